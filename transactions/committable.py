@@ -1,0 +1,115 @@
+"""Committable: the smallest token with which another process can finish a transaction.
+
+Phase 1 makes one in a task; the decision log stores it; phase 2, or the next driver after a
+crash, commits it. Nothing in it is live. (Flink: `KafkaCommittable`, which holds only the id,
+producer id and epoch, and so cannot tell a lost transaction from a committed one.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from transactions.errors import LogVersionError
+
+FORMAT_VERSION = 1
+
+
+class Outcome(enum.Enum):
+    """How a decided transaction ended, as far as we can prove it.
+
+    A lost answer is UNKNOWN, never "failed": the request may have been carried out.
+    """
+
+    COMMITTED = "committed"
+    ALREADY_COMMITTED = "already_committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_committed(self) -> bool:
+        """Tell whether the records are, or are about to be, visible."""
+        return self in (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Committable:
+    """A prepared, non-empty transaction of one sink task.
+
+    Attributes:
+        sink: name of the sink in its driver.
+        transactional_id: the coordinator's key; ``<application>.<log>.<run>.<process>.<slot>``.
+        producer_id: Kafka's pid of the producer that wrote it; -1 for other systems.
+        producer_epoch: Kafka's producer epoch; -1 for other systems.
+        protocol_version: transaction protocol of the writer (1: EndTxn up to v4; librdkafka).
+        start_time_ms: the broker's start time of the transaction, -1 until described.
+        timeout_ms: the transaction timeout it was begun with.
+        checkpoint_id: the checkpoint it belongs to (Spark's batch id in micro-batch mode).
+        subtask: number of the sink task.
+        attempt: ``<run epoch>.<task attempt id>``; names one attempt for ever.
+        token: unique text, also stored inside the transaction as offset metadata.
+        record_count: records written by `invoke`, without offsets.
+        fingerprint: 32 hex digits over the records (see connectors.fingerprint).
+        source_offsets: next offset to read per ``topic-partition`` carried by this transaction.
+        marker_group: consumer group that holds the token.
+        partitions: ``topic-partition`` written to, where known; else empty.
+    """
+
+    sink: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    protocol_version: int = 1
+    start_time_ms: int = -1
+    timeout_ms: int
+    checkpoint_id: int
+    subtask: int
+    attempt: str
+    token: str
+    record_count: int
+    fingerprint: str
+    source_offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    marker_group: str = ""
+    partitions: tuple[str, ...] = ()
+
+    def described(self, *, start_time_ms: int) -> Committable:
+        """Return a copy that knows when the broker saw the transaction begin."""
+        return dataclasses.replace(self, start_time_ms=start_time_ms)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, with the format version inside."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields["source_offsets"] = dict(sorted(self.source_offsets.items()))
+        fields["partitions"] = list(self.partitions)
+        return {"format": FORMAT_VERSION, **fields}
+
+    def to_json(self) -> bytes:
+        """Return the bytes that travel from a task to the driver."""
+        return orjson.dumps(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Committable:
+        """Read `to_dict` back.
+
+        Raises:
+            LogVersionError: the format is newer than this code.
+        """
+        fields = dict(data)
+        version = fields.pop("format", None)
+        if version != FORMAT_VERSION:
+            raise LogVersionError(
+                f"A committable has format {version!r}; this version reads {FORMAT_VERSION}.",
+                where=f"transactional id {fields.get('transactional_id')!r}",
+                cause="it was written by another version of sparkonce",
+            )
+        fields["partitions"] = tuple(fields.get("partitions", ()))
+        return cls(**fields)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Committable:
+        """Read `to_json` back."""
+        return cls.from_dict(orjson.loads(data))

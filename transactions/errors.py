@@ -1,0 +1,151 @@
+"""Every error of the project, and what to do about each.
+
+::
+
+    SparkOnceError                    base; its text always has four parts
+    ├── ConfigurationError            wrong before any data moved; never retried; exit code 2
+    │   ├── IdentityMismatchError     the checkpoint belongs to another application or topology
+    │   ├── MissingTopicError         a topic that the pipeline names does not exist
+    │   └── AuthenticationError       the broker refused our credentials or our rights
+    ├── DecisionLogError              the log cannot be trusted or cannot be read
+    │   ├── LogCorruptedError         an entry is torn, missing, or fails its checksum
+    │   └── LogVersionError           an entry was written by a newer version of sparkonce
+    ├── FencedError                   a newer run owns the log: this one must stop, and does
+    ├── StoppedError                  stop() was asked for: the attempt ends before its decision
+    ├── PhaseOneError                 an attempt failed before its decision; nothing is visible
+    │   └── DeliveryError             the broker refused, or never acknowledged, a record
+    ├── OutcomeUnknownError           a decided transaction whose end could not be learnt in time
+    ├── TransactionLostError          a decided transaction was aborted by the broker: heal it
+    ├── ReplayMismatchError           Spark replays a decided batch with other offsets
+    ├── DataLossError                 source offsets are gone that the checkpoint still needs
+    ├── BrokerUnavailableError        no broker answered within the deadline; safe to retry
+    └── IllegalTransitionError        a bug of ours: the two-phase table has no such step
+
+`permanent` tells a restart strategy that trying again cannot help.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SparkOnceError(Exception):
+    """Base of all errors; the text says what failed, where, why, and which option to look at.
+
+    Args:
+        what: what failed, as one sentence.
+        where: which id, checkpoint, partition or file.
+        cause: the likely cause.
+        option: the option to look at, with its present value (``name=value``).
+    """
+
+    permanent: ClassVar[bool] = False
+
+    def __init__(self, what: str, *, where: str = "", cause: str = "", option: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.cause = cause
+        self.option = option
+        super().__init__(what, where, cause, option)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by keyword, so that an error raised in a Python worker arrives whole."""
+        return (_rebuild, (type(self), self.what, self.where, self.cause, self.option))
+
+    def __str__(self) -> str:
+        """Return the four parts, one line each, without the empty ones."""
+        parts = [self.what]
+        parts += [f"  where:  {self.where}"] if self.where else []
+        parts += [f"  cause:  {self.cause}"] if self.cause else []
+        parts += [f"  look at: {self.option}"] if self.option else []
+        return "\n".join(parts)
+
+
+def _rebuild(
+    kind: type[SparkOnceError], what: str, where: str, cause: str, option: str
+) -> SparkOnceError:
+    return kind(what, where=where, cause=cause, option=option)
+
+
+class ConfigurationError(SparkOnceError):
+    """An option is unknown, missing, contradictory or would break the guarantee. Correct it."""
+
+    permanent = True
+
+
+class IdentityMismatchError(ConfigurationError):
+    """The checkpoint was written under other identity options. Use its own, or a new folder."""
+
+
+class MissingTopicError(ConfigurationError):
+    """A topic named by the pipeline does not exist. Create it, or correct the name."""
+
+
+class AuthenticationError(ConfigurationError):
+    """The broker refused the credentials, or the principal lacks a right. Correct `kafka.*`."""
+
+
+class DecisionLogError(SparkOnceError):
+    """The decision log cannot be trusted. Nothing was changed; look at the folder it names."""
+
+    permanent = True
+
+
+class LogCorruptedError(DecisionLogError):
+    """An entry of the decision log is torn, missing or altered. Restore it from a backup."""
+
+
+class LogVersionError(DecisionLogError):
+    """An entry was written by a newer sparkonce. Upgrade before running on this checkpoint."""
+
+
+class FencedError(SparkOnceError):
+    """A newer run owns this checkpoint. This run has stopped and will commit nothing more."""
+
+    permanent = True
+
+
+class StoppedError(SparkOnceError):
+    """A stop was asked for. The attempt ended before its decision and will be replayed."""
+
+    permanent = True
+
+
+class PhaseOneError(SparkOnceError):
+    """An attempt failed before the decision. Nothing of it is or will be visible."""
+
+
+class DeliveryError(PhaseOneError):
+    """A record was refused or not acknowledged, so its transaction must not be committed."""
+
+
+class OutcomeUnknownError(SparkOnceError):
+    """A decided transaction is neither proven committed nor aborted yet. Restart settles it."""
+
+
+class TransactionLostError(SparkOnceError):
+    """A decided transaction was aborted outside of us; its records must be produced again."""
+
+    permanent = True
+
+
+class ReplayMismatchError(SparkOnceError):
+    """Spark replays a decided checkpoint with another query or other offsets. Do not go on."""
+
+    permanent = True
+
+
+class DataLossError(SparkOnceError):
+    """Records that the checkpoint still needs are gone from the source topic."""
+
+    permanent = True
+
+
+class BrokerUnavailableError(SparkOnceError):
+    """No broker answered in time. Nothing is lost; try again when it is back."""
+
+
+class IllegalTransitionError(SparkOnceError):
+    """A bug in sparkonce: a transaction met an event its state does not allow. Report it."""
+
+    permanent = True
