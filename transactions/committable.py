@@ -55,7 +55,8 @@ class Committable:
         record_count: records written by `invoke`, without offsets.
         fingerprint: 32 hex digits over the records (see connectors.fingerprint).
         source_offsets: next offset to read per ``topic-partition`` carried by this transaction.
-        marker_group: consumer group that holds the token.
+        marker_group: consumer group under which the token is stored with the transaction.
+        marker_partition: ``topic-partition`` whose offset metadata holds the token.
         partitions: ``topic-partition`` written to, where known; else empty.
     """
 
@@ -74,6 +75,7 @@ class Committable:
     fingerprint: str
     source_offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     marker_group: str = ""
+    marker_partition: str = ""
     partitions: tuple[str, ...] = ()
 
     def described(self, *, start_time_ms: int) -> Committable:

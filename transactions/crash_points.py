@@ -1,0 +1,74 @@
+"""Named points of the protocol at which a test can kill the process; free in production.
+
+`reach("decision_durable", 7)` does nothing unless the process was started with
+
+    SPARKONCE_CRASH_AT=<name>[@<checkpoint>]    which point, in which checkpoint (any by default)
+    SPARKONCE_CRASH_ONCE=<path>                 a file; once it exists no process crashes any more
+    SPARKONCE_CRASH_SIGNAL=KILL|STOP|TERM       KILL by default
+
+in its environment, which Python workers inherit from the driver. (The idea of TigerBeetle's
+marks: production code names the moments that a test is about.)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+#: Every point of the protocol, in the order a checkpoint meets them.
+POINTS: Final = (
+    "batch_started",  # driver: Spark has written offsets/N
+    "transaction_begun",  # worker: begin_transaction returned
+    "records_flushed",  # worker: every record is at the broker, no offsets yet
+    "offsets_sent",  # worker: prepared; the committable exists only in this process
+    "committables_collected",  # driver: phase 1 is over, nothing is durable
+    "prepared_checked",  # driver: the broker confirmed every transaction
+    "decision_durable",  # driver: the point of no return has been passed
+    "one_committed",  # driver: the first transaction of several is committed
+    "all_committed",  # driver: Spark does not know it yet
+    "batch_finished",  # driver: foreachBatch is about to return
+    "recovery_fenced",  # driver, at start: the Fence is written
+    "recovery_settled",  # driver, at start: the last decision is settled, nothing is swept
+)
+
+Hook = Callable[[str, int], None]
+
+
+def reach(point: str, checkpoint_id: int = -1) -> None:
+    """Mark that the protocol has come to a point; a no-op outside tests."""
+    if _hook is not None:
+        _hook(point, checkpoint_id)
+
+
+def install(hook: Hook | None) -> None:
+    """Let a test be called at every point of this process; None removes it again."""
+    global _hook  # noqa: PLW0603 - one hook per process, set by tests only
+    _hook = hook
+
+
+def _from_environment() -> Hook | None:
+    wanted = os.environ.get("SPARKONCE_CRASH_AT")
+    if not wanted:
+        return None
+    name, _, checkpoint = wanted.partition("@")
+    if name not in POINTS:
+        raise ValueError(f"SPARKONCE_CRASH_AT={wanted}: there is no crash point {name!r}")
+    once = os.environ.get("SPARKONCE_CRASH_ONCE")
+    number = getattr(signal, "SIG" + os.environ.get("SPARKONCE_CRASH_SIGNAL", "KILL"))
+
+    def crash(point: str, checkpoint_id: int) -> None:
+        if point != name or (checkpoint and int(checkpoint) != checkpoint_id):
+            return
+        if once is not None:
+            try:
+                os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+        os.kill(os.getpid(), number)
+
+    return crash
+
+
+_hook: Hook | None = _from_environment()

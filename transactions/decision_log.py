@@ -1,0 +1,364 @@
+"""The decision log: append-only, dense, fenced. What it says is what happened.
+
+A run begins by appending a Fence; the number it gets is the run epoch. Numbers are dense and
+each is written with put-if-absent, so an older run finds its next number taken, reads a newer
+Fence there and stops: it can never decide again. The newest wins.
+
+Compaction frees numbers, and a freed number could be taken by a zombie that slept through it.
+So the floor is raised durably *before* anything below it is deleted, and the writer looks at the
+floor after every append: a floor above its number means fenced. Floors are put-if-absent files
+of their own (``floor-<number>``, the highest counts), so that a slow older run cannot lower one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from typing import Self
+
+from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
+from transactions.committable import Committable
+from transactions.errors import (
+    DecisionLogError,
+    FencedError,
+    IdentityMismatchError,
+    LogCorruptedError,
+)
+from transactions.log_backend import LogBackend
+from transactions.log_entries import Body, Decision, Entry, Fence, Healed, Restore, Snapshot
+
+COMPACT_EVERY = 100
+_FLOOR = "floor-"
+_UNKNOWN_PUT_SECONDS = 30.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """What a reader knows after the last entry: a pure fold over all of them.
+
+    Attributes:
+        application_id: owner of the log; empty before the first entry.
+        log_id: random name of the log; empty before the first entry.
+        tail: number of the last entry, 0 before the first.
+        run_epoch: number of the newest Fence.
+        host: who wrote it.
+        identity: the options it carried.
+        generation: number of restores so far.
+        decision: the last decision, with healed committables in place.
+    """
+
+    application_id: str = ""
+    log_id: str = ""
+    tail: int = 0
+    run_epoch: int = 0
+    host: str = ""
+    identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    generation: int = 0
+    decision: Decision | None = None
+
+    def after(self, entry: Entry) -> LogState:
+        """Return the state after one more entry."""
+        state = dataclasses.replace(
+            self,
+            application_id=entry.application_id,
+            log_id=entry.log_id,
+            tail=entry.sequence,
+        )
+        match entry.body:
+            case Fence(host=host, identity=identity):
+                return dataclasses.replace(
+                    state, run_epoch=entry.sequence, host=host, identity=identity
+                )
+            case Decision() as decision:
+                return dataclasses.replace(state, decision=decision)
+            case Healed() as healed:
+                return dataclasses.replace(state, decision=_with_healed(state.decision, healed))
+            case Restore(generation=generation):
+                return dataclasses.replace(state, generation=generation)
+            case Snapshot() as snapshot:
+                return dataclasses.replace(
+                    state,
+                    run_epoch=snapshot.run_epoch,
+                    host=snapshot.host,
+                    identity=snapshot.identity,
+                    generation=snapshot.generation,
+                    decision=snapshot.decision,
+                )
+
+    def snapshot(self) -> Snapshot:
+        """Return the entry from which a later reader can start."""
+        return Snapshot(
+            run_epoch=self.run_epoch,
+            host=self.host,
+            identity=self.identity,
+            generation=self.generation,
+            decision=self.decision,
+        )
+
+
+def _with_healed(decision: Decision | None, healed: Healed) -> Decision | None:
+    if decision is None or decision.checkpoint_id != healed.checkpoint_id:
+        return decision
+    key = (healed.committable.sink, healed.subtask)
+    kept: list[Committable] = [
+        healed.committable if (one.sink, one.subtask) == key else one
+        for one in decision.committables
+    ]
+    return dataclasses.replace(decision, committables=tuple(kept))
+
+
+def read_log(backend: LogBackend) -> LogState:
+    """Read the whole log from its floor; the reader's side, safe beside a running writer.
+
+    Raises:
+        LogCorruptedError: an entry is torn, or a number above the floor is missing.
+        LogVersionError: an entry is of a newer version.
+    """
+    for _ in range(10):
+        names = backend.list()
+        numbers = [int(name) for name in names if not name.startswith(_FLOOR)]
+        floor = _floor_in(names)
+        state = _fold(backend, range(floor, max(numbers, default=floor - 1) + 1))
+        if state is not None:
+            return state
+        # A number vanished between list and get: the writer is compacting. Start again at the
+        # new floor; a gap that stays is corruption.
+        if _floor_in(backend.list()) == floor:
+            break
+    raise LogCorruptedError(
+        "The decision log has a gap; nothing was committed or aborted.",
+        where=f"{backend.describe()}, above entry {floor}",
+        cause="an entry file was deleted or lost",
+        option="restore the checkpoint folder from a backup",
+    )
+
+
+def _fold(backend: LogBackend, numbers: range) -> LogState | None:
+    state = LogState()
+    for number in numbers:
+        data = backend.get(entry_name(number))
+        if data is None:
+            return None
+        where = f"{backend.describe()}, entry {number}"
+        entry = Entry.from_bytes(data, where=where)
+        if entry.sequence != number or (state.log_id and entry.log_id != state.log_id):
+            raise LogCorruptedError(
+                "A decision-log entry stands under a number or in a log that is not its own.",
+                where=f"{where}: says number {entry.sequence}, log {entry.log_id}",
+                cause="files of two checkpoints were mixed",
+                option="restore the checkpoint folder from a backup",
+            )
+        state = state.after(entry)
+    return state
+
+
+def entry_name(number: int) -> str:
+    """Return the name under which entry `number` is stored."""
+    return f"{number:020d}"
+
+
+def _floor_in(names: list[str]) -> int:
+    return max((int(n.removeprefix(_FLOOR)) for n in names if n.startswith(_FLOOR)), default=1)
+
+
+class DecisionLog:
+    """The writer's side: one run, from its Fence to the newer Fence that ends it.
+
+    Made on the driver, by one thread at a time.
+    """
+
+    def __init__(
+        self, backend: LogBackend, state: LogState, *, application_id: str, clock: Clock
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._application_id = application_id
+        self._floor = 1
+        self._log_id = state.log_id or secrets.token_hex(4)
+        self.state = state
+        self.run_epoch = 0
+
+    @classmethod
+    def open(
+        cls,
+        backend: LogBackend,
+        *,
+        application_id: str,
+        identity: Mapping[str, str],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Self:
+        """Read the log, check that it is ours, and fence every older run.
+
+        Raises:
+            IdentityMismatchError: the log belongs to another application or other options.
+            LogCorruptedError, LogVersionError: see `read_log`.
+            FencedError: another run was faster, again and again.
+        """
+        for _ in range(100):
+            state = read_log(backend)
+            _check_identity(state, application_id, identity, backend.describe())
+            log = cls(backend, state, application_id=application_id, clock=clock)
+            host = f"{socket.gethostname()}/{os.getpid()}"
+            try:
+                log.run_epoch = log._append(Fence(host=host, identity=dict(identity)))
+            except FencedError:
+                continue  # somebody appended between our read and our put: read again
+            log.compact_if_due()
+            return log
+        raise FencedError(
+            "Another run keeps writing to the decision log; this one could not take over.",
+            where=backend.describe(),
+            cause="two drivers restart on one checkpoint in a loop",
+            option="checkpoint: stop one of them",
+        )
+
+    @property
+    def log_id(self) -> str:
+        """The log's random name, part of every transactional id."""
+        return self._log_id
+
+    def decide(self, decision: Decision) -> None:
+        """Append a decision: when this returns the checkpoint will be committed.
+
+        Raises:
+            FencedError: a newer run owns the log; nothing was decided.
+            DecisionLogError: the entry could not be written, or its fate is unknown; do not
+                abort the transactions, the next run settles them.
+        """
+        self._append(decision)
+
+    def healed(self, healed: Healed) -> None:
+        """Append that a lost transaction was produced again, before its commit."""
+        self._append(healed)
+
+    def check_newest(self) -> None:
+        """Read whether a newer run has fenced this one.
+
+        Raises:
+            FencedError: it has.
+        """
+        data = self._backend.get(entry_name(self.state.tail + 1))
+        if data is not None:
+            raise self._fenced_by(data)
+        self._check_floor()
+
+    def _append(self, body: Body) -> int:
+        number = self.state.tail + 1
+        entry = Entry(
+            sequence=number,
+            application_id=self._application_id,
+            log_id=self._log_id,
+            nonce=secrets.token_hex(16),
+            written_at_ms=self._clock.now_ms(),
+            body=body,
+        )
+        self._put(entry)
+        self._check_floor()
+        self.state = self.state.after(entry)
+        return number
+
+    def _put(self, entry: Entry) -> None:
+        name = entry_name(entry.sequence)
+        try:
+            if self._backend.put_if_absent(name, entry.to_bytes()):
+                return
+            data = self._backend.get(name)
+        except OSError as error:
+            data = self._read_until_known(name, error)
+            if data is None:
+                raise DecisionLogError(
+                    "The decision log could not be written; this checkpoint is not decided.",
+                    where=f"{self._backend.describe()}, entry {entry.sequence}: {error}",
+                    cause="the disk is full, read-only or gone",
+                    option=f"checkpoint={self._backend.describe()}",
+                ) from error
+        if data is None:
+            raise self._freed_number(entry.sequence)
+        where = f"{self._backend.describe()}, entry {entry.sequence}"
+        if Entry.from_bytes(data, where=where).nonce != entry.nonce:
+            raise self._fenced_by(data)
+
+    def _read_until_known(self, name: str, error: OSError) -> bytes | None:
+        """An error of put is *unknown*: ask until the storage answers."""
+        deadline = Deadline(_UNKNOWN_PUT_SECONDS, self._clock)
+        while True:
+            try:
+                return self._backend.get(name)
+            except OSError:
+                if deadline.expired():
+                    raise DecisionLogError(
+                        "Whether the decision was written is not known; nothing was aborted.",
+                        where=f"{self._backend.describe()}, {name}: {error}",
+                        cause="the storage of the checkpoint does not answer",
+                        option=f"checkpoint={self._backend.describe()}",
+                    ) from error
+                deadline.pause(0.5)
+
+    def _check_floor(self) -> None:
+        """A floor above our last number means that a newer run compacted while we slept."""
+        floor = _floor_in(self._backend.list())
+        if floor > self.state.tail + 1:
+            self._backend.delete(entry_name(self.state.tail + 1))  # a freed number, taken by us
+            raise self._freed_number(self.state.tail + 1)
+        self._floor = floor
+
+    def compact_if_due(self) -> None:
+        """Keep the part that a restart reads bounded; called between two checkpoints.
+
+        Raises:
+            FencedError: a newer run owns the log.
+        """
+        if self.state.tail - self._floor < COMPACT_EVERY:
+            return
+        number = self._append(self.state.snapshot())
+        self._backend.put_if_absent(f"{_FLOOR}{number:020d}", b"")
+        self._check_floor()
+        for name in self._backend.list():
+            old_floor = name.startswith(_FLOOR) and int(name.removeprefix(_FLOOR)) < number
+            old_entry = not name.startswith(_FLOOR) and int(name) < number
+            if old_floor or old_entry:
+                self._backend.delete(name)
+
+    def _fenced_by(self, data: bytes) -> FencedError:
+        entry = Entry.from_bytes(data, where=f"{self._backend.describe()}, the tail")
+        host = entry.body.host if isinstance(entry.body, Fence | Snapshot) else "another run"
+        return FencedError(
+            f"A newer run ({host}) owns this checkpoint; this run has stopped.",
+            where=f"{self._backend.describe()}: entry {entry.sequence}, our run {self.run_epoch}",
+            cause="a second driver was started on the same checkpoint; the newest wins",
+            option=f"checkpoint={self._backend.describe()}",
+        )
+
+    def _freed_number(self, number: int) -> FencedError:
+        return FencedError(
+            "A newer run owns this checkpoint and has compacted its log; this run has stopped.",
+            where=f"{self._backend.describe()}: entry {number}, our run {self.run_epoch}",
+            cause="this driver was paused while a second one ran; the newest wins",
+            option=f"checkpoint={self._backend.describe()}",
+        )
+
+
+def _check_identity(
+    state: LogState, application_id: str, identity: Mapping[str, str], where: str
+) -> None:
+    if not state.log_id:
+        return
+    if state.application_id != application_id:
+        raise IdentityMismatchError(
+            f"The checkpoint belongs to the application {state.application_id!r}.",
+            where=where,
+            cause="two pipelines were given one checkpoint folder",
+            option=f"app_id={application_id}",
+        )
+    for name in sorted({*identity, *state.identity}):
+        before, now = state.identity.get(name, "(absent)"), identity.get(name, "(absent)")
+        if before != now:
+            raise IdentityMismatchError(
+                f"The checkpoint was written with {name}={before}.",
+                where=where,
+                cause="an option that must never change was changed",
+                option=f"{name}={now}",
+            )

@@ -1,0 +1,138 @@
+"""Where decision-log entries live: one small contract, and two backends for it.
+
+The whole safety of the log rests on `put_if_absent`: of all processes that put the same name,
+exactly one succeeds. tests/unit/test_log_backend.py is the contract's suite; every backend runs
+it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from pathlib import Path
+from typing import Protocol
+
+
+class LogBackend(Protocol):
+    """Storage for named, immutable blobs. Methods are called on the driver only."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Store data under a name that nobody has used, durably.
+
+        Returns:
+            True: it is stored and survives a power cut. False: the name was taken; nothing
+            changed.
+
+        Raises:
+            OSError: the result is *unknown*; the caller reads the name to learn it. It never
+                means "not stored".
+        """
+
+    def get(self, name: str) -> bytes | None:
+        """Return the data of a name, None when it is absent."""
+
+    def list(self) -> list[str]:
+        """Return all names, sorted. What is listed is durable when the call returns."""
+
+    def delete(self, name: str) -> None:
+        """Remove a name; an absent one is fine."""
+
+    def describe(self) -> str:
+        """Return where this is, for error texts."""
+
+
+class MemoryBackend:
+    """For tests: a dictionary that several logs may share as if they were processes."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See `LogBackend.put_if_absent`."""
+        with self._lock:
+            if name in self._blobs:
+                return False
+            self._blobs[name] = data
+            return True
+
+    def get(self, name: str) -> bytes | None:
+        """See `LogBackend.get`."""
+        return self._blobs.get(name)
+
+    def list(self) -> list[str]:
+        """See `LogBackend.list`."""
+        with self._lock:
+            return sorted(self._blobs)
+
+    def delete(self, name: str) -> None:
+        """See `LogBackend.delete`."""
+        with self._lock:
+            self._blobs.pop(name, None)
+
+    def describe(self) -> str:
+        """See `LogBackend.describe`."""
+        return "memory"
+
+
+class LocalFileBackend:
+    """One file per name in a folder of a local (or fsync-honest shared) file system.
+
+    link() is the put-if-absent: it fails when the name exists, and the linked file is already
+    complete and synced, so no reader ever sees half an entry.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._sync(self._folder.parent)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See `LogBackend.put_if_absent`; two fsyncs, the entry and its folder."""
+        temporary = self._folder / f".{name}.{secrets.token_hex(8)}.tmp"
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(temporary, self._folder / name)
+            except FileExistsError:
+                return False
+            self._sync(self._folder)
+            return True
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def get(self, name: str) -> bytes | None:
+        """See `LogBackend.get`."""
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def list(self) -> list[str]:
+        """See `LogBackend.list`; the folder is synced first.
+
+        Without it a power cut could undo an entry that a reader has already acted on.
+        """
+        self._sync(self._folder)
+        names = (entry.name for entry in os.scandir(self._folder))
+        return sorted(name for name in names if not name.startswith("."))
+
+    def delete(self, name: str) -> None:
+        """See `LogBackend.delete`."""
+        (self._folder / name).unlink(missing_ok=True)
+
+    def describe(self) -> str:
+        """See `LogBackend.describe`."""
+        return str(self._folder)
+
+    @staticmethod
+    def _sync(folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

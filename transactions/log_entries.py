@@ -1,0 +1,209 @@
+"""What the decision log says: its entries, as bytes with version, checksum and identity.
+
+An entry is one JSON object. The checksum covers everything else in it; the format version is
+read before anything is believed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import orjson
+
+from transactions.committable import Committable
+from transactions.errors import LogCorruptedError, LogVersionError
+
+FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """A new run begins; every older run stops at its next append. Its number is the run epoch.
+
+    Attributes:
+        host: where the run lives, as ``host/process``, for the older run's error text.
+        identity: options that must match at every restart.
+    """
+
+    host: str
+    identity: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Checkpoint N is to be committed: the point of no return.
+
+    Attributes:
+        checkpoint_id: N; Spark's batch id in micro-batch mode.
+        query_id: Spark's id of the query, stable over restarts of one checkpoint folder.
+        generation: raised by every restore of a savepoint; older decisions never match again.
+        start_offsets: Spark's JSON of the offsets before the batch, one string per source.
+        end_offsets: the same after the batch; the ListState of the sources.
+        committables: every non-empty transaction of the checkpoint.
+        partitioning: facts of the plan that a replay must reproduce.
+    """
+
+    checkpoint_id: int
+    query_id: str
+    generation: int
+    start_offsets: tuple[str, ...]
+    end_offsets: tuple[str, ...]
+    committables: tuple[Committable, ...]
+    partitioning: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Healed:
+    """A subtask of a decided checkpoint has been produced again; prove this committable now."""
+
+    checkpoint_id: int
+    subtask: int
+    committable: Committable
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """A savepoint was restored; decisions of older generations match nothing any more."""
+
+    generation: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All that entries below say and a reader still needs; they may be deleted.
+
+    Attributes:
+        run_epoch: number of the newest Fence.
+        host: of that Fence.
+        identity: of that Fence.
+        generation: the current one.
+        decision: the last one, with healed committables in place; None before the first.
+    """
+
+    run_epoch: int
+    host: str
+    identity: Mapping[str, str]
+    generation: int
+    decision: Decision | None
+
+
+Body: TypeAlias = Fence | Decision | Healed | Restore | Snapshot
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One numbered entry of the log.
+
+    Attributes:
+        sequence: dense number, from 1.
+        application_id: whose log this is.
+        log_id: random; made with the first entry.
+        nonce: random per append; tells the writer whether a doubtful put was its own.
+        written_at_ms: wall clock of the writer.
+        body: what it says.
+    """
+
+    sequence: int
+    application_id: str
+    log_id: str
+    nonce: str
+    written_at_ms: int
+    body: Body
+
+    def to_bytes(self) -> bytes:
+        """Return the JSON with its checksum."""
+        fields = {
+            "format": FORMAT_VERSION,
+            "sequence": self.sequence,
+            "application_id": self.application_id,
+            "log_id": self.log_id,
+            "nonce": self.nonce,
+            "written_at_ms": self.written_at_ms,
+            "kind": type(self.body).__name__.lower(),
+            "body": _body_to_dict(self.body),
+        }
+        return orjson.dumps({**fields, "checksum": _checksum(fields)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, where: str) -> Entry:
+        """Read `to_bytes` back and check it.
+
+        Raises:
+            LogVersionError: written by a newer version.
+            LogCorruptedError: torn, altered, or not an entry at all.
+        """
+        try:
+            fields = orjson.loads(data)
+            version = fields["format"]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise _corrupted(where, "it is not a complete entry") from error
+        if version != FORMAT_VERSION:
+            raise LogVersionError(
+                f"A decision-log entry has format {version!r}; this one reads {FORMAT_VERSION}.",
+                where=where,
+                cause="a newer sparkonce has run on this checkpoint",
+                option="upgrade sparkonce, or use another checkpoint",
+            )
+        if fields.pop("checksum", None) != _checksum(fields):
+            raise _corrupted(where, "its checksum does not match its content")
+        fields.pop("format")
+        kind = fields.pop("kind")
+        body = fields.pop("body")
+        return cls(**fields, body=_body_from_dict(kind, body, where))
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _corrupted(where: str, cause: str) -> LogCorruptedError:
+    return LogCorruptedError(
+        "A decision-log entry cannot be trusted; nothing was committed or aborted.",
+        where=where,
+        cause=cause,
+        option="restore the checkpoint folder from a backup",
+    )
+
+
+def _body_to_dict(body: Body) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for field in dataclasses.fields(body):
+        value = getattr(body, field.name)
+        if isinstance(value, Committable):
+            value = value.to_dict()
+        elif isinstance(value, Decision):
+            value = _body_to_dict(value)
+        elif field.name == "committables":
+            value = [committable.to_dict() for committable in value]
+        elif isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, Mapping):
+            value = dict(sorted(value.items()))
+        plain[field.name] = value
+    return plain
+
+
+def _body_from_dict(kind: str, body: dict[str, Any], where: str) -> Body:
+    match kind:
+        case "fence":
+            return Fence(**body)
+        case "decision":
+            return _decision(body)
+        case "healed":
+            return Healed(**{**body, "committable": Committable.from_dict(body["committable"])})
+        case "restore":
+            return Restore(**body)
+        case "snapshot":
+            last = body["decision"]
+            return Snapshot(**{**body, "decision": None if last is None else _decision(last)})
+        case _:
+            raise _corrupted(where, f"its kind {kind!r} is not known")
+
+
+def _decision(body: dict[str, Any]) -> Decision:
+    committables = tuple(Committable.from_dict(item) for item in body["committables"])
+    offsets = {name: tuple(body[name]) for name in ("start_offsets", "end_offsets")}
+    return Decision(**{**body, **offsets, "committables": committables})

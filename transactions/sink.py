@@ -1,0 +1,160 @@
+"""The contract of a sink that commits in two phases, and what a task must know to begin.
+
+Flink's `TwoPhaseCommitSinkFunction` in Python, for an engine whose tasks come and go: a sink
+object only *describes* and travels to the workers as frozen data; what is live (a producer, a
+connection) is made where a method runs, and looked up again by it.
+
+What the outside system must offer:
+
+* a prepared transaction can be committed after the process that wrote it has died;
+* commit is idempotent: a second commit of one transaction changes nothing;
+* data of an open or prepared transaction is invisible to its readers;
+* a transaction outlives the longest checkpoint plus the longest downtime.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose transactions these are.
+
+    Attributes:
+        application_id: stable name of the pipeline; ``[A-Za-z0-9_-]``, so that a dot ends it.
+        log_id: random name of its decision log.
+        run_epoch: number of this run's Fence.
+    """
+
+    application_id: str
+    log_id: str
+    run_epoch: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedToken:
+    """The last decided transaction of one transactional id."""
+
+    checkpoint_id: int
+    token: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try of one subtask at one checkpoint; travels in the task's closure.
+
+    Attributes:
+        owner: whose transaction it will be.
+        checkpoint_id: N.
+        subtask: number of the sink task, from 0.
+        attempt_id: ``<run epoch>.<task attempt id>``: unique for ever. Stage, partition and
+            attempt number repeat after an executor was lost; the task attempt id does not.
+        source_offsets: this subtask's even split of the ListState of the source.
+        last_decided: per transactional id of this run, the last decided token: what a task may
+            believe about a transaction that it finds on a cached producer.
+        retired: ids whose end was ever in doubt; they are never used again.
+    """
+
+    owner: Owner
+    checkpoint_id: int
+    subtask: int
+    attempt_id: str
+    source_offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    last_decided: Mapping[str, DecidedToken] = dataclasses.field(default_factory=dict)
+    retired: frozenset[str] = frozenset()
+
+
+TransactionT = TypeVar("TransactionT")
+BatchT_contra = TypeVar("BatchT_contra", contravariant=True)
+
+
+class TwoPhaseCommitSink(Protocol[TransactionT, BatchT_contra]):
+    """A sink of the exactly-once protocol. See the module for what its target must offer."""
+
+    @property
+    def name(self) -> str:
+        """Unique in its driver, the same at every restart: part of the identity."""
+
+    def begin_transaction(self, attempt: Attempt) -> TransactionT:
+        """Open a transaction. In a task, once per attempt, before the first record.
+
+        Raises:
+            PhaseOneError: it cannot begin; the attempt fails and is tried again.
+            FencedError: the attempt is a zombie's; it stops.
+        """
+
+    def invoke(self, transaction: TransactionT, batch: BatchT_contra) -> None:
+        """Write an Arrow record batch of the sink's schema. In a task, any number of times.
+
+        Not promised: that records have reached the target when it returns.
+        """
+
+    def pre_commit(self, transaction: TransactionT) -> Committable | None:
+        """Make the transaction committable by another process. In a task, once, at the end.
+
+        Returns:
+            None if nothing was written and no offsets are carried: an empty transaction never
+            becomes a committable, because Kafka refuses to end one.
+
+        Raises:
+            DeliveryError: a record was refused or not acknowledged.
+        """
+
+    def abort(self, transaction: TransactionT) -> None:
+        """Give the transaction up. In a task, from its own `except`; not called when it is
+        killed (a Python worker has no last word), which is what the sweep is for.
+        """
+
+    def check_prepared(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> list[Committable]:
+        """Ask the target whether every transaction is still as prepared. On the driver, once
+        per checkpoint, immediately before the decision.
+
+        Returns:
+            The committables with what only the target knows (Kafka: the start time).
+
+        Raises:
+            PhaseOneError: one is not; the checkpoint fails before its decision.
+        """
+
+    def commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """Make decided transactions visible, all of them. On the driver, after the decision.
+
+        Returns:
+            The outcome per token. A lost answer is UNKNOWN, never an error.
+        """
+
+    def recover_and_commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """Finish what an earlier run decided, by asking the target first. On the driver: at
+        start, and whenever `commit` left an UNKNOWN.
+
+        Returns:
+            Per token COMMITTED, ALREADY_COMMITTED, ABORTED (proven) or UNKNOWN (deadline).
+        """
+
+    def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
+        """Return open transactions of the owner's log, of its own run or an older one. On the
+        driver. Never another application's or another log's, nor a newer run's.
+        """
+
+    def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
+        """Abort lingering transactions and fence their writers. On the driver, only when the
+        last decision is settled: the abort is unconditional.
+        """
+
+    def retired(self) -> frozenset[str]:
+        """Return ids that a doubt has made unusable in this run. On the driver."""
+
+
+AnySink = TwoPhaseCommitSink[Any, Any]

@@ -1,0 +1,71 @@
+"""The sweep: lingering transactions of this log are aborted and their writers fenced.
+
+A lingering transaction is open and owned by no checkpoint: a worker died, an attempt was denied,
+an older run was killed. Until it ends, every read_committed reader of its partitions waits. The
+sweep is unconditional, so it runs only when the last decision is settled, and it looks at exactly
+its own log, up to its own run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
+from transactions.sink import AnySink, Owner
+
+logger = logging.getLogger(__name__)
+
+
+def sweep(sinks: Mapping[str, AnySink], owner: Owner, deadline: Deadline) -> list[str]:
+    """Abort what lingers in every sink and return the ids.
+
+    Precondition: no task of this run is writing, and the last decision is settled.
+    """
+    swept: list[str] = []
+    for name, sink in sinks.items():
+        ids = sink.lingering(owner, deadline)
+        if ids:
+            logger.warning("sink %s: fencing %d lingering transactions: %s", name, len(ids), ids)
+            sink.recover_and_abort(ids, deadline)
+            swept += ids
+    return swept
+
+
+class Janitor:
+    """Sweeps after every batch, beside Spark's own log writes, and is done before the next.
+
+    One thread; `finish` is the barrier: no task may begin a transaction before it returned.
+    """
+
+    def __init__(
+        self,
+        sinks: Mapping[str, AnySink],
+        owner: Owner,
+        *,
+        timeout_s: float,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._sinks = sinks
+        self._owner = owner
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-janitor")
+        self._running: Future[list[str]] | None = None
+        self.swept = 0
+
+    def start(self) -> None:
+        """Begin a sweep; the batch before is settled and the next has not begun."""
+        deadline = Deadline(self._timeout_s, self._clock)
+        self._running = self._executor.submit(sweep, self._sinks, self._owner, deadline)
+
+    def finish(self) -> None:
+        """Wait for the sweep, and raise what it raised."""
+        running, self._running = self._running, None
+        if running is not None:
+            self.swept += len(running.result())
+
+    def close(self) -> None:
+        """Stop the thread; a sweep under way is waited for."""
+        self._executor.shutdown(wait=True)
