@@ -1,0 +1,109 @@
+# ruff: noqa: SLF001 - librdkafka's own error codes begin with an underscore
+"""What librdkafka's errors mean to a reader: one table, so that no other file looks at codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError
+
+from transactions.errors import (
+    AuthenticationError,
+    BrokerUnavailableError,
+    MissingTopicError,
+    SparkOnceError,
+)
+
+_MISSING = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.TOPIC_EXCEPTION,
+    }
+)
+_REFUSED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+_TRUNCATED = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+
+
+class ErrorWatch:
+    """An `error_cb`: librdkafka tells it why a broker is silent, and goes on trying for ever."""
+
+    def __init__(self) -> None:
+        self.last: KafkaError | None = None
+        self.refused: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        """Remember the latest error, and the latest one that no retry can cure."""
+        self.last = error
+        if error.code() in _REFUSED:
+            self.refused = error
+
+    def describe(self) -> str:
+        """Return the latest error as the likely cause of a silence."""
+        return self.last.str() if self.last else "the broker does not answer"
+
+
+def is_missing(error: KafkaError) -> bool:
+    """Tell whether the topic or the partition does not exist."""
+    return error.code() in _MISSING
+
+
+def is_truncated(error: KafkaError) -> bool:
+    """Tell whether the offset asked for is not, or no longer, in the partition."""
+    return error.code() in _TRUNCATED
+
+
+def is_end_of_partition(error: KafkaError) -> bool:
+    """Tell whether this only says that all there is has been read."""
+    return bool(error.code() == KafkaError._PARTITION_EOF)
+
+
+def is_final(error: KafkaError) -> bool:
+    """Tell whether trying again cannot help."""
+    return error.code() in _MISSING | _REFUSED
+
+
+def translate(error: KafkaError, where: str, client: Mapping[str, str]) -> SparkOnceError:
+    """Return our error for a librdkafka error.
+
+    Args:
+        error: what librdkafka said.
+        where: the topics or the range that were asked for.
+        client: the client settings, for the option to look at.
+    """
+    brokers = client.get("bootstrap.servers", "")
+    if error.code() in _MISSING:
+        return MissingTopicError(
+            "A topic or partition to read does not exist.",
+            where=where,
+            cause=f"{error.str()}: it was never created, was deleted, or the name is wrong",
+            option="subscribe",
+        )
+    if error.code() in _REFUSED:
+        return AuthenticationError(
+            "The broker refused us.",
+            where=where,
+            cause=error.str(),
+            option=f"kafka.security.protocol={client.get('security.protocol', 'PLAINTEXT')}",
+        )
+    return unavailable(where, error.str(), brokers)
+
+
+def unavailable(where: str, cause: str, brokers: str) -> BrokerUnavailableError:
+    """Return the error for brokers that did not answer in time."""
+    return BrokerUnavailableError(
+        "The brokers did not answer in time.",
+        where=where,
+        cause=cause,
+        option=f"kafka.bootstrap.servers={brokers}",
+    )

@@ -1,0 +1,109 @@
+"""Offsets as text, the same as Spark's Kafka source: ``{"topic": {"0": 23, "1": -2}}``.
+
+The order of keys is stable (topics by name, partitions by number): Spark compares the offsets of a
+Python source as text, so two orders of the same offsets would look like new data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from transactions.errors import ConfigurationError
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+_OPTION = "startingOffsets / endingOffsets"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets from `start` up to, not including, `end` of one partition: one Spark task."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
+
+
+def partition_key(topic: str, partition: int) -> str:
+    """Return the flat name of a partition, ``topic-partition``."""
+    return f"{topic}-{partition}"
+
+
+def split_key(key: str) -> tuple[str, int]:
+    """Return topic and partition of a flat name; topics may contain dashes and dots."""
+    topic, _, partition = key.rpartition("-")
+    return topic, int(partition)
+
+
+def parse_offsets(text: str | bytes, *, special: bool = False) -> dict[str, int]:
+    """Read Spark's JSON into ``{"topic-partition": offset}``.
+
+    Args:
+        text: the JSON.
+        special: accept -2 (earliest) and -1 (latest), which only options may hold.
+
+    Raises:
+        ConfigurationError: the text is not such a JSON.
+    """
+    shown = text if isinstance(text, str) else text.decode(errors="replace")
+    try:
+        nested = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise _malformed(shown, f"it is not JSON: {error}") from error
+    return flatten(nested, special=special)
+
+
+def flatten(nested: object, *, special: bool = False) -> dict[str, int]:
+    """Turn the nested form (parsed JSON, as Spark hands it over) into the flat one, checked."""
+    if not isinstance(nested, dict):
+        raise _malformed(nested, "an object of topics was expected")
+    flat: dict[str, int] = {}
+    for topic, partitions in nested.items():
+        if not isinstance(partitions, dict):
+            raise _malformed(nested, f"topic {topic!r} needs an object of partitions")
+        for partition, offset in partitions.items():
+            flat[_checked(nested, topic, partition, offset, special)] = offset
+    return flat
+
+
+def nest(flat: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Turn the flat form into the nested one, in the stable order."""
+    nested: dict[str, dict[str, int]] = {}
+    for topic, partition in sorted(map(split_key, flat)):
+        nested.setdefault(topic, {})[str(partition)] = flat[partition_key(topic, partition)]
+    return nested
+
+
+def format_offsets(flat: Mapping[str, int]) -> str:
+    """Write ``{"topic-partition": offset}`` as Spark's JSON, in the stable order."""
+    return orjson.dumps(nest(flat)).decode()
+
+
+def _checked(nested: object, topic: object, partition: Any, offset: object, special: bool) -> str:
+    name = str(partition)
+    if not (name.isascii() and name.isdigit()):
+        raise _malformed(nested, f"{topic}/{name} is not a partition number")
+    if type(offset) is not int:
+        raise _malformed(nested, f"the offset of {topic}/{name} is not a whole number")
+    if offset < (EARLIEST if special else 0):
+        allowed = "0 or more, -1 (latest) or -2 (earliest)" if special else "0 or more"
+        raise _malformed(nested, f"the offset of {topic}/{name} is {offset}; it must be {allowed}")
+    return partition_key(str(topic), int(name))
+
+
+def _malformed(given: object, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        "These offsets are not in the form of Spark's Kafka source.",
+        where=str(given)[:500],
+        cause=why,
+        option=f'{_OPTION}={{"topic": {{"0": 23, "1": -2}}}}',
+    )

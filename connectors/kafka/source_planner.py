@@ -1,0 +1,312 @@
+"""The driver's side of the source: which offsets a batch reads. No Spark in here.
+
+Follow one batch: `starting_offsets` (new pipelines only) -> `next_end` (what is there, cut down to
+`maxOffsetsPerTrigger`) -> `plan` (the ranges, one Spark task each).
+
+All offsets are the flat ``{"topic-partition": offset}``. A partition that appears later starts at 0
+and never at "its earliest offset now": a replay must plan the same range as the first try did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from connectors.kafka import client_errors, offsets
+from connectors.kafka.client_errors import ErrorWatch
+from connectors.kafka.client_settings import librdkafka_settings, settings_checked
+from connectors.kafka.offsets import OffsetRange, partition_key, split_key
+from connectors.options import EARLIEST, LATEST, KafkaSource
+from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
+from transactions.errors import ConfigurationError, DataLossError, MissingTopicError
+
+Answer = TypeVar("Answer")
+
+#: How long a list of partitions is trusted; a new partition is seen after this time at most.
+METADATA_AGE_S: Final = 1.0
+_PLANNING_TIMEOUT_S: Final = 30.0
+_REQUEST_TIMEOUT_S: Final = 10.0
+_RETRY_PAUSE_S: Final = 0.1
+
+
+class SourcePlanner:
+    """Plans the batches of one source; lives as long as the query, in the driver or beside it.
+
+    Connects at the first question, so that making one is free. One question costs one round trip
+    to the brokers (1.1 ms measured), however many partitions there are.
+    """
+
+    def __init__(self, source: KafkaSource, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._source = source
+        self._clock = clock
+        self._admin: AdminClient | None = None
+        self._trouble = ErrorWatch()
+        self._partitions: list[str] = []
+        self._partitions_until: Deadline | None = None
+
+    def starting_offsets(self, default: str = LATEST) -> dict[str, int]:
+        """Return where a new pipeline begins, with no -1 and -2 left in it.
+
+        Args:
+            default: what holds when the user gave no `startingOffsets`.
+
+        Raises:
+            MissingTopicError: a topic does not exist.
+            ConfigurationError: the JSON does not name exactly the partitions there are.
+            DataLossError: an offset of the JSON is not in its partition.
+        """
+        given = self._source.starting_offsets or default
+        return self._resolve("startingOffsets", given)
+
+    def ending_offsets(self) -> dict[str, int]:
+        """Return where a batch read ends."""
+        return self._resolve("endingOffsets", self._source.ending_offsets or LATEST)
+
+    def latest_offsets(self) -> dict[str, int]:
+        """Return the end of every partition: with read_committed its last stable offset."""
+        return self._list(self.partitions(), OffsetSpec.latest(), self._source.isolation_level)
+
+    def earliest_offsets(self) -> dict[str, int]:
+        """Return the first offset that every partition still holds."""
+        return self._list(self.partitions(), OffsetSpec.earliest(), "read_uncommitted")
+
+    def next_end(
+        self,
+        start: Mapping[str, int],
+        limit: int | None = None,
+        ceiling: Mapping[str, int] | None = None,
+    ) -> dict[str, int]:
+        """Return the end of the next batch that begins at `start`; equal to it: nothing is new.
+
+        Args:
+            start: the end of the batch before.
+            limit: most offsets to take, None for all that is there.
+            ceiling: offsets never to go beyond (Trigger.AvailableNow); partitions that are not in
+                it are left for a later run.
+
+        Raises:
+            MissingTopicError: a topic was deleted and `failOnDataLoss` is set.
+            DataLossError: a partition ends before `start` and `failOnDataLoss` is set.
+        """
+        latest = self._known_latest(start)
+        if ceiling is not None:
+            latest = {key: min(end, ceiling[key]) for key, end in latest.items() if key in ceiling}
+        # A deleted partition keeps its offset: made anew it is then seen as truncated.
+        latest = {**start, **latest}
+        self._refuse_going_back(start, latest)
+        return latest if limit is None else limit_offsets(start, latest, limit)
+
+    def plan(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
+        """Return the ranges of a batch, none for equal offsets (then no broker is asked).
+
+        Raises:
+            DataLossError: a range begins before what its partition still holds, or ends before it
+                begins, and `failOnDataLoss` is set.
+        """
+        ranges = plan_ranges(start, end)
+        if not ranges:
+            return []
+        keys = [partition_key(each.topic, each.partition) for each in ranges]
+        earliest = self._list(keys, OffsetSpec.earliest(), "read_uncommitted")
+        kept = []
+        for key, each in zip(keys, ranges, strict=True):
+            if each.start >= earliest[key]:
+                kept.append(each)
+                continue
+            self._lost(f"{each}; the partition begins at {earliest[key]}", start, end)
+            if each.end > earliest[key]:
+                kept.append(OffsetRange(each.topic, each.partition, earliest[key], each.end))
+        return split_ranges(kept, self._source.min_partitions)
+
+    def partitions(self) -> list[str]:
+        """Return all partitions of the topics, as "topic-partition"; known for a second."""
+        if self._partitions_until is None or self._partitions_until.expired():
+            topics = list(self._source.topics)
+            described = self._ask(
+                ", ".join(topics),
+                lambda admin, timeout: admin.describe_topics(
+                    TopicCollection(topics), request_timeout=timeout
+                ),
+            )
+            self._partitions = [
+                partition_key(topic, partition.id)
+                for topic, description in described.items()
+                for partition in description.partitions
+            ]
+            self._partitions_until = Deadline(METADATA_AGE_S, self._clock)
+        return self._partitions
+
+    def _known_latest(self, start: Mapping[str, int]) -> dict[str, int]:
+        try:
+            return self.latest_offsets()
+        except MissingTopicError:
+            # The list of partitions may be a second old: look again before saying so.
+            self._partitions_until = None
+            if self._source.fail_on_data_loss:
+                return self.latest_offsets()
+        return self._latest_of_what_is_left(start)
+
+    def _latest_of_what_is_left(self, start: Mapping[str, int]) -> dict[str, int]:
+        latest: dict[str, int] = {}
+        for key in start:
+            try:
+                latest |= self._list([key], OffsetSpec.latest(), self._source.isolation_level)
+            except MissingTopicError:
+                continue
+        return latest
+
+    def _refuse_going_back(self, start: Mapping[str, int], latest: dict[str, int]) -> None:
+        """An end before the start: an open transaction around `startingOffsets`, or a new topic."""
+        back = [key for key, end in latest.items() if end < start.get(key, 0)]
+        if not back:
+            return
+        high = self._list(back, OffsetSpec.latest(), "read_uncommitted")
+        for key in back:
+            if high[key] >= start[key]:
+                latest[key] = start[key]
+            else:
+                self._lost(f"{key} ends at {high[key]}", start, latest)
+
+    def _resolve(self, option: str, given: str) -> dict[str, int]:
+        if given == EARLIEST:
+            return self.earliest_offsets()
+        if given == LATEST:
+            return self.latest_offsets()
+        wanted = offsets.parse_offsets(given, special=True)
+        there = set(self.partitions())
+        if there != set(wanted):
+            raise _other_partitions(option, given, wanted, there)
+        low = self.earliest_offsets()
+        high = self._list(wanted, OffsetSpec.latest(), "read_uncommitted")
+        latest = self.latest_offsets()
+        resolved: dict[str, int] = {}
+        for key, offset in wanted.items():
+            if offset in (offsets.EARLIEST, offsets.LATEST):
+                resolved[key] = low[key] if offset == offsets.EARLIEST else latest[key]
+                continue
+            if not low[key] <= offset <= high[key]:
+                self._lost(f"{option}: {key} holds [{low[key]}, {high[key]})", wanted, high)
+            resolved[key] = min(max(offset, low[key]), high[key])
+        return resolved
+
+    def _list(self, keys: Iterable[str], spec: OffsetSpec, isolation: str) -> dict[str, int]:
+        """One ListOffsets for all partitions."""
+        level = (
+            IsolationLevel.READ_COMMITTED
+            if isolation == "read_committed"
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+        question = {TopicPartition(*split_key(key)): spec for key in keys}
+        if not question:
+            return {}
+        found = self._ask(
+            ", ".join(sorted(keys)),
+            lambda admin, timeout: admin.list_offsets(
+                question, isolation_level=level, request_timeout=timeout
+            ),
+        )
+        return {partition_key(each.topic, each.partition): r.offset for each, r in found.items()}
+
+    def _ask(
+        self, where: str, request: Callable[[AdminClient, float], Mapping[Any, Any]]
+    ) -> dict[Any, Any]:
+        """Send one admin request and wait for all of its answers; try again until the deadline."""
+        deadline = Deadline(
+            min(_PLANNING_TIMEOUT_S, self._source.poll_timeout_ms / 1000), self._clock
+        )
+        while True:
+            try:
+                futures = request(self._client(), min(_REQUEST_TIMEOUT_S, deadline.seconds))
+                return {key: future.result() for key, future in futures.items()}
+            except KafkaException as failure:
+                error = failure.args[0]
+                assert self._admin is not None
+                self._admin.poll(0)
+                error = self._trouble.refused or error
+                if client_errors.is_final(error) or deadline.expired():
+                    settings = self._source.client_settings
+                    raise client_errors.translate(error, where, settings) from failure
+                deadline.pause(_RETRY_PAUSE_S)
+
+    def _client(self) -> AdminClient:
+        if self._admin is None:
+            settings = librdkafka_settings(self._source.client_settings)
+            with settings_checked(self._source.kafka, "admin client"):
+                self._admin = AdminClient({**settings, "error_cb": self._trouble})
+        return self._admin
+
+    def _lost(self, where: str, start: Mapping[str, int], end: Mapping[str, int]) -> None:
+        if not self._source.fail_on_data_loss:
+            return
+        raise DataLossError(
+            "Records that the pipeline has still to read are gone from the source.",
+            where=f"{where}; from {offsets.format_offsets(start)} to {offsets.format_offsets(end)}",
+            cause="retention or delete-records removed them, or the topic was made anew",
+            option="failOnDataLoss=true",
+        )
+
+
+def limit_offsets(
+    start: Mapping[str, int], latest: Mapping[str, int], limit: int
+) -> dict[str, int]:
+    """Cut `latest` down to about `limit` offsets, in proportion to what each partition has.
+
+    Every partition that has something gets one offset at least, so none starves; with more such
+    partitions than `limit` there are more offsets than asked for, as in Spark.
+    """
+    waiting = {key: end - start.get(key, 0) for key, end in latest.items()}
+    total = sum(size for size in waiting.values() if size > 0)
+    if total <= limit:
+        return dict(latest)
+    return {
+        key: end if waiting[key] <= 0 else start.get(key, 0) + max(1, limit * waiting[key] // total)
+        for key, end in latest.items()
+    }
+
+
+def plan_ranges(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
+    """Return one range per partition that has something to read, in the stable order.
+
+    A partition that `start` does not know begins at 0. One that ends before it begins was made
+    anew (and `failOnDataLoss` is off, or it would not have got here): it is read from 0.
+    """
+    ranges = []
+    for topic, partition in sorted(map(split_key, end)):
+        key = partition_key(topic, partition)
+        begin = start.get(key, 0)
+        if end[key] != begin:
+            ranges.append(OffsetRange(topic, partition, begin if begin < end[key] else 0, end[key]))
+    return [each for each in ranges if each.end > each.start]
+
+
+def split_ranges(ranges: list[OffsetRange], wanted: int | None) -> list[OffsetRange]:
+    """Split ranges into about equal parts until there are about `wanted` of them."""
+    if wanted is None or len(ranges) >= wanted:
+        return ranges
+    total = sum(each.end - each.start for each in ranges)
+    parts: list[OffsetRange] = []
+    for each in ranges:
+        size = each.end - each.start
+        pieces = min(size, max(1, round(wanted * size / total)))
+        cuts = [each.start + size * index // pieces for index in range(pieces + 1)]
+        parts += [
+            OffsetRange(each.topic, each.partition, low, high) for low, high in pairwise(cuts)
+        ]
+    return parts
+
+
+def _other_partitions(
+    option: str, given: str, wanted: Iterable[str], there: Iterable[str]
+) -> ConfigurationError:
+    missing = sorted(set(there) - set(wanted))
+    extra = sorted(set(wanted) - set(there))
+    return ConfigurationError(
+        f"{option} must name exactly the partitions of the subscribed topics.",
+        where=f"not named: {', '.join(missing) or '-'}; not there: {', '.join(extra) or '-'}",
+        cause="a partition was added or forgotten; -2 stands for earliest, -1 for latest",
+        option=f"{option}={given}",
+    )

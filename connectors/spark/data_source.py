@@ -1,0 +1,145 @@
+"""The data source `kafka-exactly-once` for `spark.readStream` and `spark.read`; no logic here.
+
+Options, columns and types are those of Spark's own Kafka source. The stream reader runs in a
+process of its own beside the driver; `read` runs in Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from connectors.kafka.offsets import OffsetRange, flatten, nest
+from connectors.kafka.range_reader import read_range
+from connectors.kafka.source_planner import SourcePlanner
+from connectors.options import EARLIEST, LATEST, KafkaSource
+from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+
+NAME = "kafka-exactly-once"
+
+
+def register(spark: SparkSession) -> None:
+    """Make the data source known to a session; again is harmless."""
+    spark.dataSource.register(KafkaExactlyOnceSource)
+
+
+class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format()`."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """Return Spark's Kafka columns; called first, so all options are checked here."""
+        source = KafkaSource.from_options(self.options)
+        return from_arrow_schema(
+            SOURCE_SCHEMA_WITH_HEADERS if source.include_headers else SOURCE_SCHEMA
+        )
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        """Return the batch reader."""
+        return KafkaBatchReader(KafkaSource.from_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        """Return the stream reader."""
+        return KafkaStreamReader(KafkaSource.from_options(self.options))
+
+
+class KafkaPartition(InputPartition):  # type: ignore[misc]
+    """One range of offsets, read by one task."""
+
+    def __init__(self, value: OffsetRange) -> None:
+        super().__init__(value)
+
+
+class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
+    """Reads from `startingOffsets` (earliest) to `endingOffsets` (latest), once."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the whole read."""
+        planner = SourcePlanner(self._source)
+        ranges = planner.plan(planner.starting_offsets(EARLIEST), planner.ending_offsets())
+        return [KafkaPartition(each) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range in a worker."""
+        return _read(self._source, partition)
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Plans micro-batches with admission control."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+        self._planner: SourcePlanner | None = None
+        self._ceiling: dict[str, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Only what `read` needs goes to the workers; clients stay here."""
+        return {"_source": self._source, "_planner": None, "_ceiling": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where a new query begins."""
+        return nest(self._plans().starting_offsets(LATEST))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return `maxOffsetsPerTrigger` as Spark's read limit."""
+        limit = self._source.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the run at what is there now."""
+        self._ceiling = self._plans().latest_offsets()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next micro-batch."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return nest(self._plans().next_end(flatten(start), most, self._ceiling))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return what is there, for the query's progress and lag."""
+        return nest(self._plans().latest_offsets())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the ranges of a micro-batch; the same again for a replay."""
+        ranges = self._plans().plan(flatten(start), flatten(end))
+        return [KafkaPartition(each) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range in a worker."""
+        return _read(self._source, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: Spark may say it twice, or never; offsets go with the transactions."""
+
+    def _plans(self) -> SourcePlanner:
+        if self._planner is None:
+            self._planner = SourcePlanner(self._source)
+        return self._planner
+
+
+def _read(source: KafkaSource, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Spark makes a partition of its own, holding None, where we planned none."""
+    return iter(()) if partition.value is None else read_range(source, partition.value)
