@@ -28,6 +28,7 @@ from transactions.errors import (
     AuthenticationError,
     BrokerUnavailableError,
     ConfigurationError,
+    IllegalTransitionError,
     SparkOnceError,
 )
 
@@ -89,6 +90,7 @@ class WireClient:
         self._net: Any = None
         self._manager: Any = None
         self._coordinators: dict[tuple[int, str], int] = {}
+        self._first_failure = ""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -99,7 +101,7 @@ class WireClient:
             AuthenticationError: the broker refused our credentials.
             BrokerUnavailableError: no broker answered before the deadline.
         """
-        self._connect(deadline)
+        self.connect(deadline)
         try:
             result: T = self._manager.run(step, *args)
         except SparkOnceError:
@@ -110,7 +112,13 @@ class WireClient:
             raise self.unavailable(str(error)) from error
         return result
 
-    def _connect(self, deadline: Deadline) -> None:
+    def connect(self, deadline: Deadline) -> None:
+        """Connect to the cluster; returns at once when that was done before.
+
+        Raises:
+            AuthenticationError: the broker refused our credentials.
+            BrokerUnavailableError: no broker answered before the deadline.
+        """
         with self._lock:
             if self._manager is not None and self._manager.bootstrapped:
                 return
@@ -128,10 +136,31 @@ class WireClient:
             self._manager = KafkaConnectionManager(self._net, **config)
             self._net.start()
             try:
+                if self._protocol != "PLAINTEXT":
+                    self._manager.run(self._greet, deadline)
                 self._manager.bootstrap(max(1, int(deadline.remaining() * 1000)))
             except kafka_errors.KafkaError as error:
                 self._close()
                 raise self._foreign(error) from error
+            except BaseException:
+                self._close()
+                raise
+
+    async def _greet(self, deadline: Deadline) -> None:
+        """Log in once: bootstrap() would repeat wrong credentials until its timeout."""
+        for broker in self._manager.cluster.bootstrap_brokers():
+            try:
+                connection = self._manager.get_connection(
+                    broker.node_id, refresh_metadata_on_err=False
+                )
+                left_ms = max(1.0, deadline.remaining() * 1000)
+                await self._manager.wait_for(connection.init_future, left_ms)
+            except kafka_errors.KafkaError as error:
+                self._raise_if_refused(error)
+                self._first_failure = str(error)
+            else:
+                connection.close()
+                return
 
     def close(self) -> None:
         """Close every connection; a later `run` connects again."""
@@ -173,8 +202,8 @@ class WireClient:
             ) from error
         except kafka_errors.NodeNotReadyError as error:
             raise NotSentError(str(error)) from error
-        except (kafka_errors.KafkaError, OSError, RuntimeError) as error:
-            raise AnswerLostError(f"broker {node}: {type(error).__name__}: {error}") from error
+        except Exception as error:  # also a broken answer: whatever it was, the request is out
+            raise AnswerLostError(f"broker {node}: {error}") from error
 
     async def _ready(self, node: int, deadline: Deadline) -> Any:
         timeout_ms = max(1.0, deadline.remaining() * 1000)
@@ -292,7 +321,8 @@ class WireClient:
 
         Raises:
             AuthenticationError: a right is missing.
-            ConfigurationError: a setting is refused, or the request was malformed.
+            ConfigurationError: a setting is refused.
+            IllegalTransitionError: we sent what we must not send; a bug.
         """
         where = f"{request.value} for {name!r} at {self._bootstrap}"
         if answer.meaning is Meaning.AUTHORIZATION:
@@ -302,9 +332,13 @@ class WireClient:
                 cause=str(answer),
                 option=f"kafka.security.protocol={self._protocol}, and the ACLs of its principal",
             )
-        if answer.meaning in (Meaning.CONFIGURATION, Meaning.BUG):
+        if answer.meaning is Meaning.CONFIGURATION:
             raise ConfigurationError(
                 "The broker refuses a request for good.", where=where, cause=str(answer)
+            )
+        if answer.meaning is Meaning.BUG:
+            raise IllegalTransitionError(
+                "The broker answers what it must never answer.", where=where, cause=str(answer)
             )
 
     def unavailable(self, cause: str) -> BrokerUnavailableError:
@@ -333,12 +367,17 @@ class WireClient:
             return AuthenticationError(
                 "The broker refused our credentials.",
                 where=self._bootstrap,
-                cause=f"{type(error).__name__}: {error}",
+                cause=str(error),
                 option=f"kafka.sasl.mechanism={self._settings.get('sasl_mechanism')}, "
                 "kafka.sasl.jaas.config",
             )
-        cause = f"{type(error).__name__}: {error}"
-        if self._protocol != "PLAINTEXT":
-            cause += f"; or the listener does not speak {self._protocol}, or its certificate is"
-            cause += " not trusted"
-        return self.unavailable(cause)
+        if "certificate verify failed" in str(error).lower():
+            return AuthenticationError(
+                "The broker's certificate is not trusted, or names another host.",
+                where=self._bootstrap,
+                cause=str(error),
+                option=f"kafka.ssl.truststore.location={self._settings.get('ssl_cafile', '')}, "
+                "kafka.ssl.endpoint.identification.algorithm",
+            )
+        first = f"; at first: {self._first_failure}" if self._first_failure else ""
+        return self.unavailable(f"{error}{first}")
