@@ -1,1 +1,28 @@
-"""Placeholder, replaced by the public names."""
+"""Two-phase commit over checkpoints: contracts and protocol, with neither Spark nor Kafka in it.
+
+Read in this order: `list_state`, `committable`, `two_phase` (the table), `sink` (the contract),
+`log_backend`, `log_entries`, `decision_log`, `recovery`, `sweeper`, `coordinator`.
+"""
+
+from transactions.committable import Committable, Outcome
+from transactions.decision_log import DecisionLog, read_log
+from transactions.errors import SparkOnceError
+from transactions.list_state import ListState, PartitionOffset
+from transactions.log_backend import LocalFileBackend, LogBackend, MemoryBackend
+from transactions.sink import Attempt, Owner, TwoPhaseCommitSink
+
+__all__ = [
+    "Attempt",
+    "Committable",
+    "DecisionLog",
+    "ListState",
+    "LocalFileBackend",
+    "LogBackend",
+    "MemoryBackend",
+    "Outcome",
+    "Owner",
+    "PartitionOffset",
+    "SparkOnceError",
+    "TwoPhaseCommitSink",
+    "read_log",
+]

@@ -91,6 +91,7 @@ class CheckpointCoordinator:
         )
         self._janitor = Janitor(sinks, self.owner, timeout_s=timeout_s, clock=clock)
         self._last_decided: dict[str, DecidedToken] = {}
+        self._settled = True
 
     def last_decided(self) -> Mapping[str, DecidedToken]:
         """Return, per transactional id of this run, its last decided token, for the closure."""
@@ -182,11 +183,13 @@ class CheckpointCoordinator:
         watch.lap("check")
 
         self._check_not_stopping(number)
+        self._settled = False
         self._log.decide(self._decision(checkpoint, committables))  # THE POINT OF NO RETURN
         crash_points.reach("decision_durable", number)
         watch.lap("decide")
 
         report.recommitted = self._commit(committables, number, deadline)
+        self._settled = True
         self._remember(committables)
         crash_points.reach("all_committed", number)
         watch.lap("commit")
@@ -200,6 +203,10 @@ class CheckpointCoordinator:
         report.records = sum(one.record_count for one in committables)
         report.transactions = len(committables)
         return report
+
+    def is_settled(self) -> bool:
+        """Tell whether every decided transaction is proven committed, so that a sweep is safe."""
+        return self._settled
 
     def close(self) -> None:
         """Wait for a sweep under way. The log needs no closing: it is whole at any moment."""

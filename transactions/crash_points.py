@@ -20,7 +20,7 @@ from typing import Final
 #: Every point of the protocol, in the order a checkpoint meets them.
 POINTS: Final = (
     "batch_started",  # driver: Spark has written offsets/N
-    "transaction_begun",  # worker: begin_transaction returned
+    "records_queued",  # worker: the transaction is open, its records are on their way
     "records_flushed",  # worker: every record is at the broker, no offsets yet
     "offsets_sent",  # worker: prepared; the committable exists only in this process
     "committables_collected",  # driver: phase 1 is over, nothing is durable

@@ -1,0 +1,147 @@
+"""Which producer a task gets: the pool of one worker process.
+
+Producers live as long as their process; each has an id of its own that is never taken over. A
+task looks at the producers in turn, and its closure tells it what to believe about the
+transaction that it finds there (design rule 7):
+
+* decided, of an earlier checkpoint: resync it (the driver has committed it), take it;
+* not decided, of an earlier checkpoint: abort it (its attempt failed), take it;
+* of this checkpoint: leave it: another task of the batch in this process, or a lost attempt;
+* of a later checkpoint: this task is a zombie, and stops.
+
+A producer that met a doubt is dropped and its id with it; what it leaves open the sweep ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from connectors.kafka.transactional_producer import TransactionalProducer
+from transactions.clock import Deadline
+from transactions.errors import FencedError, PhaseOneError
+from transactions.sink import Attempt, Owner
+
+logger = logging.getLogger(__name__)
+
+#: One random name per process: a process number recurs (containers, two hosts).
+_PROCESS = secrets.token_hex(4)
+_SLOTS = itertools.count()
+
+
+@dataclasses.dataclass(slots=True)
+class Slot:
+    """A producer, and the transaction that was last begun on it.
+
+    Attributes:
+        producer: the live client.
+        checkpoint_id: of its last transaction, -1 before the first.
+        token: of its last transaction.
+        ended: that transaction is over on this side.
+    """
+
+    producer: TransactionalProducer
+    checkpoint_id: int = -1
+    token: str = ""
+    ended: bool = True
+
+
+class ProducerPool:
+    """The producers of one run, one cluster and one process. Not thread-safe: a Python worker
+    runs one task at a time.
+    """
+
+    def __init__(self, owner: Owner, settings: Mapping[str, Any], *, timeout_ms: int) -> None:
+        self._owner = owner
+        self._settings = settings
+        self._timeout_ms = timeout_ms
+        self._slots: list[Slot] = []
+
+    def take(self, attempt: Attempt, token: str, deadline: Deadline) -> Slot:
+        """Return a slot whose producer has no transaction open, and mark it as this attempt's.
+
+        Raises:
+            FencedError: the attempt is a zombie's.
+            PhaseOneError: no producer could be made.
+        """
+        for slot in list(self._slots):
+            if slot.producer.transactional_id in attempt.retired:
+                self._slots.remove(slot)
+            elif slot.checkpoint_id > attempt.checkpoint_id:
+                raise FencedError(
+                    "A task of an old batch woke up after a newer one; it stops.",
+                    where=f"checkpoint {attempt.checkpoint_id}, attempt {attempt.attempt_id}",
+                    cause="a cancelled or speculative task ran on",
+                )
+            elif slot.checkpoint_id < attempt.checkpoint_id and self._clear(
+                slot, attempt, deadline
+            ):
+                return self._mark(slot, attempt, token)
+        return self._mark(self._make(deadline), attempt, token)
+
+    def give_back(self, slot: Slot) -> None:
+        """Say that the slot's transaction is over on this side and left nothing behind."""
+        slot.ended = True
+        slot.checkpoint_id = -1
+
+    def drop(self, slot: Slot) -> None:
+        """Forget a producer that met a doubt, and its id with it."""
+        if slot in self._slots:
+            self._slots.remove(slot)
+
+    def _mark(self, slot: Slot, attempt: Attempt, token: str) -> Slot:
+        slot.checkpoint_id = attempt.checkpoint_id
+        slot.token = token
+        slot.ended = False
+        return slot
+
+    def _clear(self, slot: Slot, attempt: Attempt, deadline: Deadline) -> bool:
+        """End what an earlier checkpoint left on the producer; False if it had to be dropped."""
+        if slot.ended:
+            return True
+        decided = attempt.last_decided.get(slot.producer.transactional_id)
+        try:
+            if decided is not None and decided.token == slot.token:
+                slot.producer.resync(deadline)
+            else:
+                slot.producer.abort(deadline)
+        except PhaseOneError as error:
+            logger.warning("retiring %s: %s", slot.producer.transactional_id, error)
+            self.drop(slot)
+            return False
+        slot.ended = True
+        return True
+
+    def _make(self, deadline: Deadline) -> Slot:
+        owner = self._owner
+        name = f"{owner.application_id}.{owner.log_id}.{owner.run_epoch}.{_PROCESS}.{next(_SLOTS)}"
+        producer = TransactionalProducer(self._settings, name, timeout_ms=self._timeout_ms)
+        producer.init(deadline)
+        slot = Slot(producer)
+        self._slots.append(slot)
+        return slot
+
+
+_pools: dict[tuple[Owner, str, str], ProducerPool] = {}
+
+
+def pool_for(
+    owner: Owner, sink: str, settings: Mapping[str, Any], *, timeout_ms: int
+) -> ProducerPool:
+    """Return this process's pool for a run and a sink; pools of older runs are dropped."""
+    key = (owner, sink, settings["bootstrap.servers"])
+    if key not in _pools:
+        for old in [one for one in _pools if one[0].run_epoch < owner.run_epoch]:
+            if one_log(old[0], owner):
+                del _pools[old]
+        _pools[key] = ProducerPool(owner, settings, timeout_ms=timeout_ms)
+    return _pools[key]
+
+
+def one_log(one: Owner, other: Owner) -> bool:
+    """Tell whether two owners write one decision log."""
+    return (one.application_id, one.log_id) == (other.application_id, other.log_id)

@@ -1,0 +1,293 @@
+"""One librdkafka producer with one transactional id, for as long as its process lives.
+
+The raw EndTxn of the driver goes round librdkafka's own error check, so this file keeps that
+check itself: a transaction is prepared only when nothing is in flight, no delivery failed and
+every record was acknowledged. After the driver's EndTxn (version 4 at most: it leaves the epoch
+alone) the producer is *resynced* with its own commit, which the broker answers again with
+"committed", and can begin its next transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from transactions.clock import Deadline
+from transactions.errors import DeliveryError, PhaseOneError
+
+logger = logging.getLogger(__name__)
+
+_STATISTICS_MS: Final = 100
+_NO_TOPIC = "a row has no topic, and the sink has no `topic` option"
+
+
+class TransactionalProducer:
+    """Begins, fills, prepares and resyncs transactions. In a task; not thread-safe.
+
+    Attributes:
+        transactional_id: its id, never used by another producer, before or after.
+        producer_id: Kafka's pid, -1 before `init`.
+        producer_epoch: Kafka's epoch, -1 before `init`.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], transactional_id: str, *, timeout_ms: int
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.timeout_ms = timeout_ms
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self._failed = 0
+        self._first_failure = ""
+        self._producer = Producer(
+            {
+                "partitioner": "murmur2_random",  # as Kafka's Java client, and so Spark's sink
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 200_000,
+                "queue.buffering.max.kbytes": 262_144,
+                **settings,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                "message.timeout.ms": timeout_ms,
+                "statistics.interval.ms": _STATISTICS_MS,
+                "stats_cb": self._read_statistics,
+                "delivery.report.only.error": True,
+                "on_delivery": self._note_failure,
+            }
+        )
+
+    def init(self, deadline: Deadline) -> None:
+        """Register the id and learn pid and epoch, once, from librdkafka's statistics.
+
+        Raises:
+            PhaseOneError: the coordinator did not answer in time, or refused.
+        """
+        self._call("init_transactions", self._producer.init_transactions, deadline.remaining())
+        while self.producer_id < 0:
+            if deadline.expired():
+                raise PhaseOneError(
+                    "The producer's id and epoch did not become known.",
+                    where=self.transactional_id,
+                    cause="the machine is overloaded",
+                )
+            self._producer.poll(0.02)
+
+    def begin(self) -> None:
+        """Begin a transaction; local, nothing is sent.
+
+        Raises:
+            PhaseOneError: the producer was fenced.
+        """
+        self._failed = 0
+        self._call("begin_transaction", self._producer.begin_transaction)
+
+    def produce(self, batch: pa.RecordBatch, topic: str | None, deadline: Deadline) -> None:
+        """Queue a batch of the sink's schema (connectors.records.SINK_SCHEMA or part of it).
+
+        Raises:
+            DeliveryError: a record was refused locally, or an earlier one by the broker.
+        """
+        names = batch.schema.names
+        values = batch.column("value").to_pylist()
+        rows = len(values)
+        keys = batch.column("key").to_pylist() if "key" in names else [None] * rows
+        topics = [topic] * rows if topic is not None else batch.column("topic").to_pylist()
+        extras = [name for name in ("headers", "partition", "timestamp") if name in names]
+        extras = [name for name in extras if batch.column(name).null_count < rows]
+        try:
+            if extras:
+                self._produce_with(batch, extras, zip(topics, keys, values, strict=True), deadline)
+            else:
+                self._produce_plain(topics, keys, values, deadline)
+        except (KafkaException, TypeError) as error:
+            cause = _NO_TOPIC if None in topics else f"the producer refused it: {error}"
+            raise DeliveryError(
+                "A record could not be queued; its batch is aborted.",
+                where=self.transactional_id,
+                cause=cause,
+                option=f"topic={topic}",
+            ) from error
+        self._check_failures()
+
+    def flush(self, deadline: Deadline) -> None:
+        """Wait until every record is acknowledged by the broker.
+
+        Raises:
+            DeliveryError: one was refused, or not acknowledged in time.
+        """
+        try:
+            left = self._producer.flush(deadline.remaining())
+        except (KafkaException, SystemError) as error:  # SystemError after a fatal error (seen)
+            raise self._lost("flush", error) from error
+        self._check_failures()
+        if left or len(self._producer):
+            raise DeliveryError(
+                f"{left} records were not acknowledged in time; the batch is aborted.",
+                where=self.transactional_id,
+                cause="the broker is slow, or a partition has no leader",
+                option=f"checkpoint_timeout={deadline.seconds:g} s",
+            )
+
+    def send_offsets(
+        self, group: str, offsets: Mapping[str, int], token: str, deadline: Deadline
+    ) -> None:
+        """Put offsets, with the token as metadata, into the transaction.
+
+        An empty list, or a negative offset, would succeed and send nothing (seen): refused here.
+
+        Raises:
+            PhaseOneError: the group coordinator refused, or did not answer in time.
+        """
+        assert offsets
+        assert min(offsets.values()) >= 0
+        positions = []
+        for name, offset in offsets.items():
+            topic, _, partition = name.rpartition("-")
+            positions.append(TopicPartition(topic, int(partition), offset, metadata=token))
+        self._call(
+            "send_offsets_to_transaction",
+            self._producer.send_offsets_to_transaction,
+            positions,
+            _group_metadata(group),
+            deadline.remaining(),
+        )
+
+    def resync(self, deadline: Deadline) -> None:
+        """End a transaction on this side that the driver has committed on the broker.
+
+        Raises:
+            PhaseOneError: without a clear answer: retire this producer and its id.
+        """
+        self._call("commit_transaction", self._producer.commit_transaction, deadline.remaining())
+
+    def abort(self, deadline: Deadline) -> None:
+        """Abort the transaction that is open.
+
+        Raises:
+            PhaseOneError: without a clear answer: retire this producer and its id.
+        """
+        self._producer.purge(in_flight=False)
+        self._call("abort_transaction", self._producer.abort_transaction, deadline.remaining())
+        self._failed = 0
+
+    def _produce_plain(
+        self, topics: list[Any], keys: list[Any], values: list[Any], deadline: Deadline
+    ) -> None:
+        produce = self._producer.produce
+        for topic, key, value in zip(topics, keys, values, strict=True):
+            try:
+                produce(topic, value, key)
+            except BufferError:
+                self._make_room(deadline)
+                self._retry(deadline, topic, value=value, key=key)
+
+    def _produce_with(
+        self,
+        batch: pa.RecordBatch,
+        extras: list[str],
+        records: Iterable[tuple[Any, Any, Any]],
+        deadline: Deadline,
+    ) -> None:
+        """Rows with headers, a partition or a timestamp; `produce_batch` would drop headers."""
+        columns = [_extra_column(batch, name) for name in extras]
+        for row, (topic, key, value) in enumerate(records):
+            more = {
+                name: column[row]
+                for name, column in zip(extras, columns, strict=True)
+                if column[row] is not None
+            }
+            try:
+                self._producer.produce(topic, value=value, key=key, **more)
+            except BufferError:
+                self._make_room(deadline)
+                self._retry(deadline, topic, value=value, key=key, **more)
+
+    def _retry(self, deadline: Deadline, topic: str, **record: Any) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, **record)
+            except BufferError:
+                self._make_room(deadline)
+            else:
+                return
+
+    def _make_room(self, deadline: Deadline) -> None:
+        """Wait for the full queue to drain a little (W5: more than the buffer holds)."""
+        self._producer.poll(0.05)
+        self._check_failures()
+        if deadline.expired():
+            raise DeliveryError(
+                "The producer's queue stayed full until the deadline; the batch is aborted.",
+                where=self.transactional_id,
+                cause="the broker is slower than the source",
+                option=f"checkpoint_timeout={deadline.seconds:g} s",
+            )
+
+    def _check_failures(self) -> None:
+        if self._failed:
+            raise DeliveryError(
+                f"The broker refused {self._failed} record(s); the batch is aborted.",
+                where=f"{self.transactional_id}: {self._first_failure}",
+                cause="a record too large, an unknown topic, or a missing right",
+                option="kafka.max.request.size and the topic's max.message.bytes",
+            )
+
+    def _note_failure(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            if not self._failed:
+                self._first_failure = f"{message.topic()}-{message.partition()}: {error.str()}"
+            self._failed += 1
+
+    def _read_statistics(self, text: str) -> None:
+        if self.producer_id < 0:
+            facts = orjson.loads(text).get("eos", {})
+            if facts.get("producer_id", -1) >= 0 and facts.get("txn_state") != "Init":
+                self.producer_epoch = facts["producer_epoch"]
+                self.producer_id = facts["producer_id"]
+
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except (KafkaException, SystemError) as error:
+            raise self._lost(name, error) from error
+
+    def _lost(self, name: str, error: Exception) -> PhaseOneError:
+        return PhaseOneError(
+            f"The transactional producer failed in {name}; its transaction is not decided.",
+            where=self.transactional_id,
+            cause=str(error),
+            option=f"transaction.timeout.ms={self.timeout_ms}",
+        )
+
+
+def _extra_column(batch: pa.RecordBatch, name: str) -> list[Any]:
+    column = batch.column(name)
+    if name == "headers":
+        return [
+            None if row is None else [(header["key"], header["value"]) for header in row]
+            for row in column.to_pylist()
+        ]
+    if name == "timestamp":
+        return list(
+            column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
+        )
+    return list(column.to_pylist())
+
+
+_GROUPS: dict[str, bytes] = {}
+
+
+def _group_metadata(group: str) -> bytes:
+    """Return a group's metadata; a consumer that never polls gives it without a broker."""
+    if group not in _GROUPS:
+        consumer = Consumer({"group.id": group})
+        try:
+            _GROUPS[group] = consumer.consumer_group_metadata()
+        finally:
+            consumer.close()
+    return _GROUPS[group]

@@ -1,0 +1,289 @@
+"""The Kafka sink of the two-phase contract.
+
+One object, two lives. It travels to the workers in a task's closure as plain data; there
+`begin_transaction`, `invoke`, `pre_commit` and `abort` find a live producer in the process's
+pool. On the driver `check_prepared`, `commit`, `recover_and_commit`, `lingering` and
+`recover_and_abort` talk to the transaction coordinator themselves, because the process that
+wrote a transaction may be dead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from connectors.fingerprint import Fingerprint
+from connectors.kafka.client_settings import librdkafka_settings
+from connectors.kafka.coordinator_wire import CoordinatorWire
+from connectors.kafka.producer_pool import ProducerPool, Slot, pool_for
+from connectors.kafka.wire_requests import TransactionDescription
+from connectors.sink_options import KafkaSink
+from transactions import crash_points
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+from transactions.errors import PhaseOneError, SparkOnceError
+from transactions.sink import Attempt, Owner
+from transactions.two_phase import Event, Lifecycle
+
+logger = logging.getLogger(__name__)
+
+_COMMITTED_STATES = frozenset({"PrepareCommit", "CompleteCommit"})
+_ABORTED_STATES = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
+_ABORT_SECONDS = 10.0
+
+
+@dataclasses.dataclass(slots=True)
+class KafkaTransaction:
+    """A transaction on the worker that writes it; live, never pickled."""
+
+    attempt: Attempt
+    token: str
+    deadline: Deadline
+    lifecycle: Lifecycle
+    fingerprint: Fingerprint = dataclasses.field(default_factory=Fingerprint)
+    slot: Slot | None = None
+    first_topic: str = ""
+
+
+class KafkaTransactionalSink:
+    """Writes Arrow batches of `connectors.records.SINK_SCHEMA` in Kafka transactions.
+
+    Attributes:
+        options: what the user said.
+        timeout_ms: the transaction timeout, checked against the broker by the driver.
+
+    Args:
+        options: see above.
+        timeout_ms: see above.
+        checkpoint_timeout_s: how long any one task may take.
+    """
+
+    def __init__(self, options: KafkaSink, *, timeout_ms: int, checkpoint_timeout_s: float) -> None:
+        self.options = options
+        self.timeout_ms = timeout_ms
+        self._checkpoint_timeout_s = checkpoint_timeout_s
+        self._wire: CoordinatorWire | None = None
+        self._retired: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """See `TwoPhaseCommitSink.name`."""
+        return self.options.name
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the driver's connection at home when a closure takes the sink to a worker."""
+        return {**self.__dict__, "_wire": None, "_retired": set()}
+
+    # --- in the task ------------------------------------------------------------------------
+
+    def begin_transaction(self, attempt: Attempt) -> KafkaTransaction:
+        """See `TwoPhaseCommitSink.begin_transaction`; the producer is taken with the first
+        record, so that an idle branch costs nothing.
+        """
+        token = f"{attempt.checkpoint_id}.{attempt.subtask}.{secrets.token_hex(8)}"
+        lifecycle = Lifecycle(token)
+        lifecycle.advance(Event.BEGIN)
+        return KafkaTransaction(attempt, token, Deadline(self._checkpoint_timeout_s), lifecycle)
+
+    def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
+        """See `TwoPhaseCommitSink.invoke`.
+
+        Args:
+            transaction: from `begin_transaction`.
+            batch: columns of `SINK_SCHEMA`; `value` must be there, others may be missing.
+        """
+        if batch.num_rows == 0:
+            return
+        transaction.lifecycle.advance(Event.INVOKE)
+        slot = self._slot(transaction)
+        if not transaction.first_topic:
+            topic = self.options.topic or batch.column("topic")[0].as_py()
+            transaction.first_topic = topic or ""
+        transaction.fingerprint.add(batch, self.options.topic)
+        slot.producer.produce(batch, self.options.topic, transaction.deadline)
+
+    def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
+        """See `TwoPhaseCommitSink.pre_commit`: flush, then offsets; one call of each."""
+        attempt = transaction.attempt
+        offsets = dict(attempt.source_offsets)
+        if transaction.slot is None and not offsets:
+            transaction.lifecycle.advance(Event.PRE_COMMIT_EMPTY)
+            return None
+        producer = self._slot(transaction).producer
+        crash_points.reach("records_queued", attempt.checkpoint_id)
+        producer.flush(transaction.deadline)
+        crash_points.reach("records_flushed", attempt.checkpoint_id)
+        if offsets:
+            group, marker_partition = attempt.owner.application_id, min(offsets)
+            producer.send_offsets(group, offsets, transaction.token, transaction.deadline)
+        else:
+            group, marker_partition = producer.transactional_id, f"{transaction.first_topic}-0"
+            marker = {marker_partition: attempt.checkpoint_id}
+            producer.send_offsets(group, marker, transaction.token, transaction.deadline)
+        transaction.lifecycle.advance(Event.PRE_COMMIT)
+        crash_points.reach("offsets_sent", attempt.checkpoint_id)
+        return Committable(
+            sink=self.name,
+            transactional_id=producer.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            timeout_ms=self.timeout_ms,
+            checkpoint_id=attempt.checkpoint_id,
+            subtask=attempt.subtask,
+            attempt=attempt.attempt_id,
+            token=transaction.token,
+            record_count=transaction.fingerprint.count,
+            fingerprint=transaction.fingerprint.hex(),
+            source_offsets=offsets,
+            marker_group=group,
+            marker_partition=marker_partition,
+        )
+
+    def abort(self, transaction: KafkaTransaction) -> None:
+        """See `TwoPhaseCommitSink.abort`; without a clear answer the producer is retired."""
+        transaction.lifecycle.advance(Event.ABORT)
+        if transaction.slot is None:
+            return
+        pool = self._pool(transaction.attempt.owner)
+        try:
+            transaction.slot.producer.abort(Deadline(_ABORT_SECONDS))
+        except SparkOnceError as error:
+            logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
+            pool.drop(transaction.slot)
+        else:
+            pool.give_back(transaction.slot)
+
+    def _pool(self, owner: Owner) -> ProducerPool:
+        settings = librdkafka_settings(self.options.settings)
+        return pool_for(owner, self.name, settings, timeout_ms=self.timeout_ms)
+
+    def _slot(self, transaction: KafkaTransaction) -> Slot:
+        if transaction.slot is None:
+            pool = self._pool(transaction.attempt.owner)
+            slot = pool.take(transaction.attempt, transaction.token, transaction.deadline)
+            transaction.slot = slot
+            slot.producer.begin()
+        return transaction.slot
+
+    # --- on the driver ----------------------------------------------------------------------
+
+    @property
+    def wire(self) -> CoordinatorWire:
+        """The driver's connection to the transaction coordinator, made when first needed."""
+        if self._wire is None:
+            self._wire = CoordinatorWire(self.options.settings)
+        return self._wire
+
+    def close(self) -> None:
+        """Close the driver's connection."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def check_prepared(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> list[Committable]:
+        """See `TwoPhaseCommitSink.check_prepared`: Ongoing, same pid and epoch, and with offsets
+        among its partitions (a transaction that was split by a late EndTxn has none).
+        """
+        found = self.wire.describe([one.transactional_id for one in committables], deadline)
+        checked = []
+        for one in committables:
+            now = found[one.transactional_id]
+            if problem := _not_prepared(one, now):
+                raise PhaseOneError(
+                    f"A prepared transaction is not as it was left: {problem}.",
+                    where=f"checkpoint {one.checkpoint_id}, subtask {one.subtask}, "
+                    f"{one.transactional_id}: {now}",
+                    cause="it timed out, or another driver or an operator ended it",
+                    option=f"transactionTimeoutMs={one.timeout_ms}",
+                )
+            described = one.described(start_time_ms=now.start_time_ms)
+            checked.append(
+                dataclasses.replace(described, partitions=tuple(sorted(_data(now.partitions))))
+            )
+        return checked
+
+    def commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """See `TwoPhaseCommitSink.commit`: EndTxn(commit) for all, in parallel."""
+        outcomes = self.wire.commit(committables, deadline)
+        self._retired |= self.wire.doubtful & {one.transactional_id for one in committables}
+        return {one.token: outcomes[one.transactional_id] for one in committables}
+
+    def recover_and_commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """See `TwoPhaseCommitSink.recover_and_commit`: the recovery table of the design, whose
+        proofs are the start time and producer id that the broker keeps after the end.
+        """
+        found = self.wire.describe([one.transactional_id for one in committables], deadline)
+        outcomes: dict[str, Outcome] = {}
+        still_open: list[Committable] = []
+        for one in committables:
+            now = found[one.transactional_id]
+            ours = now.producer_id == one.producer_id and now.start_time_ms == one.start_time_ms
+            if ours and now.state == "Ongoing" and now.producer_epoch == one.producer_epoch:
+                still_open.append(one)
+            elif ours and now.state in _COMMITTED_STATES:
+                outcomes[one.token] = Outcome.ALREADY_COMMITTED
+            elif ours and now.state in _ABORTED_STATES:
+                outcomes[one.token] = Outcome.ABORTED
+            else:
+                outcomes[one.token] = self._by_marker(one, deadline)
+        if still_open:
+            outcomes.update(self.commit(still_open, deadline))
+        return outcomes
+
+    def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
+        """See `TwoPhaseCommitSink.lingering`."""
+        found = self.wire.list_open(owner.application_id, owner.log_id, deadline)
+        return sorted(
+            one.transactional_id
+            for one in found
+            if one.state == "Ongoing" and _run_epoch(one.transactional_id) <= owner.run_epoch
+        )
+
+    def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
+        """See `TwoPhaseCommitSink.recover_and_abort`: InitProducerId aborts and fences."""
+        for transactional_id in transaction_ids:
+            self.wire.fence(transactional_id, self.timeout_ms, deadline)
+            self._retired.add(transactional_id)
+
+    def retired(self) -> frozenset[str]:
+        """See `TwoPhaseCommitSink.retired`."""
+        return frozenset(self._retired)
+
+    def _by_marker(self, one: Committable, deadline: Deadline) -> Outcome:
+        """The id was re-initialised or has expired: only the token inside it can prove it."""
+        markers = self.wire.read_markers(one.marker_group, [one.marker_partition], deadline)
+        _, metadata = markers.get(one.marker_partition, (-1, ""))
+        return Outcome.ALREADY_COMMITTED if metadata == one.token else Outcome.UNKNOWN
+
+
+def _not_prepared(one: Committable, now: TransactionDescription) -> str:
+    if now.error:
+        return now.error
+    if now.state != "Ongoing":
+        return f"its state is {now.state}, not Ongoing"
+    if (now.producer_id, now.producer_epoch) != (one.producer_id, one.producer_epoch):
+        return "another producer holds its id"
+    if not any(name.startswith("__consumer_offsets-") for name in now.partitions):
+        return "its offsets are missing: it was split"
+    if one.record_count and not _data(now.partitions):
+        return "its records are missing: it was split"
+    return ""
+
+
+def _data(partitions: frozenset[str]) -> set[str]:
+    return {name for name in partitions if not name.startswith("__consumer_offsets-")}
+
+
+def _run_epoch(transactional_id: str) -> int:
+    return int(transactional_id.split(".")[2])

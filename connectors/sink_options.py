@@ -1,0 +1,107 @@
+"""What a user says about a Kafka sink, parsed once and checked as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Self
+
+from transactions.errors import ConfigurationError
+
+GUARANTEES = ("exactly-once",)
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_OPTIONS = ("kafka.bootstrap.servers", "topic", "name", "guarantee", "transactionTimeoutMs")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSink:
+    """A Kafka topic, or several, as the target of a branch.
+
+    Attributes:
+        bootstrap_servers: ``host:port`` list of the cluster.
+        topic: target topic; wins over a `topic` column. None: each row names its own.
+        name: unique in the driver and the same at every restart; the topic by default.
+        guarantee: ``exactly-once``.
+        transaction_timeout_ms: how long a prepared transaction outlives its writer; None takes
+            what the broker allows (`transaction.max.timeout.ms`).
+        kafka: further client settings, with Kafka's own names and no ``kafka.`` before them.
+    """
+
+    bootstrap_servers: str
+    topic: str | None = None
+    name: str = ""
+    guarantee: str = "exactly-once"
+    transaction_timeout_ms: int | None = None
+    kafka: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check every option, and all of them together.
+
+        Raises:
+            ConfigurationError: an option is wrong.
+        """
+        if not self.bootstrap_servers:
+            raise _wrong("A Kafka sink needs brokers.", "kafka.bootstrap.servers=(absent)")
+        if not self.name:
+            object.__setattr__(self, "name", re.sub(r"[^A-Za-z0-9_-]", "-", self.topic or "kafka"))
+        if not _NAME.fullmatch(self.name):
+            raise _wrong("A sink's name has letters, digits, _ and -.", f"name={self.name}")
+        if self.guarantee not in GUARANTEES:
+            raise _wrong(
+                f"The guarantee must be one of {', '.join(GUARANTEES)}.",
+                f"guarantee={self.guarantee}",
+            )
+        timeout = self.transaction_timeout_ms
+        if timeout is not None and timeout < 1000:
+            raise _wrong(
+                "A transaction timeout below a second would abort decided transactions.",
+                f"transactionTimeoutMs={timeout}",
+            )
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Client settings with the brokers in them."""
+        return {**self.kafka, "bootstrap.servers": self.bootstrap_servers}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """Read Spark's option names; they are case-insensitive, ``kafka.*`` passes through.
+
+        Raises:
+            ConfigurationError: an option is unknown or wrong.
+        """
+        known = {name.lower(): name for name in _OPTIONS}
+        kafka: dict[str, str] = {}
+        given: dict[str, str] = {}
+        for name, value in options.items():
+            lowered = name.lower()
+            if lowered in known:
+                given[known[lowered]] = value
+            elif lowered.startswith("kafka."):
+                kafka[name[len("kafka.") :]] = value
+            else:
+                near = difflib.get_close_matches(lowered, known, 1)
+                hint = f"did you mean {known[near[0]]!r}?" if near else "it is misspelt"
+                raise ConfigurationError(
+                    f"The Kafka sink has no option {name!r}.",
+                    where="sink options",
+                    cause=hint,
+                    option=f"{name}={value}",
+                )
+        timeout = given.get("transactionTimeoutMs")
+        if timeout is not None and not timeout.isdigit():
+            raise _wrong("It must be a number.", f"transactionTimeoutMs={timeout}")
+        return cls(
+            bootstrap_servers=given.get("kafka.bootstrap.servers", ""),
+            topic=given.get("topic"),
+            name=given.get("name", ""),
+            guarantee=given.get("guarantee", "exactly-once"),
+            transaction_timeout_ms=None if timeout is None else int(timeout),
+            kafka=kafka,
+        )
+
+
+def _wrong(what: str, option: str) -> ConfigurationError:
+    return ConfigurationError(what, where="sink options", cause="a wrong option", option=option)

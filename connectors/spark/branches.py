@@ -1,0 +1,90 @@
+"""Branches: several DataFrames with a sink each, carried by one query under one decision.
+
+Each branch stands in a struct column of its own beside a routing column, so that stateless and
+stateful branches of one source share batch, state and decision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from connectors.sink_options import KafkaSink
+from connectors.spark.sink_stage import ROUTE
+from transactions.errors import ConfigurationError
+
+_BYTES: Final = (t.BinaryType, t.StringType)
+_ACCEPTED: Final[dict[str, tuple[type[t.DataType], ...]]] = {
+    "key": _BYTES,
+    "value": _BYTES,
+    "headers": (t.ArrayType,),
+    "topic": (t.StringType,),
+    "partition": (t.IntegerType, t.ShortType, t.ByteType),
+    "timestamp": (t.TimestampType,),
+}
+_CASTS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key:string,value:binary>>",
+    "topic": "string",
+    "partition": "int",
+    "timestamp": "timestamp",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Branch:
+    """A DataFrame in the sink's columns, and the sink it goes to."""
+
+    frame: DataFrame
+    sink: KafkaSink
+
+
+def make_branch(frame: DataFrame, sink: KafkaSink) -> Branch:
+    """Check the columns (key, value, headers, topic, partition, timestamp) and cast them.
+
+    Raises:
+        ConfigurationError: `value` or a topic is missing, a column is unknown or has a type
+            that Kafka cannot carry; the text names the column.
+    """
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    for name, kind in types.items():
+        if name not in _ACCEPTED:
+            raise _wrong(sink, f"The Kafka sink has no column {name!r}.", "drop or rename it")
+        if not isinstance(kind, _ACCEPTED[name]):
+            raise _wrong(
+                sink,
+                f"The column {name!r} has the type {kind.simpleString()}.",
+                f"it must be {' or '.join(one.typeName() for one in _ACCEPTED[name])}",
+            )
+    if "value" not in types:
+        raise _wrong(sink, "The required column 'value' is missing.", f"there are {list(types)}")
+    if sink.topic is None and "topic" not in types:
+        raise _wrong(sink, "A topic is needed: as an option, or as a column.", "there is neither")
+    # The option wins over the column, as in Spark's sink: the column need not travel.
+    kept = [name for name in _CASTS if name in types and (name != "topic" or sink.topic is None)]
+    return Branch(frame.select(*(f.col(n).cast(_CASTS[n]).alias(n) for n in kept)), sink)
+
+
+def unite(branches: list[Branch]) -> DataFrame:
+    """Return the one DataFrame of the query; see `SinkStage` for its columns."""
+    if len(branches) == 1:
+        return branches[0].frame
+    routed = [
+        branch.frame.select(
+            f.lit(number).cast("int").alias(ROUTE), f.struct("*").alias(str(number))
+        )
+        for number, branch in enumerate(branches)
+    ]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), routed)
+
+
+def _wrong(sink: KafkaSink, what: str, cause: str) -> ConfigurationError:
+    return ConfigurationError(
+        what, where=f"sink {sink.name!r}", cause=cause, option=f"topic={sink.topic}"
+    )

@@ -1,0 +1,89 @@
+"""The Spark session that a pipeline runs in, and the settings the guarantee needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from connectors.java import ensure_java_home
+from transactions.errors import ConfigurationError
+
+#: Settings that can be changed on a running session; the driver sets them before it starts.
+RUNTIME_CONF: Mapping[str, str] = {
+    # AQE changes the number of sink tasks with the data, and a replay must find the same ones.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
+    # A replay rewrites state; format 2 names the version that counts in commits/N.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # An empty batch would be a checkpoint for nothing.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+}
+
+_LOCAL_CHECKPOINT_CONF: Mapping[str, str] = {
+    # Hadoop's FileContext starts chmod and stat as processes for every log entry when its native
+    # library is missing (200 ms a batch, measured). FileSystem does not. What FileContext adds,
+    # a rename that refuses to overwrite, is what our Fence already guarantees.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+
+
+def build_session(
+    name: str, *, master: str = "local[*]", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return a session for a pipeline: Java found or installed, this Python for the workers.
+
+    Args:
+        name: shown by Spark.
+        master: Spark's master URL.
+        conf: further Spark settings; they win.
+
+    Raises:
+        ConfigurationError: no Java 17 or newer could be found or installed.
+    """
+    os.environ["JAVA_HOME"] = ensure_java_home()
+    # Spark takes `python3` from PATH for its workers otherwise, which need not be this one.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName(name).master(master)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        **RUNTIME_CONF,
+        **(conf or {}),
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def prepare_session(spark: SparkSession, *, local_checkpoint: bool) -> None:
+    """Set what the guarantee needs on a session that the user brought.
+
+    Raises:
+        ConfigurationError: the session cannot carry the guarantee.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        raise ConfigurationError(
+            "A Spark Connect session cannot run this driver.",
+            cause="foreachBatch runs in another process there, without the decision log",
+            option="master: use a classic session",
+        )
+    wanted = {**RUNTIME_CONF, **(_LOCAL_CHECKPOINT_CONF if local_checkpoint else {})}
+    for key, value in wanted.items():
+        spark.conf.set(key, value)
