@@ -1,0 +1,86 @@
+"""Fixtures of the integration tier: a real broker, and names that belong to one test only."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from tests.conftest import BROKERS_THAT_RAN
+from tests.integration.brokers import IMAGE, Broker, running_broker, selected_kinds
+from transactions.clock import Deadline
+
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kafka_cluster" in metafunc.fixturenames:
+        metafunc.parametrize("kafka_cluster", selected_kinds(), indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """The shared broker: SPARKONCE_TEST_BROKER = embedded (default) | testcontainers | both."""
+    kind: str = request.param
+    with running_broker(kind) as broker:
+        what = f"image {IMAGE}" if kind == "testcontainers" else "Apache Kafka, pinned jars"
+        request.config.stash[BROKERS_THAT_RAN][kind] = f"{what}, {broker.bootstrap_servers}"
+        yield broker
+
+
+@pytest.fixture
+def bootstrap(kafka_cluster: Broker) -> str:
+    """host:port of the shared broker."""
+    return kafka_cluster.bootstrap_servers
+
+
+@pytest.fixture
+def topic(kafka_cluster: Broker) -> Callable[..., str]:
+    """Make a topic with a name that no other test has: ``topic(partitions=1, name="t")``."""
+
+    def make(partitions: int = 1, name: str = "t", **config: str) -> str:
+        unique = f"{name}-{uuid.uuid4().hex[:10]}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        kafka_cluster.create_topic(unique, partitions, config=settings)
+        return unique
+
+    return make
+
+
+@pytest.fixture
+def application_id(bootstrap: str) -> Iterator[str]:
+    """An application id of this test; afterwards no transaction of it may be open (S11)."""
+    unique = f"app-{uuid.uuid4().hex[:10]}"
+    yield unique
+    assert_no_open_transaction(bootstrap, unique)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """A checkpoint folder of this test."""
+    return str(tmp_path / "checkpoint")
+
+
+def assert_no_open_transaction(bootstrap_servers: str, application: str) -> None:
+    """Ask every coordinator: markers of a commit may still be on their way, so ask until done."""
+    deadline = Deadline(30.0)
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        while still_open := _open_transactions(admin, application):
+            assert not deadline.expired(), f"left open: {still_open}"
+            deadline.pause(0.1)
+    finally:
+        admin.close()
+
+
+def _open_transactions(admin: KafkaAdminClient, application: str) -> list[str]:
+    answers = admin.list_transactions(state_filters=list(OPEN_STATES))
+    return [
+        f"{found.transactional_id} {found.state}"
+        for listing in answers.values()
+        for found in listing
+        if found.transactional_id.startswith(f"{application}.")
+    ]
