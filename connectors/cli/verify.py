@@ -1,0 +1,196 @@
+"""`sparkonce verify`: prove that an output topic holds every input record exactly once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+    from connectors.kafka.verify import Verdict, VerifyOptions
+
+PROOF_HOLDS = 0
+PROOF_FAILS = 1
+NO_VERDICT = 2
+
+_EPILOG = """\b
+Examples:
+  A copy: key and value are the same on both sides
+    sparkonce verify --bootstrap localhost:9092 --input flights --output flights-copy
+  The value changes, a field in it names the record; order matters
+    sparkonce verify --bootstrap localhost:9092 --input flights --output flights-clean \\
+        --key-id json:flight_id --ordered
+  A secured cluster; the output carries the input's key in a header
+    sparkonce verify --bootstrap broker:9093 --input in --output out \\
+        --key-id key --output-key-id header:source-key \\
+        --kafka security.protocol=SASL_SSL --kafka sasl.mechanism=PLAIN \\
+        --kafka sasl.username=me --kafka sasl.password=secret
+
+\b
+Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker).
+"""
+
+
+@click.command(name="verify", epilog=_EPILOG)
+@click.option("--bootstrap", required=True, help="Brokers, host:port separated by commas.")
+@click.option("--input", "inputs", multiple=True, required=True, help="Source topic; repeatable.")
+@click.option("--output", "outputs", multiple=True, required=True, help="Sink topic; repeatable.")
+@click.option(
+    "--key-id",
+    default="record",
+    show_default=True,
+    metavar="record|key|value|header:NAME|json:FIELD",
+    help="What recognises a record: key and value together, or one part of it.",
+)
+@click.option(
+    "--output-key-id",
+    default=None,
+    metavar="...",
+    help="What recognises it in the output, where that differs.",
+)
+@click.option("--ordered", is_flag=True, help="Prove order within each source partition as well.")
+@click.option("--allow-missing", is_flag=True, help="The pipeline drops records on purpose.")
+@click.option(
+    "--kafka", "pairs", multiple=True, metavar="KEY=VALUE", help="Any Kafka client setting."
+)
+@click.option(
+    "--timeout",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for open transactions to end, and without any progress.",
+)
+@click.option("--examples", type=int, default=5, show_default=True, help="Records named per kind.")
+@click.option(
+    "--spill",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    default=None,
+    help="Folder for hashes (32 bytes a record) when a search is needed.  [default: system's]",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    bootstrap: str,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    key_id: str,
+    output_key_id: str | None,
+    ordered: bool,
+    allow_missing: bool,
+    pairs: tuple[str, ...],
+    timeout: float,
+    examples: int,
+    spill: Path | None,
+) -> None:
+    """Prove that the output topics hold every record of the input topics exactly once.
+
+    Stop what writes to the input, let the pipeline catch up, then run this: it reads both sides
+    with read_committed up to their present ends, and fails by name on a duplicate, a loss (at the
+    tail or in the middle), a foreign record, a change of order (--ordered) and on an open
+    transaction that hides records from readers.
+    """
+    from rich.console import Console
+
+    from connectors.kafka.verify import VerifyOptions
+    from transactions.errors import SparkOnceError
+
+    try:
+        options = VerifyOptions(
+            kafka=_settings(bootstrap, pairs),
+            inputs=inputs,
+            outputs=outputs,
+            key_id=key_id,
+            output_key_id=output_key_id,
+            ordered=ordered,
+            allow_missing=allow_missing,
+            timeout=timeout,
+            examples=examples,
+            directory=spill,
+        )
+        verdict = _run(options, Console(stderr=True))
+    except SparkOnceError as error:
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        context.exit(NO_VERDICT)
+    _show(verdict, options, Console())
+    context.exit(PROOF_HOLDS if verdict.ok else PROOF_FAILS)
+
+
+def _settings(bootstrap: str, pairs: tuple[str, ...]) -> dict[str, str]:
+    from transactions.errors import ConfigurationError
+
+    settings = {"bootstrap.servers": bootstrap}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        name = name.strip().removeprefix("kafka.")
+        if not equals or not name:
+            raise ConfigurationError(
+                "A Kafka setting has no value.",
+                cause="the form is name=value",
+                option=f"--kafka {name}",
+            )
+        if name in settings:
+            raise ConfigurationError("A Kafka setting is given twice.", option=f"--kafka {name}")
+        settings[name] = value
+    return settings
+
+
+def _run(options: VerifyOptions, console: Console) -> Verdict:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from connectors.kafka.verify import verify
+
+    columns = TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(step: str, done: int, total: int) -> None:
+            if step not in tasks:
+                tasks[step] = bars.add_task(step, total=total)
+            bars.update(tasks[step], completed=done, total=total)
+
+        return verify(options, progress=progress)
+
+
+def _show(verdict: Verdict, options: VerifyOptions, console: Console) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=f"{' + '.join(options.inputs)} -> {' + '.join(options.outputs)}")
+    table.add_column("what")
+    table.add_column("records", justify="right")
+    table.add_column("first ones", overflow="fold")
+    table.add_row("input", f"{verdict.records_in:,}", "")
+    table.add_row("output", f"{verdict.records_out:,}", "")
+    for name, count in verdict.anomalies.items():
+        places = ", ".join(str(example) for example in verdict.examples.get(name, ()))
+        note = "" if name in verdict.failures else " (allowed)"
+        table.add_row(f"{name}{note}", f"{count:,}", escape(places))
+    console.print(table)
+    for hint in _hints(verdict, options):
+        console.print(hint, markup=False)
+    if verdict.ok:
+        holds = "at most once, nothing foreign" if verdict.missing_allowed else "exactly once"
+        console.print(f"[green]The proof holds:[/green] {holds}, by [bold]{options.key_id}[/bold].")
+    else:
+        named = ", ".join(f"{name} ({count:,})" for name, count in verdict.failures.items())
+        console.print(f"[red]The proof fails:[/red] {named}")
+
+
+def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
+    from connectors.kafka.verify import FOREIGN, LOST_MIDDLE, LOST_TAIL, NO_IDENTITY
+
+    hints = []
+    if verdict.still_growing:
+        growing = ", ".join(verdict.still_growing[:5])
+        hints.append(f"Still growing: {growing}. Stop the writers, let the pipeline catch up.")
+    lost = verdict.anomalies.get(LOST_TAIL, 0) + verdict.anomalies.get(LOST_MIDDLE, 0)
+    if lost == verdict.records_in == verdict.anomalies.get(FOREIGN, 0) != 0:
+        hints.append(f"No record was recognised: --key-id {options.key_id} may not fit.")
+    if NO_IDENTITY in verdict.anomalies:
+        hints.append("Records without identity cannot be compared: choose another --key-id.")
+    return hints

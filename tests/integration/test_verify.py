@@ -1,0 +1,247 @@
+"""`sparkonce verify` on a real broker: the clean topics pass, each fault fails by its name (A6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+
+from connectors.cli.verify import command
+from connectors.kafka.verify import Verdict, VerifyOptions, verify
+from transactions.errors import BrokerUnavailableError, ConfigurationError, MissingTopicError
+
+PARTITIONS = 2
+RECORDS = 200
+
+Row = tuple[int, int]
+"""Output partition and number of the record."""
+
+CLEAN: list[Row] = [(number % PARTITIONS, number) for number in range(RECORDS)]
+
+
+def value(number: int, side: str) -> bytes:
+    """The pipeline changes the value, but for the field id."""
+    return json.dumps({"id": number, "side": side}).encode()
+
+
+@contextmanager
+def transaction(bootstrap: str, transactional_id: str) -> Iterator[Producer]:
+    """An open transaction; the body ends it, or leaves it open until the producer is fenced."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    yield producer
+
+
+def put(producer: Producer, topic: str, rows: Iterable[Row], side: str = "out") -> None:
+    """Produce records and wait until the broker has them."""
+    for partition, number in rows:
+        key = str(number).encode()
+        producer.produce(topic, value(number, side), key, partition, headers={"n": key})
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def pipeline(bootstrap: str, topic: Callable[..., str]) -> Callable[[list[Row]], tuple[str, str]]:
+    """Fill an input topic, and an output topic with the given rows in committed transactions."""
+
+    def fill(rows: list[Row]) -> tuple[str, str]:
+        source, sink = topic(PARTITIONS, name="in"), topic(PARTITIONS, name="out")
+        put(Producer({"bootstrap.servers": bootstrap}), source, CLEAN, side="in")
+        half = len(rows) // 2
+        for part in (rows[:half], rows[half:]):
+            with transaction(bootstrap, f"fill-{sink}") as producer:
+                put(producer, sink, part)
+                producer.commit_transaction(30)
+        return source, sink
+
+    return fill
+
+
+def judged(bootstrap: str, topics: tuple[str, str], **changed: object) -> Verdict:
+    """Verify with json:id, order included."""
+    options: dict[str, object] = {
+        "kafka": {"bootstrap.servers": bootstrap},
+        "inputs": (topics[0],),
+        "outputs": (topics[1],),
+        "key_id": "json:id",
+        "ordered": True,
+        "timeout": 20.0,
+    }
+    return verify(VerifyOptions(**(options | changed)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key_id", "output_key_id"), [("json:id", None), ("json:id", "key"), ("header:n", "json:id")]
+)
+@pytest.mark.parametrize("ordered", [False, True], ids=["sum", "search"])
+def test_a6_a_clean_output_passes(bootstrap, pipeline, key_id, output_key_id, ordered):
+    """Control records at both ends of every partition do not count and do not hang the reader."""
+    topics = pipeline(CLEAN)
+    verdict = judged(bootstrap, topics, key_id=key_id, output_key_id=output_key_id, ordered=ordered)
+    assert (verdict.anomalies, verdict.still_growing) == ({}, ())
+    assert (verdict.records_in, verdict.records_out) == (RECORDS, RECORDS)
+    assert verdict.searched == ordered
+
+
+def without(number: int) -> list[Row]:
+    """The clean rows but one."""
+    return [row for row in CLEAN if row[1] != number]
+
+
+SWAPPED = [(p, {50: 52, 52: 50}.get(number, number)) for p, number in CLEAN]
+FAULTS = [
+    ("duplicated", [*CLEAN, (0, 50)], "-0@25"),
+    ("lost at the tail", without(RECORDS - 1), "-1@99"),
+    ("lost in the middle", without(50), "-0@25"),
+    ("out of order", SWAPPED, "-0@25"),
+    ("foreign", [*CLEAN, (0, 9999)], "-0@"),
+]
+
+
+@pytest.mark.parametrize(("name", "rows", "place"), FAULTS, ids=[name for name, *_ in FAULTS])
+def test_a6_one_fault_fails_by_its_name_only(bootstrap, pipeline, name, rows, place):
+    """And the verdict says where."""
+    verdict = judged(bootstrap, pipeline(rows))
+    assert not verdict.ok
+    assert verdict.failures == {name: 1}
+    (example,) = verdict.examples[name]
+    assert place in str(example)
+
+
+def test_a6_an_aborted_transaction_is_not_counted(bootstrap, pipeline):
+    """K10: its records are in the log, and no reader of committed records sees them."""
+    topics = pipeline(CLEAN)
+    with transaction(bootstrap, f"abort-{topics[1]}") as producer:
+        put(producer, topics[1], [(0, 50), (1, 9999)])
+        producer.abort_transaction(30)
+    verdict = judged(bootstrap, topics)
+    assert verdict.ok, verdict
+    assert verdict.records_out == RECORDS
+
+
+def test_a6_an_aborted_value_made_visible_is_foreign(bootstrap, pipeline):
+    """An attempt that was to be aborted, and was committed, with a record nobody sent."""
+    topics = pipeline(CLEAN)
+    with transaction(bootstrap, f"wrong-{topics[1]}") as producer:
+        put(producer, topics[1], [(0, 7777)])
+        producer.commit_transaction(30)
+    assert judged(bootstrap, topics).failures == {"foreign": 1}
+
+
+def test_s11_an_open_transaction_fails_by_name_even_when_nothing_else_does(bootstrap, pipeline):
+    """All records are visible, but readers would stop before what comes next."""
+    topics = pipeline(CLEAN)
+    with transaction(bootstrap, f"open-{topics[1]}") as producer:
+        put(producer, topics[1], [(1, 9999)])
+        verdict = judged(bootstrap, topics, timeout=1.0)
+        producer.abort_transaction(30)
+    assert verdict.failures == {"open transaction": 1}
+    (example,) = verdict.examples["open transaction"]
+    assert f"{topics[1]}-1: readers stop at" in str(example)
+    assert judged(bootstrap, topics).ok
+
+
+def test_a_filter_passes_only_when_missing_records_are_allowed(bootstrap, pipeline):
+    """--allow-missing: what is there is still there once, and from the input."""
+    topics = pipeline([row for row in CLEAN if row[1] % 3])
+    assert not judged(bootstrap, topics).ok
+    verdict = judged(bootstrap, topics, allow_missing=True)
+    assert verdict.ok
+    assert sum(verdict.anomalies.values()) == RECORDS - verdict.records_out
+
+
+def test_records_without_identity_fail_the_proof(bootstrap, pipeline):
+    """They are counted on both sides and named."""
+    verdict = judged(bootstrap, pipeline(CLEAN), key_id="json:no_such_field", ordered=False)
+    assert verdict.failures == {"without identity": 2 * RECORDS}
+
+
+def test_several_topics_are_one_bag(bootstrap, pipeline, topic):
+    """A pipeline that routes into two topics."""
+    source, sink = pipeline([row for row in CLEAN if row[1] % 3])
+    second = topic(name="out2")
+    producer = Producer({"bootstrap.servers": bootstrap})
+    put(producer, second, [(0, row[1]) for row in CLEAN if not row[1] % 3])
+    assert judged(bootstrap, (source, sink), outputs=(sink, second)).ok
+
+
+def test_an_input_that_grows_is_named(bootstrap, pipeline):
+    """A hint for who forgot to stop the writers; the ends stay those of the start."""
+    topics = pipeline(CLEAN)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    steps = []
+
+    def grow(step: str, done: int, total: int) -> None:
+        if not steps:
+            put(producer, topics[0], [(1, 4242)], side="in")
+        steps.append((step, done, total))
+
+    options = VerifyOptions(
+        kafka={"bootstrap.servers": bootstrap},
+        inputs=(topics[0],),
+        outputs=(topics[1],),
+        key_id="json:id",
+    )
+    verdict = verify(options, progress=grow)
+    assert verdict.ok
+    assert verdict.records_in == RECORDS
+    assert verdict.still_growing == (f"{topics[0]}-1",)
+    assert ("input", RECORDS, RECORDS) in steps
+
+
+def test_empty_topics_pass(bootstrap, topic):
+    """Nothing in, nothing out."""
+    verdict = judged(bootstrap, (topic(), topic(3)))
+    assert verdict.ok
+    assert verdict.records_in == 0
+
+
+def test_a_missing_topic_is_named_and_not_created(bootstrap, topic):
+    """Asking for it by name could create it."""
+    there = topic()
+    for _ in range(2):
+        with pytest.raises(MissingTopicError, match="no-such-topic"):
+            judged(bootstrap, (there, "no-such-topic"))
+
+
+def test_an_unreachable_broker_is_an_error_in_time():
+    """No verdict, and no endless wait."""
+    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
+        judged("127.0.0.1:1", ("a", "b"), timeout=1.0)
+
+
+def test_an_unknown_client_setting_is_refused(bootstrap):
+    """Librdkafka's refusal becomes ours."""
+    with pytest.raises(ConfigurationError, match=r"no\.such"):
+        judged(bootstrap, ("a", "b"), kafka={"bootstrap.servers": bootstrap, "no.such": "1"})
+
+
+def run(bootstrap: str, topics: tuple[str, str], *more: str) -> tuple[int, str]:
+    """The command as a user types it."""
+    arguments = ["--bootstrap", bootstrap, "--input", topics[0], "--output", topics[1], *more]
+    result = CliRunner().invoke(command, arguments)
+    return result.exit_code, result.output
+
+
+def test_exit_codes_of_the_command(bootstrap, pipeline):
+    """0 the proof holds, 1 it fails, 2 no verdict."""
+    topics = pipeline(CLEAN)
+    code, text = run(bootstrap, topics, "--key-id", "json:id", "--ordered")
+    assert (code, "The proof holds: exactly once" in text) == (0, True), text
+    code, text = run(bootstrap, topics)  # the values differ, so no record is recognised
+    assert (code, "--key-id record may not fit" in text) == (1, True), text
+    code, text = run(bootstrap, (topics[0], "no-such-topic"))
+    assert (code, "MissingTopicError" in text) == (2, True), text
+    code, text = run("127.0.0.1:1", topics, "--timeout", "1")
+    assert (code, "BrokerUnavailableError" in text) == (2, True), text
+
+
+def test_the_command_names_the_fault(bootstrap, pipeline):
+    """In its last line, and in the table with the place."""
+    code, text = run(bootstrap, pipeline([*CLEAN, (0, 50)]), "--key-id", "key")
+    assert (code, "The proof fails: duplicated (1)" in text) == (1, True), text

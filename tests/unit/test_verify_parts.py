@@ -1,0 +1,297 @@
+"""`sparkonce verify` without a broker: identities, sums, the search, the verdict, the options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.cli.verify import command
+from connectors.kafka import identity_search
+from connectors.kafka.identity_search import INPUT, OUTPUT, ROW, BagSum, Findings, Rows, Search
+from connectors.kafka.record_identity import parse_key_id
+from connectors.kafka.verify import Verdict, VerifyOptions
+from transactions.errors import ConfigurationError
+
+
+@dataclass
+class Message:
+    """What the identity functions ask of a consumed message."""
+
+    k: bytes | None = None
+    v: bytes | None = None
+    h: list[tuple[str, bytes | None]] | None = None
+
+    def key(self) -> bytes | None:
+        return self.k
+
+    def value(self) -> bytes | None:
+        return self.v
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self.h
+
+
+class TestIdentity:
+    """record, key, value, header:NAME, json:FIELD."""
+
+    def test_key_and_value_are_their_bytes(self) -> None:
+        """Nothing is decoded."""
+        message = Message(b"\xff", b"\x00")
+        assert parse_key_id("key")(message) == b"\xff"
+        assert parse_key_id("value")(message) == b"\x00"
+
+    @pytest.mark.parametrize("kind", ["key", "value", "header:id", "json:id"])
+    def test_a_record_without_the_part_has_no_identity(self, kind: str) -> None:
+        """It is counted apart and fails the proof, it is not one identity with all its like."""
+        assert parse_key_id(kind)(Message()) is None
+
+    def test_null_empty_and_the_border_between_key_and_value_are_told_apart(self) -> None:
+        """The default identity is injective."""
+        find = parse_key_id("record")
+        messages = [
+            Message(key, value)
+            for key in (None, b"", b"a", b"ab", b"-", b"1:a")
+            for value in (None, b"", b"b", b"ab", b"+")
+        ]
+        assert len({find(message) for message in messages}) == len(messages)
+
+    def test_of_two_headers_with_one_name_the_last_counts(self) -> None:
+        """As Kafka's own lastHeader."""
+        find = parse_key_id("header:id")
+        assert find(Message(h=[("id", b"1"), ("id", b"2"), ("x", b"3")])) == b"2"
+
+    @pytest.mark.parametrize(
+        ("value", "identity"),
+        [
+            (b'{"id": "a"}', b"a"),
+            (b'{"id": 17}', b"17"),
+            (b'{"id": {"b": 1, "a": 2}}', b'{"a":2,"b":1}'),
+            (b'{"id": null}', None),
+            (b'{"other": 1}', None),
+            (b"[1]", None),
+            (b"not json", None),
+        ],
+    )
+    def test_json_fields(self, value: bytes, identity: bytes | None) -> None:
+        """A JSON text and a JSON number are one identity with the same text in a key."""
+        assert parse_key_id("json:id")(Message(v=value)) == identity
+
+    def test_dots_go_into_nested_objects(self) -> None:
+        """As in json:flight.id."""
+        assert parse_key_id("json:flight.id")(Message(v=b'{"flight": {"id": 3}}')) == b"3"
+
+    @pytest.mark.parametrize("text", ["", "keys", "header:", "json:", "header", "offset-header"])
+    def test_an_unknown_form_is_refused_with_the_known_ones(self, text: str) -> None:
+        """The error shows what may be written."""
+        with pytest.raises(ConfigurationError, match="header:NAME, json:FIELD"):
+            parse_key_id(text)
+
+
+def rows(side: int, records: list[tuple[int, int, int]]) -> Rows:
+    """Make rows from (identity, partition, offset); equal identities have equal hashes."""
+    made = np.zeros(len(records), dtype=ROW)
+    for row, (identity, partition, offset) in zip(made, records, strict=True):
+        row["high"], row["low"] = identity * 0x9E3779B97F4A7C15 % 2**64, identity
+        row["partition"], row["offset"], row["side"] = partition, offset, side
+    return made
+
+
+def found(
+    folder: Path,
+    inputs: list[tuple[int, int, int]],
+    outputs: list[tuple[int, int, int]],
+    *,
+    ordered: bool = True,
+) -> Findings:
+    """Search both lists."""
+    search = Search(folder, records=len(inputs) + len(outputs), ordered=ordered, examples=10)
+    search.add(rows(INPUT, inputs))
+    search.add(rows(OUTPUT, outputs))
+    return search.finish()
+
+
+def numbers(findings: Findings) -> dict[str, int]:
+    """Return what is not zero."""
+    kept = {"limit", "examples"}
+    return {name: n for name, n in vars(findings).items() if name not in kept and n}
+
+
+CLEAN = [(identity, identity % 2, identity) for identity in range(40)]
+
+
+@pytest.fixture(params=[500_000, 7], ids=["one bucket", "many buckets"])
+def folder(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """An empty folder, with buckets and ranges of usual size and of a tiny one."""
+    monkeypatch.setattr(identity_search, "_ROWS_PER_BUCKET", request.param)
+    if request.param == 7:
+        monkeypatch.setattr(identity_search, "_RANGE_BITS", 2)
+    yield tmp_path
+    left = [path.name for path in tmp_path.iterdir() if path.name != "lost"]
+    assert left == []
+
+
+class TestSearch:
+    """Each anomaly by its name and no other, as the auditor's checkers (A6)."""
+
+    def test_a6_equal_bags_have_no_findings(self, folder: Path) -> None:
+        """Also when they come in another order of partitions."""
+        assert numbers(found(folder, CLEAN, CLEAN[::-1])) == {}
+
+    def test_a6_one_duplicate(self, folder: Path) -> None:
+        """It names the copy and the input record."""
+        findings = found(folder, CLEAN, [*CLEAN, (17, 1, 99)])
+        assert numbers(findings) == {"duplicated": 1}
+        assert findings.examples == {"duplicated": [((1, 99), (1, 17))]}
+
+    def test_a6_one_loss_at_the_tail(self, folder: Path) -> None:
+        """The last of input partition 1."""
+        findings = found(folder, CLEAN, CLEAN[:-1])
+        assert numbers(findings) == {"lost_at_tail": 1}
+        assert findings.examples == {"lost at the tail": [(None, (1, 39))]}
+
+    def test_a6_one_loss_in_the_middle(self, folder: Path) -> None:
+        """A later one of its partition arrived."""
+        findings = found(folder, CLEAN, [record for record in CLEAN if record[0] != 12])
+        assert numbers(findings) == {"lost_in_middle": 1}
+        assert findings.examples == {"lost in the middle": [(None, (0, 12))]}
+
+    def test_a6_one_swap(self, folder: Path) -> None:
+        """Records 10 and 12 of input partition 0 change places in output partition 0."""
+        swapped = [({10: 12, 12: 10}.get(i, i), partition, at) for i, partition, at in CLEAN]
+        findings = found(folder, CLEAN, swapped)
+        assert numbers(findings) == {"out_of_order": 1}
+        assert findings.examples == {"out of order": [((0, 12), (0, 10))]}
+
+    def test_a6_a_swap_is_not_looked_for_unless_asked(self, folder: Path) -> None:
+        """Order is a promise of its own."""
+        swapped = [({10: 12, 12: 10}.get(i, i), partition, at) for i, partition, at in CLEAN]
+        assert numbers(found(folder, CLEAN, swapped, ordered=False)) == {}
+
+    def test_a6_one_foreign_record(self, folder: Path) -> None:
+        """It names the output record only."""
+        findings = found(folder, CLEAN, [*CLEAN, (77, 1, 99)])
+        assert numbers(findings) == {"foreign": 1}
+        assert findings.examples == {"foreign": [((1, 99), None)]}
+
+    def test_an_empty_output_loses_everything_at_the_tail(self, folder: Path) -> None:
+        """An empty output is no proof."""
+        assert numbers(found(folder, CLEAN, [])) == {"lost_at_tail": 40}
+
+    def test_identities_that_repeat_are_counted(self, folder: Path) -> None:
+        """Three in, two out: one is lost; their order cannot be told."""
+        inputs = [(5, 0, 0), (5, 0, 1), (5, 0, 2), (6, 0, 3)]
+        outputs = [(5, 0, 0), (5, 0, 1), (6, 0, 2)]
+        findings = found(folder, inputs, outputs)
+        assert numbers(findings) == {"lost_in_middle": 1, "order_unknown": 3}
+
+    def test_order_between_input_partitions_does_not_matter(self, folder: Path) -> None:
+        """Kafka promises none."""
+        inputs = [(i, i % 2, i) for i in range(20)]
+        outputs = [(i, 0, at) for at, i in enumerate([*range(1, 20, 2), *range(0, 20, 2)])]
+        assert numbers(found(folder, inputs, outputs)) == {}
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        inputs=st.lists(st.integers(0, 15), max_size=25),
+        outputs=st.lists(st.integers(0, 15), max_size=25),
+    )
+    def test_the_sum_is_equal_exactly_when_the_search_finds_nothing(
+        self, tmp_path_factory: pytest.TempPathFactory, inputs: list[int], outputs: list[int]
+    ) -> None:
+        """The two steps of the proof never contradict each other, and the numbers add up."""
+        left = [(identity, 0, at) for at, identity in enumerate(inputs)]
+        right = [(identity, 0, at) for at, identity in enumerate(outputs)]
+        sums = BagSum(), BagSum()
+        sums[0].add(rows(INPUT, left))
+        sums[1].add(rows(OUTPUT, right))
+        findings = found(tmp_path_factory.mktemp("search"), left, right, ordered=False)
+        lost = findings.lost_at_tail + findings.lost_in_middle
+        extra = findings.duplicated + findings.foreign
+        assert (sums[0] == sums[1]) == (not numbers(findings))
+        assert len(inputs) - lost == len(outputs) - extra
+
+
+class TestSum:
+    """A count and a sum modulo 2^128."""
+
+    def test_equal_records_do_not_cancel(self) -> None:
+        """XOR would make {a, c, c} and {a, d, d} one."""
+        one, other = BagSum(), BagSum()
+        one.add(rows(INPUT, [(1, 0, 0), (3, 0, 1), (3, 0, 2)]))
+        other.add(rows(OUTPUT, [(1, 0, 0), (4, 0, 1), (4, 0, 2)]))
+        assert one != other
+
+    def test_the_sum_is_exact(self) -> None:
+        """It carries from the low half into the high one and wraps at 2^128."""
+        full = np.zeros(3, dtype=ROW)
+        full["high"] = full["low"] = 2**64 - 1
+        bag = BagSum()
+        bag.add(full)
+        assert bag._sum == 3 * (2**128 - 1) % 2**128
+
+
+class TestVerdict:
+    """What fails a proof."""
+
+    def test_a_loss_may_be_allowed_a_duplicate_never(self) -> None:
+        """--allow-missing is for filters."""
+        lost = Verdict(
+            records_in=2, records_out=1, missing_allowed=True, anomalies={"lost at the tail": 1}
+        )
+        assert lost.ok
+        again = Verdict(
+            records_in=2, records_out=3, missing_allowed=True, anomalies={"duplicated": 1}
+        )
+        assert not again.ok
+
+
+class TestOptions:
+    """Refused before any broker is asked."""
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"inputs": ()},
+            {"outputs": ("b", "b")},
+            {"outputs": ("a",)},
+            {"timeout": 0.0},
+            {"examples": -1},
+        ],
+    )
+    def test_what_can_prove_nothing_is_refused(self, changed: dict[str, object]) -> None:
+        """Topics missing, twice, or on both sides; numbers out of range."""
+        given: dict[str, object] = {"kafka": {}, "inputs": ("a",), "outputs": ("b",)}
+        with pytest.raises(ConfigurationError):
+            VerifyOptions(**(given | changed)).validate()  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["--input", "a", "--output", "b"],
+            ["--bootstrap", "x:1", "--input", "a", "--output", "b", "--key-id", "nonsense"],
+            ["--bootstrap", "x:1", "--input", "a", "--output", "a"],
+            ["--bootstrap", "x:1", "--input", "a", "--output", "b", "--kafka", "novalue"],
+            ["--bootstrap", "x:1", "--input", "a", "--output", "b", "--kafka", "group.id=g"],
+            ["--bootstrap", "x:1", "--input", "a", "--output", "b", "--kafka", "no.such=1"],
+        ],
+    )
+    def test_a_bad_command_line_has_exit_code_2(self, arguments: list[str]) -> None:
+        """No verdict, and the option is named."""
+        result = CliRunner().invoke(command, arguments)
+        assert result.exit_code == 2, result.output
+        assert "--" in result.output or "look at: kafka." in result.output
+
+    def test_help_shows_examples(self) -> None:
+        """--help is the manual."""
+        result = CliRunner().invoke(command, ["--help"])
+        assert result.exit_code == 0
+        assert "--key-id json:flight_id --ordered" in result.output
