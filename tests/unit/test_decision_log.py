@@ -1,0 +1,246 @@
+"""The decision log: dense, fenced, the newest wins, and every doubt is read until known."""
+
+import dataclasses
+
+import orjson
+import pytest
+
+from tests.unit.samples import committable, decision
+from transactions.decision_log import COMPACT_EVERY, DecisionLog, entry_name, read_log
+from transactions.errors import (
+    DecisionLogError,
+    FencedError,
+    IdentityMismatchError,
+    LogCorruptedError,
+    LogVersionError,
+)
+from transactions.log_backend import LocalFileBackend, MemoryBackend
+from transactions.log_entries import Healed
+
+IDENTITY = {"sinks": "out"}
+
+
+def open_log(backend, **fields):
+    return DecisionLog.open(backend, **{"application_id": "app", "identity": IDENTITY, **fields})
+
+
+@pytest.fixture
+def backend():
+    return MemoryBackend()
+
+
+def test_the_run_epoch_is_the_number_of_the_fence(backend):
+    first = open_log(backend)
+    first.decide(decision(0))
+    second = open_log(backend)
+    assert (first.run_epoch, second.run_epoch) == (1, 3)
+    assert second.log_id == first.log_id
+
+
+def test_a_new_run_reads_the_last_decision(backend):
+    log = open_log(backend)
+    log.decide(decision(0))
+    log.decide(decision(1))
+    assert open_log(backend).state.decision == decision(1)
+
+
+def test_x15_an_older_run_can_not_decide_any_more(backend):
+    older = open_log(backend)
+    newer = open_log(backend)
+    with pytest.raises(FencedError, match="newest wins"):
+        older.decide(decision(0))
+    newer.decide(decision(0))
+    assert read_log(backend).decision == decision(0)
+
+
+def test_x15_an_older_run_sees_the_fence_without_writing(backend):
+    older = open_log(backend)
+    older.check_newest()
+    open_log(backend)
+    with pytest.raises(FencedError):
+        older.check_newest()
+
+
+def test_another_application_is_refused_and_changes_nothing(backend):
+    open_log(backend)
+    before = backend.list()
+    with pytest.raises(IdentityMismatchError, match="app_id=other"):
+        open_log(backend, application_id="other")
+    assert backend.list() == before
+
+
+def test_a_changed_identity_option_is_named(backend):
+    open_log(backend)
+    with pytest.raises(IdentityMismatchError, match="sinks=out2"):
+        open_log(backend, identity={"sinks": "out2"})
+
+
+def test_a_healed_committable_takes_the_place_of_the_lost_one(backend):
+    log = open_log(backend)
+    log.decide(decision(0))
+    healed = committable(checkpoint_id=0, token="0.0.healed", transactional_id="app.log.1.p.9")
+    log.healed(Healed(checkpoint_id=0, subtask=0, committable=healed))
+    assert open_log(backend).state.decision.committables == (healed,)
+
+
+def test_a_missing_entry_is_corruption(backend):
+    log = open_log(backend)
+    log.decide(decision(0))
+    log.decide(decision(1))
+    backend.delete(entry_name(2))
+    with pytest.raises(LogCorruptedError, match="gap"):
+        read_log(backend)
+
+
+@pytest.mark.parametrize("cut", [0, 10, -1])
+def test_a_torn_entry_is_corruption(backend, cut):
+    open_log(backend).decide(decision(0))
+    data = backend.get(entry_name(2))
+    backend.delete(entry_name(2))
+    backend.put_if_absent(entry_name(2), data[:cut])
+    with pytest.raises(LogCorruptedError, match="entry 2"):
+        read_log(backend)
+
+
+def test_an_altered_entry_is_corruption(backend):
+    open_log(backend).decide(decision(0))
+    data = backend.get(entry_name(2)).replace(b'"checkpoint_id":0', b'"checkpoint_id":9')
+    backend.delete(entry_name(2))
+    backend.put_if_absent(entry_name(2), data)
+    with pytest.raises(LogCorruptedError, match="checksum"):
+        read_log(backend)
+
+
+def test_a_newer_entry_is_refused(backend):
+    open_log(backend)
+    entry = {**orjson.loads(backend.get(entry_name(1))), "format": 2}
+    backend.delete(entry_name(1))
+    backend.put_if_absent(entry_name(1), orjson.dumps(entry))
+    with pytest.raises(LogVersionError, match="format 2"):
+        open_log(backend)
+
+
+def test_entries_of_two_logs_are_not_mixed(backend):
+    open_log(backend).decide(decision(0))
+    other = MemoryBackend()
+    open_log(other).decide(decision(0))
+    backend.delete(entry_name(2))
+    backend.put_if_absent(entry_name(2), other.get(entry_name(2)))
+    with pytest.raises(LogCorruptedError, match="mixed"):
+        read_log(backend)
+
+
+class DoubtfulBackend(MemoryBackend):
+    """Its next put raises, before or after it has stored the entry."""
+
+    def __init__(self):
+        super().__init__()
+        self.doubt = ""
+        self.reads_fail = 0
+
+    def put_if_absent(self, name, data):
+        doubt, self.doubt = self.doubt, ""
+        if doubt == "before":
+            raise OSError("no answer")
+        stored = super().put_if_absent(name, data)
+        if doubt == "after":
+            raise OSError("no answer")
+        return False if doubt == "own exists" else stored
+
+    def get(self, name):
+        if self.reads_fail:
+            self.reads_fail -= 1
+            raise OSError("no answer")
+        return super().get(name)
+
+
+@pytest.mark.parametrize("doubt", ["after", "own exists"])
+def test_a_put_of_unknown_result_that_was_ours_succeeded(doubt):
+    """The nonce tells our own entry from another's: aborting here would lose a decision."""
+    backend = DoubtfulBackend()
+    log = open_log(backend)
+    backend.doubt = doubt
+    log.decide(decision(0))
+    assert read_log(backend).decision == decision(0)
+
+
+def test_a_put_of_unknown_result_is_read_until_known():
+    backend = DoubtfulBackend()
+    log = open_log(backend)
+    backend.doubt, backend.reads_fail = "after", 2
+    log.decide(decision(0))
+    assert log.state.decision == decision(0)
+
+
+def test_a_put_that_did_not_happen_is_an_error_and_no_decision():
+    backend = DoubtfulBackend()
+    log = open_log(backend)
+    backend.doubt = "before"
+    with pytest.raises(DecisionLogError, match="not decided"):
+        log.decide(decision(0))
+    assert read_log(backend).decision is None
+
+
+def test_compaction_bounds_what_a_restart_reads(backend):
+    log = open_log(backend)
+    for number in range(10 * COMPACT_EVERY):
+        log.decide(decision(number))
+        log.compact_if_due()
+    assert len(backend.list()) <= COMPACT_EVERY + 3
+    state = read_log(backend)
+    assert state == log.state
+    assert state.run_epoch == 1
+
+
+def test_restarts_alone_are_compacted_too(backend):
+    for _ in range(3 * COMPACT_EVERY):
+        open_log(backend)
+    assert len(backend.list()) <= COMPACT_EVERY + 3
+
+
+def test_a_freed_number_does_not_bring_a_zombie_back(backend):
+    """The zombie slept while a newer run fenced it and compacted its next number away."""
+    zombie = open_log(backend)
+    newer = open_log(backend)
+    for number in range(2 * COMPACT_EVERY):
+        newer.decide(decision(number))
+        newer.compact_if_due()
+    assert backend.get(entry_name(zombie.state.tail + 1)) is None
+    with pytest.raises(FencedError, match="compacted"):
+        zombie.decide(decision(0))
+    with pytest.raises(FencedError):
+        zombie.check_newest()
+    assert read_log(backend) == newer.state
+
+
+def test_a_slow_zombie_can_not_lower_the_floor(backend):
+    log = open_log(backend)
+    for number in range(2 * COMPACT_EVERY):
+        log.decide(decision(number))
+        log.compact_if_due()
+    backend.put_if_absent(f"floor-{5:020d}", b"")
+    assert read_log(backend) == log.state
+
+
+def test_a_reader_beside_a_compacting_writer_starts_again(backend):
+    log = open_log(backend)
+    for number in range(COMPACT_EVERY - 1):
+        log.decide(decision(number))
+    real, done = backend.get, []
+
+    def get(name):
+        if not done:
+            done.append(True)
+            log.decide(decision(COMPACT_EVERY))
+            log.compact_if_due()
+        return real(name)
+
+    backend.get = get
+    assert read_log(backend) == log.state
+
+
+def test_f42_the_local_file_log_survives_its_writer(tmp_path):
+    log = open_log(LocalFileBackend(tmp_path / "d"))
+    log.decide(decision(0, committables=()))
+    state = read_log(LocalFileBackend(tmp_path / "d"))
+    assert state == dataclasses.replace(log.state)

@@ -1,0 +1,95 @@
+"""The fingerprint: same records, same value, in any order and any batches; else another value."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.fingerprint import Fingerprint
+from connectors.records import SINK_SCHEMA
+
+values = st.one_of(st.none(), st.binary(max_size=40))
+rows = st.lists(st.tuples(values, values), min_size=1, max_size=30)
+
+
+def batch(records, **columns):
+    keys, contents = zip(*records, strict=True)
+    data = {"key": pa.array(keys, pa.binary()), "value": pa.array(contents, pa.binary()), **columns}
+    return pa.record_batch(data)
+
+
+def fingerprint(*batches, topic="t"):
+    one = Fingerprint()
+    for part in batches:
+        one.add(part, topic)
+    return one.count, one.hex()
+
+
+@given(rows, st.randoms(use_true_random=False), st.integers(0, 30))
+@settings(max_examples=60, deadline=None)
+def test_order_and_batches_do_not_matter(records, random, cut):
+    shuffled = list(records)
+    random.shuffle(shuffled)
+    parts = [part for part in (shuffled[:cut], shuffled[cut:]) if part]
+    assert fingerprint(batch(records)) == fingerprint(*(batch(part) for part in parts))
+
+
+@given(rows, rows)
+@settings(max_examples=60, deadline=None)
+def test_other_records_have_another_value(one, other):
+    same = sorted(map(repr, one)) == sorted(map(repr, other))
+    assert (fingerprint(batch(one)) == fingerprint(batch(other))) is same
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_the_two_ways_to_hash_agree(contents):
+    """Records of like length are hashed word by word, very uneven ones record by record."""
+    together = [(b"k", value) for value in [*contents, b"x" * 20_000]]
+    assert fingerprint(batch(together)) == fingerprint(*(batch([row]) for row in together))
+
+
+DIFFERENT = [
+    [(None, b"a")],
+    [(b"", b"a")],
+    [(b"a", None)],
+    [(b"a", b"")],
+    [(b"a", b"\0")],
+    [(b"a\0", b"")],
+    [(b"", b"a" * 8)],
+    [(b"", b"a" * 8 + b"\0")],
+    [(b"", b"a" * 9)],
+    [(b"a", b"b"), (b"a", b"b")],
+    [(b"a", b"b"), (b"a", b"c")],
+]
+
+
+def test_null_empty_padding_and_pairs_are_told_apart():
+    assert len({fingerprint(batch(records))[1] for records in DIFFERENT}) == len(DIFFERENT)
+
+
+def test_equal_records_do_not_cancel():
+    """XOR would give {a,b,c,c} and {a,b,d,d} one value."""
+    one = [(b"a", b""), (b"b", b""), (b"c", b""), (b"c", b"")]
+    other = [(b"a", b""), (b"b", b""), (b"d", b""), (b"d", b"")]
+    assert fingerprint(batch(one)) != fingerprint(batch(other))
+
+
+def test_topic_headers_and_partition_count():
+    records = [(b"k", b"v")]
+    headers = SINK_SCHEMA.field("headers").type
+    seen = {
+        fingerprint(batch(records))[1],
+        fingerprint(batch(records), topic="u")[1],
+        fingerprint(batch(records, partition=pa.array([1], pa.int32())))[1],
+        fingerprint(batch(records, partition=pa.array([2], pa.int32())))[1],
+        fingerprint(batch(records, headers=pa.array([[{"key": "h", "value": b"1"}]], headers)))[1],
+        fingerprint(batch(records, headers=pa.array([[{"key": "h", "value": None}]], headers)))[1],
+    }
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("start", [0, 1, 7])
+def test_a_slice_is_the_records_it_shows(start):
+    records = [(b"k%d" % n, b"v" * n) for n in range(20)]
+    assert fingerprint(batch(records).slice(start)) == fingerprint(batch(records[start:]))
