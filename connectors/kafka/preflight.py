@@ -1,15 +1,41 @@
-"""What a sink asks its cluster before any data moves."""
+"""What a source and a sink ask their clusters before any data moves."""
 
 from __future__ import annotations
+
+import dataclasses
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.coordinator_wire import CoordinatorWire
+from connectors.kafka.source_planner import SourcePlanner
+from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
 from transactions.clock import Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError, MissingTopicError
+
+
+def check_source(source: KafkaSource, deadline: Deadline) -> None:
+    """Check that the source's topics exist and may be read.
+
+    Spark plans its first batch in a process of its own, after the query has started: what is wrong
+    there would come back as the text of a failed query.
+
+    Raises:
+        MissingTopicError: a topic does not exist, and `failOnDataLoss` is set; without it a
+            pipeline goes on when a topic was deleted.
+        AuthenticationError: the credentials or the rights are refused.
+        BrokerUnavailableError: no broker answered.
+    """
+    patience_ms = max(1000, int(deadline.remaining() * 1000))
+    bounded = min(source.poll_timeout_ms, patience_ms)
+    planner = SourcePlanner(dataclasses.replace(source, poll_timeout_ms=bounded))
+    try:
+        planner.latest_offsets()
+    except MissingTopicError:
+        if source.fail_on_data_loss:
+            raise
 
 
 def transaction_timeout_ms(

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.kafka.offsets import parse_offsets
-from connectors.kafka.preflight import check_topic, transaction_timeout_ms
+from connectors.kafka.preflight import check_source, check_topic, transaction_timeout_ms
 from connectors.kafka.transactional_sink import KafkaTransactionalSink
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
@@ -50,6 +50,7 @@ from transactions.sweeper import sweep
 logger = logging.getLogger(__name__)
 
 _APP_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_CONNECT_SECONDS = 20.0
 _REPORTS = 1000
 _POLL_SECONDS = 0.2
 
@@ -159,7 +160,11 @@ class StreamingDriver:
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
         deadline = Deadline(self._checkpoint_timeout_s)
         try:
-            self._open_sinks(deadline)
+            # Nothing is at stake yet: a wrong address shall not take a checkpoint's time to show.
+            first_answers = Deadline(min(_CONNECT_SECONDS, self._checkpoint_timeout_s))
+            for source in self._sources:
+                check_source(source, first_answers)
+            self._open_sinks(first_answers)
             self._log = DecisionLog.open(
                 LocalFileBackend(self._checkpoint / "decisions"),
                 application_id=self._app_id,
