@@ -1,0 +1,58 @@
+# Habits for people; each line is a command that can be typed as well. `make` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help venv lint test unit integration demo bench docker-image compose-check clean
+
+# The first Python 3.11 or newer; PYTHON=... chooses another.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+# Options for pytest, sparkonce demo or the benchmarks: make unit ARGS='-k outcome -x'
+ARGS ?=
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+venv: $(STAMP)  ## make .venv with everything for development
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { printf 'error: %s\n  where:  %s\n  cause:  %s\n  option: %s\n' \
+	  "no Python 3.11 or newer with venv was found" "python3.13 ... python3 on PATH" \
+	  "Debian and Ubuntu: apt-get install python3 python3-venv" "PYTHON=(not set)" >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --group dev --editable '.[demo,testing]'
+	@touch $@
+
+lint: $(STAMP)  ## ruff (check, format) and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
+	$(BIN)/python -m pytest $(ARGS)
+
+unit: $(STAMP)  ## tests without a broker: seconds
+	$(BIN)/python -m pytest tests/unit tests/simulation $(ARGS)
+
+integration: $(STAMP)  ## tests with a real broker and a real Spark
+	$(BIN)/python -m pytest tests/integration $(ARGS)
+
+demo: $(STAMP)  ## kill the driver 20 times and count the records
+	$(BIN)/sparkonce demo $(ARGS)
+
+bench: $(STAMP)  ## the benchmarks, peers beside us
+	$(BIN)/sparkonce bench $(ARGS)
+
+docker-image: $(STAMP)  ## sparkonce/broker:local and sparkonce/app:local, without a registry
+	docker/engine.sh start
+	docker/build.sh
+
+compose-check: docker-image  ## bring the compose set up once and check it
+	docker/check_compose.sh
+
+clean:  ## remove what was built, the .venv too
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
