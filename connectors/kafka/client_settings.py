@@ -63,6 +63,17 @@ _LIBRDKAFKA_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
+#: Java names that librdkafka knows, but calls otherwise when it refuses a value.
+_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "linger.ms": "queue.buffering.max.ms",
+        "compression.type": "compression.codec",
+        "retries": "message.send.max.retries",
+        "max.in.flight.requests.per.connection": "max.in.flight",
+        "max.partition.fetch.bytes": "fetch.message.max.bytes",
+    }
+)
+
 #: Java or librdkafka name -> kafka-python name and type; what is not here concerns data only.
 _KAFKA_PYTHON_NAMES: Final[Mapping[str, tuple[str, type]]] = MappingProxyType(
     {
@@ -167,16 +178,21 @@ def settings_checked(kafka: Mapping[str, str], client: str) -> Iterator[None]:
     except (KafkaException, ValueError, TypeError) as error:
         detail = error.args[0] if error.args else error
         text = detail.str() if hasattr(detail, "str") else str(detail)
-        java = {theirs: name for name, theirs in _LIBRDKAFKA_NAMES.items()}
-        quoted = re.search(r'"([\w.]+)"', text)
-        name = quoted.group(1) if quoted else ""
-        name = name if name in kafka else java.get(name, name)
+        named = _named_in(text, kafka)
         raise ConfigurationError(
             f"The Kafka {client} cannot be made with these settings.",
             where=kafka.get("bootstrap.servers", ""),
             cause=text,
-            option=visible(name, kafka[name]) if name in kafka else "kafka.*",
+            option=", ".join(visible(name, kafka[name]) for name in named) or "kafka.*",
         ) from error
+
+
+def _named_in(text: str, kafka: Mapping[str, str]) -> list[str]:
+    """Find the user's options in librdkafka's refusal, which uses its own names for aliases."""
+    aliases = {**_LIBRDKAFKA_NAMES, **_ALIASES}
+    java = {theirs: name for name, theirs in aliases.items() if name in kafka}
+    names = [java.get(name, name) for name in re.findall(r'"([\w.]+)"', text)]
+    return [name for name in names if name in kafka]
 
 
 def _refuse(kafka: Mapping[str, str]) -> None:

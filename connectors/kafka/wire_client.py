@@ -42,6 +42,7 @@ WAVE: Final = 200
 
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.25
+_LOGIN_TRIES: Final = 3
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -147,20 +148,36 @@ class WireClient:
                 raise
 
     async def _greet(self, deadline: Deadline) -> None:
-        """Log in once: bootstrap() would repeat wrong credentials until its timeout."""
+        """Log in once: bootstrap() would repeat wrong credentials until its timeout.
+
+        A broker answers wrong credentials and closes; kafka-python often sees the end of the
+        stream before the answer (seen on 11 of 12 tries). A connection that got as far as the
+        login and was closed there, several times, is taken as a refusal.
+        """
         for broker in self._manager.cluster.bootstrap_brokers():
-            try:
-                connection = self._manager.get_connection(
-                    broker.node_id, refresh_metadata_on_err=False
+            closed = 0
+            while closed < _LOGIN_TRIES:
+                connection = None
+                try:
+                    connection = self._manager.get_connection(
+                        broker.node_id, refresh_metadata_on_err=False
+                    )
+                    left_ms = max(1.0, deadline.remaining() * 1000)
+                    await self._manager.wait_for(connection.init_future, left_ms)
+                except kafka_errors.KafkaError as error:
+                    self._raise_if_refused(error)
+                    self._first_failure = str(error)
+                    if connection is None or connection.broker_version_data is None:
+                        break
+                    closed += 1
+                    await self.pause(min(_FIRST_PAUSE_S, deadline.remaining()))
+                else:
+                    connection.close()
+                    return
+            if closed and self._protocol.startswith("SASL"):
+                raise kafka_errors.SaslAuthenticationFailedError(
+                    f"the broker closed the connection during the login, {closed} times"
                 )
-                left_ms = max(1.0, deadline.remaining() * 1000)
-                await self._manager.wait_for(connection.init_future, left_ms)
-            except kafka_errors.KafkaError as error:
-                self._raise_if_refused(error)
-                self._first_failure = str(error)
-            else:
-                connection.close()
-                return
 
     def close(self) -> None:
         """Close every connection; a later `run` connects again."""

@@ -1,0 +1,156 @@
+"""Raw requests over SASL and TLS, with rights that are missing, and with three brokers."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from connectors.kafka.broker_settings import choose_addresses
+from connectors.kafka.client_settings import librdkafka_settings
+from connectors.kafka.coordinator_wire import CoordinatorWire
+from connectors.kafka.local_cluster import LocalCluster
+from tests.integration.wire_helpers import (
+    begin,
+    committable,
+    eventually,
+    open_producer,
+    soon,
+    values,
+)
+from transactions.clock import Deadline
+from transactions.committable import Outcome
+from transactions.errors import AuthenticationError
+
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="{user}" password="{password}";'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Secure:
+    plain: str
+    sasl: str
+    tls: str
+    certificate: str
+
+    def login(self, user: str, password: str) -> dict[str, str]:
+        return {
+            "bootstrap.servers": self.sasl,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": JAAS.format(user=user, password=password),
+        }
+
+    def trusting(self, certificate: str) -> dict[str, str]:
+        return {
+            "bootstrap.servers": self.tls,
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": certificate,
+        }
+
+
+def self_signed(folder: Path, name: str) -> tuple[Path, Path]:
+    """Make a certificate for 127.0.0.1; returns it, and it with its key in one PEM file."""
+    key, certificate, both = (folder / f"{name}{end}" for end in (".key", ".pem", "-store.pem"))
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    both.write_text(key.read_text() + certificate.read_text())
+    return certificate, both
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, store = self_signed(folder, "broker")
+    one, other = choose_addresses(2, None)
+    plain, sasl, tls = (
+        f"127.0.0.1:{port}" for port in (one.port, other.port, other.controller_port)
+    )
+    listeners = f"PLAINTEXT://{plain},LOGIN://{sasl},TLS://{tls}"
+    properties = {
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{one.controller_port}",
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        "LOGIN:SASL_PLAINTEXT,TLS:SSL",
+        "controller.quorum.voters": f"1@127.0.0.1:{one.controller_port}",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": JAAS.format(user="b", password="b")[:-1]
+        + ' user_root="right" user_alice="right";',
+        "listener.name.tls.ssl.keystore.type": "PEM",
+        "listener.name.tls.ssl.keystore.location": str(store),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:root",
+    }
+    with LocalCluster(port=one.port, properties=properties) as cluster:
+        cluster.create_topic("secure")
+        yield Secure(plain, sasl, tls, str(certificate))
+
+
+def commit_through(kafka: dict[str, str], name: str) -> None:
+    """Write with librdkafka and commit with raw requests, both from the same settings."""
+    producer = Producer(librdkafka_settings(kafka) | {"transactional.id": name})
+    producer.init_transactions(20)
+    begin(producer, "secure", [name])
+    with CoordinatorWire(kafka) as wire:
+        assert wire.commit([committable(wire, name)], soon()) == {name: Outcome.COMMITTED}
+        eventually(lambda: wire.list_open("app", None, soon()), [])
+
+
+def test_commit_over_sasl(secure):
+    commit_through(secure.login("root", "right"), "app.sasl.1.a.0")
+    eventually(lambda: "app.sasl.1.a.0" in values(secure.plain, "secure"), True)
+
+
+def test_commit_over_tls(secure):
+    commit_through(secure.trusting(secure.certificate), "app.tls.1.a.0")
+    eventually(lambda: "app.tls.1.a.0" in values(secure.plain, "secure"), True)
+
+
+def test_wrong_credentials_are_said_at_once(secure):
+    deadline = Deadline(15.0)
+    with (
+        CoordinatorWire(secure.login("root", "wrong-password")) as wire,
+        pytest.raises(AuthenticationError) as caught,
+    ):
+        wire.describe(["a"], deadline)
+    assert deadline.remaining() > 5.0
+    assert caught.value.where == secure.sasl
+    assert "wrong-password" not in str(caught.value)
+
+
+def test_a_certificate_that_is_not_trusted(secure, tmp_path):
+    stranger, _ = self_signed(tmp_path, "stranger")
+    with (
+        CoordinatorWire(secure.trusting(str(stranger))) as wire,
+        pytest.raises(AuthenticationError, match="not trusted"),
+    ):
+        wire.describe(["a"], Deadline(5.0))
+
+
+def test_missing_rights_are_permanent(secure):
+    name = "app.acl.1.a.0"
+    producer = open_producer(secure.plain, name)
+    begin(producer, "secure", ["acl"])
+    with CoordinatorWire({"bootstrap.servers": secure.plain}) as allowed:
+        token = committable(allowed, name)
+        with CoordinatorWire(secure.login("alice", "right")) as wire:
+            for verb in (
+                lambda: wire.describe([name], soon()),
+                lambda: wire.commit([token], soon()),
+                lambda: wire.fence(name, 60_000, soon()),
+                lambda: wire.read_markers("group", ["secure-0"], soon()),
+                lambda: wire.broker_setting("transaction.max.timeout.ms", soon()),
+            ):
+                with pytest.raises(AuthenticationError, match="lacks a right"):
+                    verb()
+        assert allowed.commit([token], soon()) == {name: Outcome.COMMITTED}
+    eventually(lambda: "acl" in values(secure.plain, "secure"), True)
