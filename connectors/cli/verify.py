@@ -31,7 +31,7 @@ Examples:
         --kafka sasl.username=me --kafka sasl.password=secret
 
 \b
-Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker).
+Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, stopped).
 """
 
 
@@ -115,6 +115,13 @@ def command(
         verdict = _run(options, Console(stderr=True))
     except SparkOnceError as error:
         click.echo(f"{type(error).__name__}: {error}", err=True)
+        context.exit(NO_VERDICT)
+    except OSError as error:
+        click.echo(f"The hashes cannot be spilled: {error}\n  look at: --spill={spill}", err=True)
+        context.exit(NO_VERDICT)
+    except KeyboardInterrupt:
+        # click's own exit code for it is 1, which here says that the proof failed.
+        click.echo("Stopped: no verdict.", err=True)
         context.exit(NO_VERDICT)
     _show(verdict, options, Console())
     context.exit(PROOF_HOLDS if verdict.ok else PROOF_FAILS)

@@ -8,11 +8,17 @@ from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from connectors.cli.verify import command
 from connectors.kafka.verify import Verdict, VerifyOptions, verify
-from transactions.errors import BrokerUnavailableError, ConfigurationError, MissingTopicError
+from transactions.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    DataLossError,
+    MissingTopicError,
+)
 
 PARTITIONS = 2
 RECORDS = 200
@@ -192,6 +198,33 @@ def test_an_input_that_grows_is_named(bootstrap, pipeline):
     assert verdict.records_in == RECORDS
     assert verdict.still_growing == (f"{topics[0]}-1",)
     assert ("input", RECORDS, RECORDS) in steps
+
+
+def test_records_that_retention_removes_meanwhile_stop_the_proof(bootstrap, pipeline):
+    """Both in the first reading, and between it and the search: there is no verdict then."""
+
+    def delete_at(when: tuple[str, int]):
+        steps: list[str] = []
+
+        def progress(step: str, done: int, total: int) -> None:
+            steps.extend([step] if done == 0 else [])
+            if (step, steps.count(step)) == when and done == 0:
+                admin = AdminClient({"bootstrap.servers": bootstrap})
+                removed = admin.delete_records([TopicPartition(topics[0], 0, 10)])
+                assert all(future.result().low_watermark == 10 for future in removed.values())
+
+        return progress
+
+    for when in (("input", 1), ("input", 2)):
+        topics = pipeline(without(50))
+        options = VerifyOptions(
+            kafka={"bootstrap.servers": bootstrap},
+            inputs=(topics[0],),
+            outputs=(topics[1],),
+            key_id="json:id",
+        )
+        with pytest.raises(DataLossError, match=f"{topics[0]}-0"):
+            verify(options, progress=delete_at(when))
 
 
 def test_empty_topics_pass(bootstrap, topic):

@@ -9,15 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import KafkaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.cli.verify import command
 from connectors.kafka import identity_search
+from connectors.kafka.bounded_scan import TopicEnds
 from connectors.kafka.identity_search import INPUT, OUTPUT, ROW, BagSum, Findings, Rows, Search
 from connectors.kafka.record_identity import parse_key_id
 from connectors.kafka.verify import Verdict, VerifyOptions
-from transactions.errors import ConfigurationError
+from transactions.clock import Deadline
+from transactions.errors import AuthenticationError, ConfigurationError
 
 
 @dataclass
@@ -289,6 +292,27 @@ class TestOptions:
         result = CliRunner().invoke(command, arguments)
         assert result.exit_code == 2, result.output
         assert "--" in result.output or "look at: kafka." in result.output
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left")])
+    def test_no_verdict_is_never_taken_for_a_failed_proof(
+        self, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    ) -> None:
+        """Ctrl-C and a full disk have exit code 2 too, not click's and Python's 1."""
+
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("connectors.kafka.verify.verify", fail)
+        arguments = ["--bootstrap", "x:1", "--input", "a", "--output", "b"]
+        assert CliRunner().invoke(command, arguments).exit_code == 2
+
+    def test_refused_credentials_are_told_from_a_broker_that_is_down(self) -> None:
+        """The client only times out on both; the reason came by callback before."""
+        ends = TopicEnds({"bootstrap.servers": "127.0.0.1:1"})
+        ends._remember(KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error"))
+        ends._remember(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+        with pytest.raises(AuthenticationError, match="SASL authentication error"):
+            ends.committed(["a"], Deadline(0.2))
 
     def test_help_shows_examples(self) -> None:
         """--help is the manual."""
