@@ -232,6 +232,7 @@ def test_describe_of_an_unknown_id_hides_no_other(bootstrap, topic, wire, name):
     assert one.partitions == {f"{target}-1"}
     assert one.producer_id >= 0
     assert one.start_time_ms > 0
+    producer.abort_transaction(20)
 
 
 # -- what readers see (K9, K10, K11, K15) -------------------------------------------------------
