@@ -1,1 +1,1 @@
-"""Placeholder, replaced by the public names."""
+"""The command `sparkonce`: one file per subcommand, imported when it is asked for."""

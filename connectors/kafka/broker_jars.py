@@ -181,7 +181,11 @@ class IvyResolver:
         command += [str(folder / "[artifact]-[revision].[ext]")]
         settings = os.environ.get(SETTINGS_VARIABLE)
         command += ["-settings", settings] if settings else []
-        output = self._run(command, len(pins))
+        output: str | None
+        try:
+            output = self._run(command, len(pins))
+        except OSError as error:
+            output = str(error)
         if output is not None:
             raise BrokerUnavailableError(
                 "the jars of the Kafka broker could not be downloaded",

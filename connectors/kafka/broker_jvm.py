@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,6 +68,15 @@ class BrokerJvm:
             "-cp",
             self._class_path,
         ]
+
+
+def log_tail(log: Path, lines: int = 15) -> str:
+    """Return the last lines of a broker's log, indented for the text of an error."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as stream:
+            return "".join("    " + line for line in deque(stream, lines)).rstrip()
+    except OSError as error:
+        return f"    (no log: {error})"
 
 
 def _archive_path(java_home: Path, jars: Sequence[Path]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import re
 import secrets
 import socket
@@ -71,6 +72,19 @@ def read_addresses(folder: Path) -> tuple[BrokerAddress, ...]:
                 )
             )
     return tuple(addresses)
+
+
+def is_locked(folder: Path) -> bool:
+    """Tell whether a broker runs on this folder: Kafka holds a lock in its data."""
+    lock = folder / "data" / ".lock"
+    if not lock.exists():
+        return False
+    with lock.open("r+") as stream:
+        try:
+            fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
 def broker_settings(

@@ -29,7 +29,11 @@ class KeeperClient:
         command += [str(remove)] if remove is not None else []
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            cwd="/",
         )
 
     @property

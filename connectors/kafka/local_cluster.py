@@ -17,7 +17,6 @@ import shutil
 import signal
 import tempfile
 import uuid
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from connectors.java import ensure_java_home
 from connectors.kafka import broker_settings
 from connectors.kafka.broker_jars import ensure_broker_jars
-from connectors.kafka.broker_jvm import BrokerJvm
+from connectors.kafka.broker_jvm import BrokerJvm, log_tail
 from connectors.kafka.broker_settings import BrokerAddress
 from connectors.kafka.keeper_client import KeeperClient
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -47,7 +46,7 @@ class LocalCluster:
         brokers: 1, or 3 (every topic of the cluster then has three replicas, two in sync).
         port: the client port of the first broker; a free one when None.
         directory: the data folder, kept when the cluster stops, and taken up again with its
-            ports; a temporary one, removed at the end, when None.
+            ports where they are still free; a temporary one, removed at the end, when None.
         properties: broker settings that override ours.
     """
 
@@ -244,6 +243,13 @@ class LocalCluster:
                 cause="the number of brokers is part of the data",
                 option=f"brokers={self._brokers}",
             )
+        if any(broker_settings.is_locked(self._folder(n)) for n in range(len(before))):
+            raise ConfigurationError(
+                "a broker runs on this data folder already",
+                where=str(self.directory),
+                cause="two brokers on one folder would destroy its data",
+                option=f"directory={self.directory}",
+            )
         if not self._addresses:
             self._addresses = self._choose_addresses(before)
         for address in self._addresses:
@@ -264,7 +270,7 @@ class LocalCluster:
             for address in before
             for port in (address.port, address.controller_port)
         )
-        if same_port and (everything_free or self._port is not None):
+        if same_port and everything_free:
             return before
         return broker_settings.choose_addresses(self._brokers, self._port)
 
@@ -377,7 +383,7 @@ class LocalCluster:
         return BrokerUnavailableError(
             f"the embedded Kafka broker {broker} did not come up: {why}",
             where=f"{self._addresses[broker].bootstrap}, log {self._log(broker)}",
-            cause="the end of its log:\n" + _tail(self._log(broker)),
+            cause="the end of its log:\n" + log_tail(self._log(broker)),
             option=f"properties={self._properties}",
         )
 
@@ -391,11 +397,3 @@ class LocalCluster:
     def _admin(bootstrap: str) -> AdminClient:
         # log_level 0: a broker that is not there yet is what we wait for, not news
         return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-
-
-def _tail(log: Path, lines: int = 15) -> str:
-    try:
-        with log.open(encoding="utf-8", errors="replace") as stream:
-            return "".join("    " + line for line in deque(stream, lines)).rstrip()
-    except OSError as error:
-        return f"    (no log: {error})"

@@ -57,7 +57,10 @@ class Keeper:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             while not self._finished():
-                self._serve_once()
+                if self._released:
+                    time.sleep(_POLL_SECONDS)
+                else:
+                    self._serve_once()
             if self._terminated:
                 self._stop_gently()
         finally:
@@ -79,9 +82,6 @@ class Keeper:
         return os.getppid() != self._owner
 
     def _serve_once(self) -> None:
-        if self._released:
-            time.sleep(_POLL_SECONDS)
-            return
         ready, _, _ = select.select([0], [], [], _POLL_SECONDS)
         if not ready:
             return
@@ -91,8 +91,17 @@ class Keeper:
             return
         *lines, self._unread = (self._unread + chunk).split(b"\n")
         for line in lines:
-            answer = self._do(json.loads(line))
-            os.write(1, json.dumps(answer).encode() + b"\n")
+            request = json.loads(line)
+            os.write(1, json.dumps(self._do(request)).encode() + b"\n")
+            if request["do"] == "release":
+                self._let_go_of_owner()
+
+    def _let_go_of_owner(self) -> None:
+        # whoever reads the owner's output to its end must not wait for us
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        self._released = True
 
     def _do(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -106,7 +115,6 @@ class Keeper:
                 case "poll":
                     return {"code": self._brokers[request["pid"]].poll()}
                 case "release":
-                    self._released = True
                     return {}
                 case unknown:
                     return {"error": f"unknown request {unknown}"}

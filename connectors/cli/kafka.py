@@ -1,0 +1,81 @@
+"""`sparkonce kafka up | down | status`: a real Apache Kafka on this machine, without Docker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group(name="kafka")
+def command() -> None:
+    """Run a real Apache Kafka on this machine, without Docker."""
+
+
+@command.command()
+@click.option("--port", default=9092, show_default=True, help="Client port of the first broker.")
+@click.option("--brokers", type=click.Choice(["1", "3"]), default="1", show_default=True)
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Data folder, kept by `down`.  [default: in the user's state folder]",
+)
+def up(port: int, brokers: str, directory: Path | None) -> None:
+    """Start the brokers and return when they serve; they run until `sparkonce kafka down`."""
+    from connectors.kafka import running_cluster
+    from connectors.kafka.local_cluster import LocalCluster
+    from connectors.user_folders import state_folder
+
+    with running_cluster.locked_state():
+        running = running_cluster.read_state()
+        if running is not None:
+            click.echo(f"Kafka runs already: {running.bootstrap_servers}")
+            return
+        folder = directory or state_folder() / f"kafka-{brokers}"
+        cluster = LocalCluster(brokers=int(brokers), port=port, directory=folder)
+        try:
+            cluster.start()
+            # written before it is let go: a kill between the two leaves a file, not a broker
+            running_cluster.write_state(running_cluster.RunningCluster.of(cluster))
+            cluster.detach()
+        finally:
+            cluster.stop()
+        click.echo(f"Kafka is up: {cluster.bootstrap_servers}")
+        click.echo(f"data and logs: {folder}", err=True)
+
+
+@command.command()
+def down() -> None:
+    """Stop the brokers that `up` started; their data is kept. Nothing happens when none runs."""
+    from connectors.kafka import running_cluster
+
+    with running_cluster.locked_state():
+        running = running_cluster.read_state()
+        if running is None:
+            click.echo("no Kafka runs")
+        else:
+            running.end()
+            click.echo(f"Kafka is down: {running.bootstrap_servers}")
+        running_cluster.forget_state()
+
+
+@command.command()
+@click.pass_context
+def status(context: click.Context) -> None:
+    """Show the brokers that `up` started; exit code 1 when none runs."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from connectors.kafka import running_cluster
+
+    running = running_cluster.read_state()
+    if running is None:
+        click.echo("no Kafka runs")
+        context.exit(1)
+    table = Table("broker", "port", "pid", "state", "data folder")
+    for broker in running.brokers:
+        process = str(broker.process.pid)
+        table.add_row(str(broker.broker), str(broker.port), process, broker.state(), broker.folder)
+    console = Console()
+    # in a file or a pipe nothing may be cut or folded
+    (console if console.is_terminal else Console(width=250)).print(table)

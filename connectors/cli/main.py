@@ -1,0 +1,70 @@
+"""The command `sparkonce`.
+
+Exit codes of every subcommand: 0 done, 1 failed, 2 wrong configuration or usage.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+
+import click
+
+from transactions.errors import ConfigurationError, SparkOnceError
+
+# name -> where the click command is, and its line in `--help`; nothing is imported for the help.
+SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    "kafka": ("connectors.cli.kafka:command", "Run a real Apache Kafka on this machine."),
+    "run": ("connectors.cli.run:command", "Run a pipeline that a TOML file describes."),
+    "demo": ("connectors.cli.demo:command", "Crash a pipeline twice and prove its output."),
+    "verify": ("connectors.cli.verify:command", "Prove exactly-once on your own topics."),
+    "bench": ("connectors.cli.bench:command", "Measure throughput and latency."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand only when it is run, so that `--help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names in the order of the table: the order in which one needs them."""
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return a subcommand, None for a name that is not in the table."""
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        module_name, attribute = SUBCOMMANDS[cmd_name][0].split(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise click.UsageError(
+                f"'{cmd_name}' is not usable in this installation: {error}"
+            ) from error
+        command = getattr(module, attribute)
+        assert isinstance(command, click.Command), f"{module_name}:{attribute} is no command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the table of subcommands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in SUBCOMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(importlib.metadata.version("sparkonce"), prog_name="sparkonce")
+def cli() -> None:
+    """Exactly-once Kafka-to-Kafka pipelines on Spark."""
+
+
+def main() -> None:
+    """Run the command; our own errors are text for people, never a traceback."""
+    try:
+        cli(prog_name="sparkonce")
+    except SparkOnceError as error:
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        sys.exit(2 if isinstance(error, ConfigurationError) else 1)
+
+
+if __name__ == "__main__":
+    main()
