@@ -151,7 +151,7 @@ class WireClient:
         """Log in once: bootstrap() would repeat wrong credentials until its timeout.
 
         A broker answers wrong credentials and closes; kafka-python often sees the end of the
-        stream before the answer (seen on 11 of 12 tries). A connection that got as far as the
+        stream before the answer (seen). A connection that got as far as the
         login and was closed there, several times, is taken as a refusal.
         """
         for broker in self._manager.cluster.bootstrap_brokers():
