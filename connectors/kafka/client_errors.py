@@ -40,13 +40,17 @@ class ErrorWatch:
 
     def __init__(self) -> None:
         self.last: KafkaError | None = None
-        self.refused: KafkaError | None = None
+        self.final: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
         """Remember the latest error, and the latest one that no retry can cure."""
         self.last = error
-        if error.code() in _REFUSED:
-            self.refused = error
+        if is_final(error):
+            self.final = error
+
+    def forget(self) -> None:
+        """Begin anew: the client turns to another range."""
+        self.last = self.final = None
 
     def describe(self) -> str:
         """Return the latest error as the likely cause of a silence."""

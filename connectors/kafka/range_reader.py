@@ -11,6 +11,8 @@ fetched for nothing. To assign again costs 1.4 ms at the tail of a partition (me
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -25,7 +27,7 @@ from connectors.kafka.message_columns import messages_to_batch
 from connectors.kafka.offsets import OffsetRange
 from connectors.options import KafkaSource
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
-from transactions.errors import DataLossError
+from transactions.errors import BrokerUnavailableError, DataLossError
 
 #: Rows and bytes that fill one Arrow batch; whichever comes first.
 BATCH_ROWS: Final = 16_384
@@ -126,8 +128,10 @@ def consumer_settings(source: KafkaSource) -> dict[str, Any]:
         "queued.max.messages.kbytes": 16_384,
         "fetch.queue.backoff.ms": 1,
         # How long a trailing marker delays the end of a range; idle consumers fetch nothing.
-        "fetch.wait.max.ms": 5,
+        "fetch.wait.max.ms": 1,
         "check.crcs": True,
+        # A lost broker is a line on stderr every 50 ms otherwise; our errors name the cause.
+        "log_level": 2,
         **librdkafka_settings(source.client_settings),
         # librdkafka wants a group name; nothing is ever joined or committed under it.
         "group.id": "sparkonce-source",
@@ -143,6 +147,18 @@ def _settings_key(source: KafkaSource) -> tuple[object, ...]:
     return (source.isolation_level, *sorted(source.client_settings.items()))
 
 
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No cyclic garbage collection here: it walks all messages again and again (0.5 us each)."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class _Reading:
     """One pass over one range."""
 
@@ -151,30 +167,36 @@ class _Reading:
     ) -> None:
         self._consumer = pooled.consumer
         self._trouble = pooled.trouble
+        self._trouble.forget()
         self._source = source
         self._wanted = wanted
         self._clock = clock
         self._position = wanted.start
+        self._at_end = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield batches until the position has reached the end of the range."""
-        wanted = self._wanted
-        self._seek(wanted.start)
+        self._seek(self._wanted.start)
+        while self._position < self._wanted.end:
+            with _collector_paused():
+                batch = self._next_batch()
+            if batch is not None:
+                yield batch
+
+    def _next_batch(self) -> pa.RecordBatch | None:
+        """Fill one batch; None where the rest of the range is a gap."""
         messages: list[Message] = []
         size = 0
-        while self._position < wanted.end:
+        while self._position < self._wanted.end and len(messages) < BATCH_ROWS:
             chunk = self._next_chunk()
             messages += chunk
             size += sum(map(len, chunk))
-            done = self._position >= wanted.end
-            if messages and (done or len(messages) >= BATCH_ROWS or size >= BATCH_BYTES):
-                yield messages_to_batch(
-                    messages,
-                    wanted.topic,
-                    wanted.partition,
-                    headers=self._source.include_headers,
-                )
-                messages, size = [], 0
+            if size >= BATCH_BYTES:
+                break
+        if not messages:
+            return None
+        topic, partition = self._wanted.topic, self._wanted.partition
+        return messages_to_batch(messages, topic, partition, headers=self._source.include_headers)
 
     def _seek(self, offset: int) -> None:
         wanted = self._wanted
@@ -211,17 +233,25 @@ class _Reading:
             message = self._consumer.poll(_WAIT_S)
             if message is not None:
                 return [message]
-            if self._trouble.refused is not None:
+            if self._trouble.final is not None:
                 raise client_errors.translate(
-                    self._trouble.refused, str(self._wanted), self._source.client_settings
+                    self._trouble.final, str(self._wanted), self._source.client_settings
                 )
             if silence.expired():
-                raise client_errors.unavailable(
-                    f"{self._wanted}, at offset {self._position}",
-                    f"{self._trouble.describe()}; nothing came for "
-                    f"{self._source.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs)",
-                    self._source.bootstrap_servers,
-                )
+                raise self._silent()
+
+    def _silent(self) -> BrokerUnavailableError:
+        waited = f"nothing came for {self._source.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs)"
+        cause = (
+            "the partition is read to its end: a transaction that is still open holds the rest"
+            if self._at_end
+            else self._trouble.describe()
+        )
+        return client_errors.unavailable(
+            f"{self._wanted}, at offset {self._position}",
+            f"{cause}; {waited}",
+            self._source.bootstrap_servers,
+        )
 
     def _without_errors(self, chunk: list[Message]) -> list[Message]:
         data: list[Message] = []
@@ -232,6 +262,7 @@ class _Reading:
                 self._position = message.offset() + 1
             elif client_errors.is_end_of_partition(error):
                 self._position = max(self._position, message.offset())
+                self._at_end = True
             elif client_errors.is_truncated(error):
                 self._truncated()
             else:

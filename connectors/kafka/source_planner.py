@@ -9,6 +9,7 @@ and never at "its earliest offset now": a replay must plan the same range as the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -31,6 +32,7 @@ METADATA_AGE_S: Final = 1.0
 _PLANNING_TIMEOUT_S: Final = 30.0
 _REQUEST_TIMEOUT_S: Final = 10.0
 _RETRY_PAUSE_S: Final = 0.1
+_SHOWN_OFFSETS: Final = 2_000
 
 
 class SourcePlanner:
@@ -94,6 +96,7 @@ class SourcePlanner:
         """
         latest = self._known_latest(start)
         if ceiling is not None:
+            _refuse_lower_than(ceiling, latest)
             latest = {key: min(end, ceiling[key]) for key, end in latest.items() if key in ceiling}
         # A deleted partition keeps its offset: made anew it is then seen as truncated.
         latest = {**start, **latest}
@@ -142,13 +145,17 @@ class SourcePlanner:
 
     def _known_latest(self, start: Mapping[str, int]) -> dict[str, int]:
         try:
-            return self.latest_offsets()
+            latest = self.latest_offsets()
         except MissingTopicError:
             # The list of partitions may be a second old: look again before saying so.
             self._partitions_until = None
-            if self._source.fail_on_data_loss:
-                return self.latest_offsets()
-        return self._latest_of_what_is_left(start)
+            if not self._source.fail_on_data_loss:
+                return self._latest_of_what_is_left(start)
+            latest = self.latest_offsets()
+        gone = start.keys() - latest.keys()
+        if gone:
+            self._lost(f"no longer there: {', '.join(sorted(gone))}", start, latest)
+        return latest
 
     def _latest_of_what_is_left(self, start: Mapping[str, int]) -> dict[str, int]:
         latest: dict[str, int] = {}
@@ -226,7 +233,7 @@ class SourcePlanner:
                 error = failure.args[0]
                 assert self._admin is not None
                 self._admin.poll(0)
-                error = self._trouble.refused or error
+                error = self._trouble.final or error
                 if client_errors.is_final(error) or deadline.expired():
                     settings = self._source.client_settings
                     raise client_errors.translate(error, where, settings) from failure
@@ -297,6 +304,30 @@ def split_ranges(ranges: list[OffsetRange], wanted: int | None) -> list[OffsetRa
             OffsetRange(each.topic, each.partition, low, high) for low, high in pairwise(cuts)
         ]
     return parts
+
+
+def _refuse_lower_than(ceiling: Mapping[str, int], latest: Mapping[str, int]) -> None:
+    """A run up to `ceiling` can never end when the topic now ends before it."""
+    lower = [key for key, end in ceiling.items() if latest.get(key, 0) < end]
+    if lower:
+        where = f"{', '.join(sorted(lower))} end before the offsets this run was to reach"
+        raise _data_loss(where, ceiling, latest, "trigger=availableNow (in any case)")
+
+
+def _data_loss(
+    where: str, start: Mapping[str, int], end: Mapping[str, int], option: str
+) -> DataLossError:
+    return DataLossError(
+        "Records that the pipeline has still to read are gone from the source.",
+        where=f"{where}; from {_shown(start)} to {_shown(end)}",
+        cause="retention or delete-records removed them, or the topic was made anew",
+        option=option,
+    )
+
+
+def _shown(flat: Mapping[str, int]) -> str:
+    text = json.dumps(offsets.nest(flat), separators=(",", ":"))
+    return text if len(text) <= _SHOWN_OFFSETS else f"{text[:_SHOWN_OFFSETS]}..."
 
 
 def _other_partitions(

@@ -1,0 +1,132 @@
+"""Options of the source: Spark's names, and nothing passes that is not understood (P11)."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from connectors.options import UNSUPPORTED, KafkaSource
+from transactions.errors import ConfigurationError
+
+MINIMAL = {"kafka.bootstrap.servers": "b:9092", "subscribe": "flights"}
+
+
+def test_minimal_options_have_sparks_defaults() -> None:
+    source = KafkaSource.from_options(MINIMAL)
+
+    assert source == KafkaSource(bootstrap_servers="b:9092", subscribe=("flights",))
+    assert source.topics == ("flights",)
+    assert source.starting_offsets is None
+    assert source.fail_on_data_loss
+    assert not source.include_headers
+    assert source.isolation_level == "read_committed"
+
+
+def test_p11_option_names_have_no_case() -> None:
+    source = KafkaSource.from_options(
+        {
+            "KAFKA.Bootstrap.Servers": "b:9092",
+            "SUBSCRIBE": " a, b,,a ",
+            "startingoffsets": "EARLIEST",
+            "MAXOFFSETSPERTRIGGER": "9223372036854775807",
+            "failondataloss": "False",
+            "IncludeHeaders": "TRUE",
+            "kafka.security.protocol": "SSL",
+        }
+    )
+
+    assert source.topics == ("a", "b")
+    assert source.starting_offsets == "earliest"
+    assert source.max_offsets_per_trigger == 2**63 - 1
+    assert not source.fail_on_data_loss
+    assert source.include_headers
+    assert source.client_settings == {"bootstrap.servers": "b:9092", "security.protocol": "SSL"}
+
+
+def test_options_survive_the_way_through_spark_and_pickle() -> None:
+    source = KafkaSource(
+        bootstrap_servers="b:9092",
+        subscribe=["a", "b.c-d"],
+        starting_offsets='{"a":{"0":-2},"b.c-d":{"0":5}}',
+        ending_offsets="latest",
+        max_offsets_per_trigger=10,
+        fail_on_data_loss=False,
+        include_headers=True,
+        isolation_level="read_uncommitted",
+        min_partitions=3,
+        poll_timeout_ms=1000,
+        kafka={"client.id": "x"},
+    )
+
+    assert KafkaSource.from_options(source.to_options()) == source
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("subscrib", "subscribe"),
+        ("startingOffset", "startingOffsets"),
+        ("maxOffsetPerTriger", "maxOffsetsPerTrigger"),
+        ("bootstrap.servers", "kafka.bootstrap.servers"),
+    ],
+)
+def test_unknown_option_names_the_nearest_known_one(given: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        KafkaSource.from_options({**MINIMAL, given: "v"})
+
+    assert f"did you mean {meant}?" in raised.value.cause
+    assert raised.value.option == f"{given}=v"
+    assert raised.value.where
+
+
+def test_unknown_option_without_a_neighbour_lists_all() -> None:
+    with pytest.raises(ConfigurationError, match="no option qqq") as raised:
+        KafkaSource.from_options({**MINIMAL, "qqq": "v"})
+
+    assert "startingOffsets" in raised.value.cause
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_options_that_only_spark_has_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="not supported yet") as raised:
+        KafkaSource.from_options({**MINIMAL, name: "1"})
+
+    assert raised.value.cause == UNSUPPORTED[name]
+
+
+@pytest.mark.parametrize(
+    ("changed", "option"),
+    [
+        ({"kafka.bootstrap.servers": " "}, "kafka.bootstrap.servers="),
+        ({"subscribe": " , "}, "subscribe="),
+        ({"startingOffsets": "soon"}, "startingOffsets=soon"),
+        ({"endingOffsets": "earliest"}, "endingOffsets=earliest"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger=0"),
+        ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger=many"),
+        ({"minPartitions": "-1"}, "minPartitions=-1"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss=no"),
+        ({"isolationLevel": "snapshot"}, "isolationLevel=snapshot"),
+    ],
+)
+def test_malformed_values_are_refused_with_their_value(
+    changed: dict[str, str], option: str
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        KafkaSource.from_options({**MINIMAL, **changed})
+
+    assert raised.value.option == option
+    assert raised.value.cause
+
+
+def test_missing_options_are_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"kafka\.bootstrap\.servers"):
+        KafkaSource.from_options({"subscribe": "t"})
+    with pytest.raises(ConfigurationError, match="subscribe"):
+        KafkaSource.from_options({"kafka.bootstrap.servers": "b:1"})
+
+
+def test_two_different_clusters_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="given twice"):
+        KafkaSource(bootstrap_servers="a:1", subscribe="t", kafka={"bootstrap.servers": "b:1"})
