@@ -17,7 +17,8 @@ fail() {
   exit 1
 }
 
-image=sparkonce/base:local
+# Another recipe is another image: the number is this script's own checksum.
+image=sparkonce/base:$(cksum <"$0" | cut -d ' ' -f 1)
 packages=default-jre-headless,python3,python3-venv,procps
 
 if docker image inspect "$image" >/dev/null 2>&1; then

@@ -39,13 +39,17 @@ install_engine() {
   apt-get update -qq
   # The package's own start script fails without systemd, which is no error here: we start it.
   apt-get install -y -qq --no-install-recommends docker.io iptables >/dev/null
+  # Newer releases package the client by itself.
+  command -v docker >/dev/null \
+    || apt-get install -y -qq --no-install-recommends docker-cli >/dev/null
 }
 
 # Starts dockerd with the given options; returns 1 when it ended before it answered.
 launch() {
+  # A machine that was cut off leaves the file, and dockerd refuses when its number is in use again.
+  is_our_engine || rm -f "$pid_file"
   : >"$log"
-  setsid nohup dockerd --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$pid_file" "$@" \
-    >"$log" 2>&1 </dev/null &
+  setsid nohup dockerd --data-root "$dir/data" --pidfile "$pid_file" "$@" >"$log" 2>&1 </dev/null &
   local launched=$! deadline=$((SECONDS + wait_seconds))
   while ! answers; do
     kill -0 "$launched" 2>/dev/null || return 1
