@@ -20,29 +20,26 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import orjson
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connectors.kafka.offsets import parse_offsets
 from connectors.kafka.preflight import check_source, check_topic, transaction_timeout_ms
 from connectors.kafka.transactional_sink import KafkaTransactionalSink
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
-from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
 from connectors.spark.branches import Branch, make_branch, unite
 from connectors.spark.data_source import register
+from connectors.spark.failures import error_in
+from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.session import prepare_session
-from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
 from transactions.clock import Deadline
-from transactions.committable import Committable
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport, Replay
+from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
-from transactions.list_state import offsets_of, offsets_state
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
 from transactions.sweeper import sweep
@@ -107,6 +104,7 @@ class StreamingDriver:
         self._failure: BaseException | None = None
         self._log: DecisionLog | None = None
         self._coordinator: CheckpointCoordinator | None = None
+        self._batches: MicroBatches | None = None
         #: The last checkpoints, newest last; bounded.
         self.reports: deque[CheckpointReport] = deque(maxlen=_REPORTS)
         #: Transactions of an earlier run that this run committed at its start.
@@ -177,6 +175,12 @@ class StreamingDriver:
                 self._sinks,
                 timeout_s=self._checkpoint_timeout_s,
                 stopping=self._stopping.is_set,
+            )
+            self._batches = MicroBatches(
+                self._coordinator,
+                self._sinks,
+                clusters=frozenset(source.bootstrap_servers for source in self._sources),
+                spark_checkpoint=self._checkpoint / "spark",
             )
             self._start_query()
         except BaseException:
@@ -250,7 +254,11 @@ class StreamingDriver:
         with self._idle:
             self._in_batch = True
         try:
-            report = self._checkpoint_batch(frame, batch_id)
+            # Batch 0 can begin before start() has returned the query to us.
+            self._query_ready.wait(self._checkpoint_timeout_s)
+            assert self._query is not None
+            assert self._batches is not None
+            report = self._batches.run(self._query, frame, batch_id)
         except BaseException as error:
             self._failure = error
             raise
@@ -261,60 +269,6 @@ class StreamingDriver:
         self.reports.append(report)
         if self._on_checkpoint is not None:
             self._on_checkpoint(report)
-
-    def _checkpoint_batch(self, frame: DataFrame, batch_id: int) -> CheckpointReport:
-        coordinator = self._coordinator
-        self._query_ready.wait(self._checkpoint_timeout_s)
-        assert self._query is not None
-        assert coordinator is not None
-        offsets = read_batch_offsets(self._query, batch_id)
-        tasks = _partitions(frame)
-        checkpoint = Checkpoint(
-            checkpoint_id=batch_id,
-            query_id=offsets.query_id,
-            start_offsets=offsets.start,
-            end_offsets=offsets.end,
-            partitioning={"sink_tasks": str(tasks)},
-        )
-        if coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            report = coordinator.finish_decided(checkpoint)
-            self._finish_state(frame)
-            return report
-
-        def phase_one() -> list[Committable]:
-            stage = self._stage(coordinator, offsets, tasks, batch_id)
-            written = frame.mapInArrow(stage, COMMITTABLE_DDL)
-            return [Committable.from_json(bytes(row[0])) for row in written.collect()]
-
-        return coordinator.commit_batch(checkpoint, phase_one)
-
-    def _stage(
-        self, coordinator: CheckpointCoordinator, offsets: BatchOffsets, tasks: int, batch_id: int
-    ) -> SinkStage:
-        number = self._offsets_sink()
-        state = offsets_state(_source_offsets(offsets) if number >= 0 else {})
-        return SinkStage(
-            sinks=tuple(self._sinks.values()),
-            owner=coordinator.owner,
-            checkpoint_id=batch_id,
-            source_offsets=tuple(offsets_of(part) for part in state.even_split(max(1, tasks))),
-            offsets_sink=number,
-            last_decided=coordinator.last_decided(),
-            retired=coordinator.retired(),
-        )
-
-    def _offsets_sink(self) -> int:
-        """Source offsets can be part of a transaction only on the cluster they belong to."""
-        clusters = {source.bootstrap_servers for source in self._sources}
-        for number, sink in enumerate(self._sinks.values()):
-            if clusters == {sink.options.bootstrap_servers}:
-                return number
-        return -1
-
-    def _finish_state(self, frame: DataFrame) -> None:
-        """A stateful plan must run once more, without output, or its state is corrupt (seen)."""
-        if (self._checkpoint / "spark" / "state").exists():
-            frame.write.format("noop").mode("append").save()
 
     # --- start and end ------------------------------------------------------------------------
 
@@ -370,7 +324,7 @@ class StreamingDriver:
             return failure
         if self._stopping.is_set():
             return StoppedError("The driver was stopped.", cause=str(error))
-        return error
+        return error_in(str(failure or error)) or error
 
     def _close(self) -> None:
         """End what this run holds; transactions of a failed attempt are swept, best effort."""
@@ -417,17 +371,3 @@ def _local_folder(checkpoint: str) -> Path:
             option=f"checkpoint={checkpoint}",
         )
     return Path(path).absolute()
-
-
-def _partitions(frame: DataFrame) -> int:
-    execution: Any = frame._jdf.queryExecution()  # noqa: SLF001 - plans, but runs nothing
-    return int(execution.toRdd().getNumPartitions())
-
-
-def _source_offsets(offsets: BatchOffsets) -> dict[str, int]:
-    """Merge the ends of all sources; of a partition that two of them read, the smaller one."""
-    merged: dict[str, int] = {}
-    for text in offsets.end:
-        for name, offset in parse_offsets(text).items():
-            merged[name] = min(offset, merged.get(name, offset))
-    return merged
