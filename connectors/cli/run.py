@@ -1,0 +1,189 @@
+"""`sparkonce run`: a pipeline without Python, from a job file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from connectors.cli.stop_switch import StopSwitch
+from transactions.clock import SYSTEM_CLOCK, Clock
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from connectors.job import JobDefinition
+    from transactions.coordinator import CheckpointReport
+
+STOPPED = 0
+FAILED = 1
+BAD_CONFIGURATION = 2
+_LINE_EVERY_S = 2.0
+
+_EPILOG = """\b
+Example job file:
+  [app]
+  id = "flights"
+  checkpoint = "state/flights"        # relative to this file
+  trigger = "1 second"                # or "available-now"
+\b
+  [source]
+  kafka.bootstrap.servers = "${BROKERS}"
+  subscribe = "flights"
+  startingOffsets = "earliest"
+\b
+  [transform]
+  sql = "SELECT key, upper(CAST(value AS STRING)) AS value FROM source"
+\b
+  [[sink]]
+  kafka.bootstrap.servers = "${BROKERS}"
+  topic = "flights-clean"
+
+\b
+Several [[sink]] commit under one decision, all or none; each may have a sql of
+its own, and function = "module:name" may return one DataFrame per sink name.
+
+\b
+Exit codes: 0 stopped cleanly, 1 failed, 2 bad configuration.
+SIGTERM and ctrl-C stop between two checkpoints.
+"""
+
+
+@click.command(name="run", epilog=_EPILOG)
+@click.argument("job_file", metavar="JOB.toml", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--check", is_flag=True, help="Only check the file: no Spark, no broker.")
+@click.pass_context
+def command(context: click.Context, job_file: Path, check: bool) -> None:
+    """Run the pipeline of a job file, exactly-once, until it is stopped.
+
+    A job that was killed goes on where it was: what it had decided is committed first.
+    """
+    from transactions.errors import ConfigurationError, SparkOnceError
+
+    with StopSwitch(_say) as stop:
+        try:
+            from connectors.job import load_job
+
+            job = load_job(job_file, os.environ)
+            check_job(job)
+            if check:
+                click.echo(_described(job))
+            else:
+                _run(job, stop)
+        except SparkOnceError as error:
+            click.echo(f"{type(error).__name__}: {error}", err=True)
+            wrong = isinstance(error, ConfigurationError)
+            context.exit(BAD_CONFIGURATION if wrong else FAILED)
+    context.exit(STOPPED)
+
+
+def check_job(job: JobDefinition) -> None:
+    """Check what the parser cannot: client settings, and that the function can be imported.
+
+    Raises:
+        ConfigurationError: one of them is wrong.
+    """
+    from connectors.kafka.client_settings import kafka_python_settings, librdkafka_settings
+
+    librdkafka_settings(job.source.client_settings)
+    for definition in job.sinks:
+        librdkafka_settings(definition.sink.settings)
+        kafka_python_settings(definition.sink.settings)
+    if job.function is not None:
+        from connectors.spark.job import find_function, make_importable
+
+        make_importable(job.path.parent)
+        find_function(job)
+
+
+def _run(job: JobDefinition, stop: StopSwitch) -> None:
+    import logging
+
+    from connectors.spark.job import run_job
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kafka").setLevel(logging.ERROR)  # our errors say it, once
+    _say(f"{_described(job)}: starting")
+    progress = Progress()
+    try:
+        run_job(job, stop=stop, on_started=progress.started, on_checkpoint=progress.checkpoint)
+    finally:
+        progress.close()
+    _say(f"{job.app_id}: stopped; {progress.total}")
+
+
+def _described(job: JobDefinition) -> str:
+    sinks = ", ".join(definition.sink.name for definition in job.sinks)
+    return f"{job.app_id}: {', '.join(job.source.topics)} -> {sinks}"
+
+
+def _say(text: str) -> None:
+    """Write a line to stderr; a closed stderr must not stop a pipeline."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        return
+
+
+class Progress:
+    """One line per checkpoint on stderr: rewritten on a terminal, else every two seconds at most.
+
+    Called on the query's thread, after each commit.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._last = float("-inf")
+        self._held = ""
+        self._records = 0
+        self._checkpoints = 0
+        self._status = _live_status() if sys.stderr.isatty() else None
+
+    @property
+    def total(self) -> str:
+        """What was done since the start."""
+        return f"{self._records:,} records in {self._checkpoints:,} checkpoints"
+
+    def started(self, recommitted: int) -> None:
+        """Say that the query runs, and what was left to do from before."""
+        left = f"; {recommitted} transactions of an earlier run committed" if recommitted else ""
+        _say(f"running{left}")
+
+    def checkpoint(self, report: CheckpointReport) -> None:
+        """Show one checkpoint."""
+        self._records += report.records
+        self._checkpoints += 1
+        again = f", {report.recommitted} recommitted" if report.recommitted else ""
+        line = (
+            f"checkpoint {report.checkpoint_id}: {report.records:,} records in "
+            f"{report.transactions} transactions{again}, commit {report.commit_ms:.0f} ms "
+            f"({self._records:,} records so far)"
+        )
+        if self._status is not None:
+            self._status.update(line)
+            return
+        now = self._clock.monotonic()
+        if now - self._last >= _LINE_EVERY_S:
+            self._last, self._held = now, ""
+            _say(line)
+        else:
+            self._held = line
+
+    def close(self) -> None:
+        """Show the last checkpoint if it was held back."""
+        if self._status is not None:
+            self._status.stop()
+        if self._held:
+            _say(self._held)
+            self._held = ""
+
+
+def _live_status() -> Status:
+    from rich.console import Console
+
+    status = Console(stderr=True).status("waiting for records", spinner="dots")
+    status.start()
+    return status

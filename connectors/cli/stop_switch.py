@@ -1,0 +1,68 @@
+"""SIGTERM and ctrl-C as one request to stop, from a process's first moment to its last."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Self
+
+from transactions.clock import SYSTEM_CLOCK, Clock
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SECOND_AFTER_S = 1.0
+
+
+class StopSwitch:
+    """Remembers a request to stop and hands it to whoever can carry it out.
+
+    A second signal ends the process at once, with exit code 1: nothing is lost by it, the next
+    start finishes what was decided. A repetition within a second is the same request: shells and
+    wrappers send it on.
+    """
+
+    def __init__(self, notice: Callable[[str], None], clock: Clock = SYSTEM_CLOCK) -> None:
+        self.asked = False
+        self._notice = notice
+        self._clock = clock
+        self._asked_at = 0.0
+        self._carry_out: Callable[[], None] | None = None
+        self._before: dict[signal.Signals, object] = {}
+
+    def install(self) -> None:
+        """Take the signals, again after Spark took ctrl-C for itself."""
+        for number in _SIGNALS:
+            before = signal.signal(number, self._on_signal)
+            self._before.setdefault(number, before)
+
+    def attach(self, carry_out: Callable[[], None]) -> None:
+        """Say what a request does from now on; one that came before is passed on."""
+        self._carry_out = carry_out
+        if self.asked:
+            carry_out()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.asked:
+            if self._clock.monotonic() - self._asked_at >= _SECOND_AFTER_S:
+                self._notice("stopped at once; the next start finishes what was decided")
+                os._exit(1)
+            return
+        self.asked, self._asked_at = True, self._clock.monotonic()
+        name = "ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        self._notice(f"{name}: stopping between two checkpoints; again stops at once")
+        if self._carry_out is not None:
+            self._carry_out()
+
+    def __enter__(self) -> Self:
+        self.install()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)  # type: ignore[arg-type]  # it came from signal()

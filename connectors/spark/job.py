@@ -1,0 +1,232 @@
+"""Runs a job file: a session, the branches it describes, one streaming driver."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from connectors.job import JobDefinition
+from connectors.sink_options import KafkaSink
+from connectors.spark.failures import error_in
+from connectors.spark.session import build_session
+from connectors.spark.streaming_driver import StreamingDriver
+from transactions.coordinator import CheckpointReport
+from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
+
+SOURCE_VIEW = "source"
+TRANSFORMED_VIEW = "transformed"
+
+_QUIET = Path(__file__).with_name("log4j2-quiet.properties")
+
+
+class Stop(Protocol):
+    """What can ask a job to stop; see `connectors.cli.stop_switch`."""
+
+    asked: bool
+
+    def install(self) -> None:
+        """Take the signals again."""
+
+    def attach(self, carry_out: Callable[[], None]) -> None:
+        """Say what a request does from now on."""
+
+
+def run_job(
+    job: JobDefinition,
+    *,
+    stop: Stop,
+    on_started: Callable[[int], None],
+    on_checkpoint: Callable[[CheckpointReport], None],
+) -> None:
+    """Run a job until it is asked to stop, or has read what there is (`available-now`).
+
+    Args:
+        job: the job.
+        stop: asked once per step here, and by the driver between two checkpoints.
+        on_started: called once, with the number of transactions of an earlier run that this one
+            committed.
+        on_checkpoint: see `StreamingDriver`.
+
+    Raises:
+        ConfigurationError: something is wrong that was found before any data moved.
+        SparkOnceError: what ended the job.
+    """
+    make_importable(job.path.parent)
+    session: SparkSession | None = None
+    try:
+        session = build_session(job.app_id, master=job.master, conf=_conf(job))
+        stop.install()  # Spark takes ctrl-C for itself when it makes its context
+        if not stop.asked:
+            _drive(job, session, stop, on_started, on_checkpoint)
+    except KeyboardInterrupt:  # Spark's own handler, before ours is back
+        return
+    except StoppedError:
+        return
+    except SparkOnceError:
+        raise
+    except Exception as error:
+        if (
+            stop.asked
+        ):  # a stop that reached the JVM too; what was decided is found at the next start
+            return
+        raise _explained(error, job) from error
+    finally:
+        if session is not None:
+            session.stop()
+
+
+def _drive(
+    job: JobDefinition,
+    session: SparkSession,
+    stop: Stop,
+    on_started: Callable[[int], None],
+    on_checkpoint: Callable[[CheckpointReport], None],
+) -> None:
+    driver = StreamingDriver(
+        session,
+        app_id=job.app_id,
+        checkpoint=job.checkpoint,
+        trigger=job.trigger,
+        checkpoint_timeout_s=job.checkpoint_timeout_s,
+        restart_budget_s=job.restart_budget_s,
+        on_checkpoint=on_checkpoint,
+    )
+    for frame, sink in branches(job, session, driver.read(job.source)):
+        driver.write(frame, sink)
+    stop.attach(driver.request_stop)
+    driver.start()
+    on_started(driver.recommitted)
+    driver.wait()
+
+
+def make_importable(folder: Path) -> None:
+    """Let this process, and the workers it will start, import modules beside the job file."""
+    path = str(folder)
+    if path not in sys.path:
+        sys.path.insert(0, path)
+    others = os.environ.get("PYTHONPATH", "")
+    if path not in others.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (path, others)))
+
+
+def find_function(job: JobDefinition) -> Callable[[DataFrame], Any] | None:
+    """Import the transform function, None when the job has none.
+
+    Raises:
+        ConfigurationError: there is no such module or function.
+    """
+    if job.function is None:
+        return None
+    module, _, name = job.function.partition(":")
+    with _user_code(job, "The transform function cannot be imported."):
+        function = getattr(importlib.import_module(module), name)
+    if not callable(function):
+        raise ConfigurationError(
+            "The transform is not a function.",
+            where=f"{job.path}, [transform]",
+            cause=f"it is of the type {type(function).__name__}",
+            option=f"function = {job.function}",
+        )
+    found: Callable[[DataFrame], Any] = function
+    return found
+
+
+def branches(
+    job: JobDefinition, session: SparkSession, source: DataFrame
+) -> Iterator[tuple[DataFrame, KafkaSink]]:
+    """Yield the DataFrame of every sink.
+
+    Raises:
+        ConfigurationError: a query does not fit the source, the function failed, or returned
+            something else than a DataFrame or one per sink without a query of its own.
+    """
+    source.createOrReplaceTempView(SOURCE_VIEW)
+    frames = _transformed(job, session, source)
+    if isinstance(frames, DataFrame):
+        frames.createOrReplaceTempView(TRANSFORMED_VIEW)
+    for definition in job.sinks:
+        sink = definition.sink
+        if definition.sql is not None:
+            with _user_code(job, f"The query of the sink {sink.name!r} fails.", "sql"):
+                frame = session.sql(definition.sql)
+            yield frame, sink
+        elif isinstance(frames, DataFrame):
+            yield frames, sink
+        else:
+            yield frames[sink.name], sink
+
+
+def _transformed(
+    job: JobDefinition, session: SparkSession, source: DataFrame
+) -> DataFrame | Mapping[str, DataFrame]:
+    function = find_function(job)
+    if job.sql is not None:
+        with _user_code(job, "The transform query fails.", "sql"):
+            return session.sql(job.sql)
+    if function is None:
+        copied = [name for name in ("key", "value", "headers") if name in source.columns]
+        return source.select(*copied)
+    with _user_code(job, "The transform function failed."):
+        made = function(source)
+    if isinstance(made, DataFrame):
+        return made
+    wanted = {one.sink.name for one in job.sinks if one.sql is None}
+    if isinstance(made, Mapping) and set(made) == wanted:  # noqa: SIM102 - two questions
+        if all(isinstance(frame, DataFrame) for frame in made.values()):
+            return made
+    returned = sorted(map(str, made)) if isinstance(made, Mapping) else type(made).__name__
+    raise ConfigurationError(
+        "The transform function returned neither a DataFrame nor one for every sink.",
+        where=f"{job.path}, [transform]",
+        cause=f"it returned {returned}; sinks without a query: {sorted(wanted)}",
+        option=f"function = {job.function}",
+    )
+
+
+@contextmanager
+def _user_code(job: JobDefinition, what: str, key: str = "function") -> Iterator[None]:
+    """Run what the user wrote: whatever it raises happened before any data moved."""
+    try:
+        yield
+    except SparkOnceError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            what,
+            where=f"{job.path}, [transform]",
+            cause=f"{type(error).__name__}: {first_line(error)}",
+            option=f"function = {job.function}" if key == "function" else key,
+        ) from error
+
+
+def _conf(job: JobDefinition) -> dict[str, str]:
+    java = f'"-Dlog4j2.configurationFile={_QUIET.as_uri()}" -Dsparkonce.log.level={job.log_level}'
+    name = "spark.driver.extraJavaOptions"
+    return {**job.spark, name: f"{java} {job.spark.get(name, '')}".rstrip()}
+
+
+def _explained(error: Exception, job: JobDefinition) -> SparkOnceError:
+    found = error_in(str(error))
+    if found is not None:
+        return found
+    return SparkOnceError(
+        "Spark ended the job.",
+        where=f"application {job.app_id!r}, {job.path}",
+        cause=f"{type(error).__name__}: {first_line(error)}",
+        option=f"log_level = {job.log_level}: WARN shows more",
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says without Java's stack below it."""
+    text = error.getMessage() if isinstance(error, PySparkException) else None
+    lines = [line for line in (text or str(error)).splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(error).__name__
