@@ -1,0 +1,122 @@
+"""The house rules, as tests: imports, sizes, banned calls, public names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("transactions", "connectors")
+FILES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+MOST_LINES, MOST_FUNCTION_LINES = 430, 70
+
+#: Banned call -> what to use; the one file that may make it.
+BANNED = {
+    "time.time": ("transactions.clock", "transactions/clock.py"),
+    "time.sleep": ("transactions.clock", "transactions/clock.py"),
+    "random.random": ("secrets, or a seeded generator that is passed in", ""),
+    "print": ("click.echo, rich or logging", ""),
+}
+#: It runs as a script of its own beside the broker, with the standard library only.
+STANDALONE = {"connectors/kafka/process_keeper.py"}
+
+#: transactions in reading order: a file imports only what stands above it.
+TRANSACTIONS_ORDER = [
+    "errors", "clock", "list_state", "committable", "two_phase", "crash_points", "sink",
+    "log_backend", "log_entries", "decision_log", "sweeper", "recovery", "coordinator",
+]  # fmt: skip
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def uses(path: Path, package: str) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for name in imports_of(path))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_import_rules(path: Path):
+    name = name_of(path)
+    if name.startswith("transactions/"):
+        for foreign in ("connectors", "pyspark", "confluent_kafka", "kafka", "pyarrow"):
+            assert not uses(path, foreign), f"{name} imports {foreign}"
+    if not name.startswith("connectors/spark/"):
+        assert not uses(path, "pyspark"), f"{name}: pyspark only under connectors/spark"
+    if not name.startswith("connectors/kafka/"):
+        for client in ("confluent_kafka", "kafka"):
+            assert not uses(path, client), f"{name}: Kafka clients only under connectors/kafka"
+    if name.startswith("connectors/kafka/"):
+        assert not uses(path, "connectors.spark"), f"{name} imports its adapter"
+    if not name.startswith("connectors/cli/"):
+        assert not uses(path, "connectors.cli"), f"{name} imports the command line"
+
+
+def test_transactions_reads_top_to_bottom():
+    names = {path.stem for path in (ROOT / "transactions").glob("*.py")} - {"__init__"}
+    assert names == set(TRANSACTIONS_ORDER)
+    for number, name in enumerate(TRANSACTIONS_ORDER):
+        for below in TRANSACTIONS_ORDER[number:]:
+            path = ROOT / "transactions" / f"{name}.py"
+            assert not uses(path, f"transactions.{below}"), f"{name} imports {below}, below it"
+
+
+def test_the_two_phase_table_does_no_io():
+    allowed = {"__future__", "enum", "collections.abc", "types", "typing", "transactions.errors"}
+    modules = {
+        node.module
+        for node in ast.walk(ast.parse((ROOT / "transactions/two_phase.py").read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom)
+    } | {name for name in imports_of(ROOT / "transactions/two_phase.py") if "." not in name}
+    assert modules <= allowed
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_sizes(path: Path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            docstring = ast.get_docstring(node, clean=False) or ""
+            assert lines - docstring.count("\n") <= MOST_FUNCTION_LINES, node.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_banned_calls(path: Path):
+    if name_of(path) in STANDALONE:
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            call = ast.unparse(node.func)
+            instead, allowed = BANNED.get(call, ("", name_of(path)))
+            assert name_of(path) == allowed, f"line {node.lineno}: {call}: use {instead}"
+
+
+@pytest.mark.parametrize(
+    "module", ["transactions", "connectors", "connectors.kafka", "connectors.spark"]
+)
+def test_public_names_are_sorted_and_real(module: str):
+    loaded = importlib.import_module(module)
+    assert sorted(loaded.__all__) == loaded.__all__
+    for name in loaded.__all__:
+        documented = getattr(loaded, name).__doc__
+        assert documented, f"{module}.{name} has no docstring"
+
+
+def test_no_module_is_named_after_nothing():
+    for path in FILES:
+        assert path.stem not in {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
