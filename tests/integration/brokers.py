@@ -85,8 +85,12 @@ class ContainerBroker:
 @contextmanager
 def container_broker(image: str = IMAGE) -> Iterator[ContainerBroker]:
     """One KRaft broker in a container, on a free port of the host that is bound one to one."""
+    from testcontainers.core.config import testcontainers_config
     from testcontainers.core.container import DockerContainer
 
+    if image.endswith(":local"):
+        # Built here since no registry is reached: the reaper's image could not be pulled either.
+        testcontainers_config.ryuk_disabled = True
     (address,) = choose_addresses(1, None)
     container = (
         DockerContainer(image)
