@@ -1,0 +1,172 @@
+"""The job file's parser: what is in a file comes out whole, what is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connectors.job import JobDefinition, load_job, parse_job
+from connectors.spark.failures import error_in
+from transactions import errors
+from transactions.errors import ConfigurationError
+
+FOLDER = Path("/jobs")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+APP = 'id = "flights"\ncheckpoint = "state"\n'
+SOURCE = 'kafka.bootstrap.servers = "b:9092"\nsubscribe = "in"\n'
+SINK = 'kafka.bootstrap.servers = "b:9092"\ntopic = "out"\n'
+
+
+def text(*, app: str = "", source: str = "", sink: str = "", more: str = "") -> str:
+    return f"[app]\n{APP}{app}\n[source]\n{SOURCE}{source}\n[[sink]]\n{SINK}{sink}\n{more}\n"
+
+
+def parse(content: str, **environment: str) -> JobDefinition:
+    return parse_job(content, FOLDER / "job.toml", environment)
+
+
+def refused(content: str, **environment: str) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(content, **environment)
+    error = caught.value
+    for part in (error.what, error.where, error.cause, error.option):
+        assert part, f"a part is missing in: {error}"
+    assert str(FOLDER / "job.toml") in error.where
+    return error
+
+
+def test_the_smallest_job():
+    job = parse(text())
+    assert (job.app_id, job.checkpoint, job.trigger) == ("flights", "/jobs/state", "0 seconds")
+    assert (job.checkpoint_timeout_s, job.master, job.log_level) == (600.0, "local[*]", "ERROR")
+    assert (job.sql, job.function, dict(job.spark)) == (None, None, {})
+    assert job.source.topics == ("in",)
+    assert [one.sink.name for one in job.sinks] == ["out"]
+
+
+def test_a_whole_job():
+    job = parse(
+        text(
+            app='trigger = "5 seconds"\ncheckpoint_timeout = "10 minutes"\nrestart_budget = 30\n'
+            'guarantee = "exactly-once"\nmaster = "local[2]"\nlog_level = "warn"',
+            source="maxOffsetsPerTrigger = 10\nincludeHeaders = true\n"
+            'startingOffsets = "earliest"\n'
+            'kafka.security.protocol = "SASL_SSL"\n"kafka.ssl.truststore.location" = "ca.pem"',
+            sink='name = "first"\ntransactionTimeoutMs = 60000\nsql = "SELECT 1 AS value"',
+            more='[[sink]]\nkafka.bootstrap.servers = "other:1"\nname = "second"\n'
+            '[transform]\nsql = "SELECT * FROM source"\n'
+            "[spark]\nsql.shuffle.partitions = 4\n'spark.cores.max' = \"2\"",
+        )
+    )
+    assert (job.trigger, job.checkpoint_timeout_s, job.restart_budget_s) == ("5 seconds", 600, 30)
+    assert (job.master, job.log_level, job.sql) == ("local[2]", "WARN", "SELECT * FROM source")
+    assert job.source.max_offsets_per_trigger == 10
+    assert job.source.include_headers is True
+    assert job.source.kafka["ssl.truststore.location"] == "/jobs/ca.pem"
+    first, second = job.sinks
+    assert (first.sink.name, first.sql) == ("first", "SELECT 1 AS value")
+    assert first.sink.transaction_timeout_ms == 60_000
+    assert (second.sink.name, second.sink.topic, second.sql) == ("second", None, None)
+    assert dict(job.spark) == {"spark.sql.shuffle.partitions": "4", "spark.cores.max": "2"}
+
+
+def test_topics_as_a_list():
+    several = text().replace('subscribe = "in"', 'subscribe = ["a", "b"]')
+    assert parse(several).source.topics == ("a", "b")
+
+
+def test_environment_variables():
+    content = text(source='kafka.client.id = "${WHO}-$${WHO}"')
+    assert parse(content, WHO="me").source.kafka["client.id"] == "me-${WHO}"
+    missing = refused(content)
+    assert "'WHO' is not set" in missing.what
+    assert "[source]" in missing.where
+
+
+def test_absolute_checkpoint_and_url():
+    for given in ("/elsewhere/state", "file:///elsewhere/state"):
+        assert parse(text().replace('"state"', f'"{given}"')).checkpoint == given
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (text(app='idd = "x"'), "did you mean 'id'"),
+        (text(app="check_point_timeout = 1"), "did you mean 'checkpoint_timeout'"),
+        (text(source='startingOffset = "earliest"'), "did you mean startingOffsets"),
+        (text(source="group.id = 1"), "group.id"),
+        (text(sink='topik = "x"'), "did you mean 'topic'"),
+        (text(sink='sqll = "x"'), "did you mean 'sql'"),
+        (text(more="[transform]\nsqql = '1'"), "did you mean 'sql'"),
+        (text(more="[tranform]\nsql = '1'"), "did you mean 'transform'"),
+        (text(more="[zzz]\n"), "known: app, source"),
+    ],
+)
+def test_unknown_keys_name_the_nearest(content, says):
+    assert says in str(refused(content))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[app\n", "not valid TOML"),
+        ("id = 1\n", "no table 'id'"),
+        (text().replace('id = "flights"', ""), "needs 'id'"),
+        (text().replace('checkpoint = "state"', ""), "needs 'checkpoint'"),
+        (text().replace('subscribe = "in"', ""), "no topic is named"),
+        (text().replace("[[sink]]", "[zink]"), "no table 'zink'"),
+        (text().replace("[[sink]]", "[sink]"), "needs a sink"),
+        (text().replace("[source]", "[[source]]"), "one source"),
+        (text(app='trigger = "often"'), "neither an interval"),
+        (text(app='guarantee = "maybe"'), "exactly-once"),
+        (text(app='log_level = "loud"'), "log level"),
+        (text(app="checkpoint_timeout = 0"), "not a time"),
+        (text(app='checkpoint_timeout = "soon"'), "not a time"),
+        (text(app="restart_budget = -1"), "not a time"),
+        (text(app="master = 2026-01-01"), "type date"),
+        (text(source='maxOffsetsPerTrigger = "many"'), "not a whole number"),
+        (text(source="maxOffsetsPerTrigger = 1.5"), "not a whole number"),
+        (text(source="startingOffsets = [1, 2]"), "type list"),
+        (text(source="includeHeaders = 3"), "neither true nor false"),
+        (text(source="'kafka.bootstrap.servers' = 'c'"), "given twice"),
+        (text(sink="transactionTimeoutMs = 10"), "below a second"),
+        (text(sink='sql = " "'), "is empty"),
+        (text(more=f"[[sink]]\n{SINK}"), "same name"),
+        (text(more="[transform]\nsql = ''"), "is empty"),
+        (text(more="[transform]\nsql = 'a'\nfunction = 'b:c'"), "given twice"),
+        (text(more="[transform]\nfunction = 'b.c'"), "module:name"),
+        (text(more="[[transform]]"), "must be a table"),
+    ],
+)
+def test_wrong_values_are_refused(content, says):
+    assert says in str(refused(content))
+
+
+def test_a_secret_is_never_shown():
+    error = refused(text(source='sasl.password = "hunter2"'))
+    assert "hunter2" not in str(error)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_job(tmp_path / "no.toml", {})
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.name)
+def test_the_examples_are_valid(path):
+    job = load_job(path, {"BROKERS": "localhost:9092"})
+    assert job.sinks
+
+
+def test_an_error_is_found_in_a_traceback():
+    first = errors.MissingTopicError("gone", where="t-0", cause="deleted", option="subscribe=t")
+    second = errors.DataLossError("lost", where="t-1")
+    text = f"Traceback:\ntransactions.errors.MissingTopicError: {first}\n\nThe above ...\n"
+    assert str(error_in(text)) == str(first)
+    found = error_in(f"{text}transactions.errors.DataLossError: {second}\n  at org.apache...")
+    assert type(found) is errors.DataLossError
+    assert str(found) == str(second)
+    assert error_in("transactions.errors.NoSuchError: x") is None
+    assert error_in("java.lang.Exception") is None
