@@ -7,7 +7,7 @@ import dataclasses
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from connectors.kafka.client_settings import librdkafka_settings
+from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.coordinator_wire import CoordinatorWire
 from connectors.kafka.source_planner import SourcePlanner
 from connectors.options import KafkaSource
@@ -84,7 +84,9 @@ def check_topic(options: KafkaSink, deadline: Deadline) -> None:
     """
     if options.topic is None:
         return
-    admin = AdminClient(librdkafka_settings(options.settings))
+    settings = librdkafka_settings(options.settings)
+    with settings_checked(options.settings, "admin client"):
+        admin = AdminClient(settings)
     try:
         topics = admin.list_topics(timeout=max(1.0, deadline.remaining())).topics
     except KafkaException as error:
