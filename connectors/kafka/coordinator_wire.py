@@ -335,7 +335,7 @@ class CoordinatorWire:
     # -- markers and settings ---------------------------------------------------------------
 
     def read_markers(
-        self, group: str, partitions: Sequence[str], deadline: Deadline
+        self, group: str, partitions: Sequence[str], deadline: Deadline, *, stable: bool = True
     ) -> dict[str, tuple[int, str]]:
         """Read committed offsets with their metadata, never a value that a transaction may change.
 
@@ -343,6 +343,8 @@ class CoordinatorWire:
             group: the consumer group.
             partitions: ``topic-partition`` names.
             deadline: when to give up; an open transaction on a key is waited for until then.
+            stable: False reads past open transactions: a marker that is found is committed all
+                the same, one that is not found proves nothing.
 
         Returns:
             (offset, metadata) per partition; a partition without a committed offset is missing.
@@ -359,7 +361,7 @@ class CoordinatorWire:
 
         async def ask(node_and_keys: tuple[int, list[str]]) -> dict[str, Any]:
             nonlocal unstable
-            request = wire_requests.offset_fetch(group, partitions)
+            request = wire_requests.offset_fetch(group, partitions, stable=stable)
             response = await self._wire.send(node_and_keys[0], request, deadline)
             for code, name in wire_requests.offset_errors(group, response):
                 answer = broker_answers.read(Request.OFFSET_FETCH, code)

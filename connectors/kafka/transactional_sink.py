@@ -261,10 +261,20 @@ class KafkaTransactionalSink:
         return frozenset(self._retired)
 
     def _by_marker(self, one: Committable, deadline: Deadline) -> Outcome:
-        """The id was re-initialised or has expired: only the token inside it can prove it."""
-        markers = self.wire.read_markers(one.marker_group, [one.marker_partition], deadline)
-        _, metadata = markers.get(one.marker_partition, (-1, ""))
-        return Outcome.ALREADY_COMMITTED if metadata == one.token else Outcome.UNKNOWN
+        """The id went on, was re-initialised or has expired: only its token can prove the commit.
+
+        A driver that died in the next checkpoint's phase 1 left transactions open that hold the
+        same offsets, and they are swept only after this: a stable read would wait for them. The
+        token of a transaction is a committed value only if that transaction was committed.
+        """
+        for stable in (False, True):
+            markers = self.wire.read_markers(
+                one.marker_group, [one.marker_partition], deadline, stable=stable
+            )
+            _, metadata = markers.get(one.marker_partition, (-1, ""))
+            if metadata == one.token:
+                return Outcome.ALREADY_COMMITTED
+        return Outcome.UNKNOWN
 
 
 def _not_prepared(one: Committable, now: TransactionDescription) -> str:

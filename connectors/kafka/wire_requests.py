@@ -123,8 +123,8 @@ def list_transactions(prefix: str, *, max_version: int = LIST_TRANSACTIONS_MAX_V
     )
 
 
-def offset_fetch(group: str, partitions: Sequence[str]) -> Any:
-    """Return a request for stable offsets of ``topic-partition`` names."""
+def offset_fetch(group: str, partitions: Sequence[str], *, stable: bool = True) -> Any:
+    """Return a request for offsets of ``topic-partition`` names."""
     topics: dict[str, list[int]] = collections.defaultdict(list)
     for name in partitions:
         topic, _, number = name.rpartition("-")
@@ -135,7 +135,7 @@ def offset_fetch(group: str, partitions: Sequence[str]) -> Any:
             OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=numbers)
             for topic, numbers in topics.items()
         ],
-        require_stable=True,
+        require_stable=stable,
         min_version=OFFSET_FETCH_VERSION,
         max_version=OFFSET_FETCH_VERSION,
     )
