@@ -1,0 +1,12 @@
+"""`sparkonce demo`: a year of flights through a pipeline whose driver is killed twice, and a proof.
+
+    dataset      the flights, as a table, as Kafka messages, and counted on this machine
+    child        a process of the demo: JSON lines out, killed with everything it started
+    history      what happened when: samples, checkpoints, kills, and the numbers made of them
+    supervisor   the plot: load, kill, restart, kill, restart, stop
+    proof        what an independent reader must find
+    screen       the terminal
+    picture      the timeline as a PNG
+
+Kafka clients of the demo are `connectors.kafka.demo_*`, its Spark job `connectors.spark.demo_job`.
+"""

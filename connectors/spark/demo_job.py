@@ -1,0 +1,117 @@
+"""The demo's job: clean flights and arrivals per airport, two topics under one decision.
+
+A process of its own, started as ``python -m connectors.spark.demo_job`` by the supervisor, which
+kills and restarts it. `examples/flights.py` is the same job without the demo around it.
+"""
+
+from __future__ import annotations
+
+import click
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from connectors.demo.child import live_as_long_as_parent, tell
+from connectors.demo.dataset import carrier_names
+from connectors.options import KafkaSource
+from connectors.sink_options import KafkaSink
+from connectors.spark.session import build_session
+from connectors.spark.streaming_driver import StreamingDriver
+from transactions.coordinator import CheckpointReport
+
+_FLIGHT = """flight_id LONG, time_hour STRING, carrier STRING, flight INT, tailnum STRING,
+    origin STRING, dest STRING, dep_delay INT, arr_delay INT, air_time INT, distance INT"""
+
+
+def parse(records: DataFrame) -> DataFrame:
+    """Return the flights in the values of Kafka records."""
+    flight = f.from_json(f.col("value").cast("string"), _FLIGHT)
+    return records.select(flight.alias("flight")).select("flight.*")
+
+
+def clean(flights: DataFrame) -> DataFrame:
+    """Name the carrier and say how late the flight left; stateless."""
+    names = carrier_names()
+    carrier = f.create_map(*(f.lit(text) for pair in names.items() for text in pair))
+    delay = (
+        f.when(f.col("dep_delay").isNull(), "cancelled")
+        .when(f.col("dep_delay") < 15, "on time")
+        .when(f.col("dep_delay") < 60, "late")
+        .otherwise("very late")
+    )
+    enriched = flights.withColumns({"carrier_name": carrier[f.col("carrier")], "departure": delay})
+    return enriched.select(
+        f.col("flight_id").cast("string").alias("key"), f.to_json(f.struct("*")).alias("value")
+    )
+
+
+def arrivals_per_airport(flights: DataFrame) -> DataFrame:
+    """Count the flights to each airport; the state is in RocksDB, a changed count is a record."""
+    counts = flights.groupBy("dest").count()
+    return counts.select(
+        f.col("dest").alias("key"), f.to_json(f.struct("dest", "count")).alias("value")
+    )
+
+
+def _report(driver: StreamingDriver, report: CheckpointReport) -> None:
+    at_start, driver.recommitted = driver.recommitted, 0
+    tell(
+        "checkpoint",
+        id=report.checkpoint_id,
+        records=report.records,
+        transactions=report.transactions,
+        replayed=report.replayed,
+        recommitted=at_start + report.recommitted,
+        commit_ms=report.commit_ms,
+        phase_ms=report.phase_ms,
+    )
+
+
+@click.command()
+@click.option("--bootstrap", required=True)
+@click.option("--topics", nargs=3, required=True)
+@click.option("--app-id", required=True)
+@click.option("--checkpoint", required=True)
+@click.option("--master", required=True)
+@click.option("--conf", "pairs", multiple=True)
+@click.option("--max-offsets", type=int, required=True)
+def main(
+    *,
+    bootstrap: str,
+    topics: tuple[str, str, str],
+    app_id: str,
+    checkpoint: str,
+    master: str,
+    pairs: tuple[str, ...],
+    max_offsets: int,
+) -> None:
+    """Run until SIGTERM; one message per checkpoint."""
+    live_as_long_as_parent()
+    raw, cleaned, counted = topics
+    spark = build_session(app_id, master=master, conf=dict(pair.split("=", 1) for pair in pairs))
+    spark.sparkContext.setLogLevel("WARN")
+    driver = StreamingDriver(
+        spark,
+        app_id=app_id,
+        checkpoint=checkpoint,
+        on_checkpoint=lambda report: _report(driver, report),
+    )
+    records = driver.read(
+        KafkaSource(
+            bootstrap_servers=bootstrap,
+            subscribe=raw,
+            starting_offsets="earliest",
+            max_offsets_per_trigger=max_offsets,
+        )
+    )
+    flights = parse(records)
+    driver.write(clean(flights), KafkaSink(bootstrap_servers=bootstrap, topic=cleaned))
+    driver.write(
+        arrivals_per_airport(flights), KafkaSink(bootstrap_servers=bootstrap, topic=counted)
+    )
+    tell("ready")
+    driver.run()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The demo, made small: it survives its two kills, and its proof can fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import psutil
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from connectors.demo.dataset import arrivals, load_flights, messages
+from connectors.demo.history import Kind
+from connectors.demo.supervisor import DemoOptions, Supervisor
+from connectors.kafka.demo_reader import read_committed
+from transactions.clock import Deadline
+
+ROOT = Path(__file__).parents[2]
+DEMO = [sys.executable, "-m", "connectors.cli.main", "demo"]
+
+
+def topics_of_demos(bootstrap: str) -> set[str]:
+    known = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    return {name for name in known if name.startswith("flights-")}
+
+
+def scratch_folders() -> set[str]:
+    return {p.name for p in Path(tempfile.gettempdir()).glob("sparkonce-demo-*")}
+
+
+def test_two_kills_then_the_proof_holds_and_every_sabotage_breaks_it(
+    bootstrap: str, tmp_path: Path
+):
+    before = topics_of_demos(bootstrap)
+    options = DemoOptions(
+        bootstrap=bootstrap, flights=20_000, seconds=3.0, output=tmp_path, master="local[2]"
+    )
+    with Supervisor(options, watch=lambda _history, _doing: None) as supervisor:
+        supervisor.run()
+        history = supervisor.history
+
+        assert [check.detail for check in supervisor.prove() if not check.holds] == []
+        assert len(history.of(Kind.KILL)) == 2
+        assert history.recommitted > 0
+        assert history.visible == 20_000
+
+        supervisor.sabotage("duplicate")
+        assert "1 duplicated" in supervisor.prove()[0].detail
+        supervisor.sabotage("loss")
+        assert "1 lost" in supervisor.prove()[0].detail
+
+    assert topics_of_demos(bootstrap) == before
+
+
+def test_a_failed_proof_is_exit_code_1_and_still_a_picture(bootstrap: str, tmp_path: Path):
+    small = ["--flights", "2000", "--seconds", "0", "--sabotage", "duplicate"]
+    run = subprocess.run(
+        [*DEMO, "--bootstrap", bootstrap, "--output", str(tmp_path), *small],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "1 duplicated" in run.stdout
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ctrl_c_leaves_nothing_behind(bootstrap: str, tmp_path: Path):
+    topics, folders = topics_of_demos(bootstrap), scratch_folders()
+    demo = subprocess.Popen(
+        [*DEMO, "--bootstrap", bootstrap, "--output", str(tmp_path), "--flights", "2000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert demo.stdout is not None
+    while "Spark is up" not in (line := demo.stdout.readline()):
+        assert line, "the demo ended too early"
+    started = psutil.Process(demo.pid).children(recursive=True)
+    demo.send_signal(signal.SIGINT)
+    _, errors = demo.communicate(timeout=60)
+
+    assert demo.returncode == 130, errors
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert alive == []
+    assert topics_of_demos(bootstrap) == topics
+    assert scratch_folders() <= folders
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--flights", "7"], ["--seconds", "-1"], ["--conf", "spark.x"]]
+)
+def test_bad_options_are_exit_code_2(arguments: list[str], tmp_path: Path):
+    run = subprocess.run(
+        [*DEMO, "--output", str(tmp_path / "out"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert run.returncode == 2
+    assert arguments[1] in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_example_reads_as_it_runs(
+    kafka_cluster: object, bootstrap: str, topic: Callable[..., str], tmp_path: Path
+):
+    text = (ROOT / "examples" / "flights.py").read_text(encoding="utf-8")
+    names = {}
+    for name in ("flights-per-airport", "flights-clean", "flights"):
+        names[name] = topic(partitions=2, name=name)
+        text = text.replace(f'="{name}"', f'="{names[name]}"')
+    text = text.replace('app_id="flights"', f'app_id="{names["flights"]}"')
+    script = tmp_path / "flights.py"
+    script.write_text(text, encoding="utf-8")
+    flights = load_flights(1000)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for key, value in messages(flights):
+        producer.produce(names["flights"], value, key)
+    producer.flush(10)
+
+    with (tmp_path / "log").open("wb") as log:
+        job = subprocess.Popen(
+            [sys.executable, str(script)],
+            cwd=tmp_path,
+            stderr=log,
+            env=os.environ | {"KAFKA": bootstrap, "PYTHONPATH": str(ROOT)},
+        )
+        try:
+            deadline = Deadline(120.0)
+            while len(clean := list(read_committed(bootstrap, names["flights-clean"]))) < 1000:
+                assert job.poll() is None, (tmp_path / "log").read_text()
+                assert not deadline.expired(), f"{len(clean)} flights"
+                deadline.pause(0.5)
+            job.send_signal(signal.SIGTERM)
+            assert job.wait(60) == 0
+        finally:
+            job.kill()
+            job.wait()
+
+    assert sorted(int(key) for key, _ in clean) == list(range(1000))
+    assert all(orjson.loads(value)["flight_id"] == int(key) for key, value in clean)
+    counted = read_committed(bootstrap, names["flights-per-airport"])
+    assert {key.decode(): int(value) for key, value in counted} == arrivals(flights)
