@@ -73,7 +73,7 @@ class _PooledConsumer:
     def __init__(self, source: KafkaSource) -> None:
         self.key = _settings_key(source)
         self.trouble = ErrorWatch()
-        with settings_checked(source.kafka, "consumer"):
+        with settings_checked(source.client_settings, "consumer"):
             self.consumer = Consumer({**consumer_settings(source), "error_cb": self.trouble})
 
 

@@ -242,7 +242,7 @@ class SourcePlanner:
     def _client(self) -> AdminClient:
         if self._admin is None:
             settings = librdkafka_settings(self._source.client_settings)
-            with settings_checked(self._source.kafka, "admin client"):
+            with settings_checked(self._source.client_settings, "admin client"):
                 self._admin = AdminClient({**settings, "error_cb": self._trouble})
         return self._admin
 
