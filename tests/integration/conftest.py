@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kafka.admin import KafkaAdminClient
+from pyspark.sql import SparkSession
 
 from tests.conftest import BROKERS_THAT_RAN
 from tests.integration.brokers import IMAGE, Broker, running_broker, selected_kinds
@@ -84,3 +85,14 @@ def _open_transactions(admin: KafkaAdminClient, application: str) -> list[str]:
         for found in listing
         if found.transactional_id.startswith(f"{application}.")
     ]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark session in this process, for tests that kill nothing."""
+    from connectors.spark import build_session
+
+    session = build_session("tests", master="local[2]")
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
