@@ -83,13 +83,8 @@ class ProducerPool:
                 return self._mark(slot, attempt, token)
         return self._mark(self._make(deadline), attempt, token)
 
-    def give_back(self, slot: Slot) -> None:
-        """Say that the slot's transaction is over on this side and left nothing behind."""
-        slot.ended = True
-        slot.checkpoint_id = -1
-
     def drop(self, slot: Slot) -> None:
-        """Forget a producer that met a doubt, and its id with it."""
+        """Forget a producer that failed or met a doubt, and its id with it."""
         if slot in self._slots:
             self._slots.remove(slot)
 

@@ -145,18 +145,17 @@ class KafkaTransactionalSink:
         )
 
     def abort(self, transaction: KafkaTransaction) -> None:
-        """See `TwoPhaseCommitSink.abort`; without a clear answer the producer is retired."""
+        """See `TwoPhaseCommitSink.abort`. The producer is retired: reports of the failed
+        transaction can still arrive on it and would be taken for the next one's (seen).
+        """
         transaction.lifecycle.advance(Event.ABORT)
         if transaction.slot is None:
             return
-        pool = self._pool(transaction.attempt.owner)
+        self._pool(transaction.attempt.owner).drop(transaction.slot)
         try:
             transaction.slot.producer.abort(Deadline(_ABORT_SECONDS))
         except SparkOnceError as error:
             logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
-            pool.drop(transaction.slot)
-        else:
-            pool.give_back(transaction.slot)
 
     def _pool(self, owner: Owner) -> ProducerPool:
         settings = librdkafka_settings(self.options.settings)

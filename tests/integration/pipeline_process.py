@@ -49,6 +49,10 @@ class Run:
         """Return the checkpoints that it reported."""
         return [int(str(line["checkpoint"])) for line in self.lines if "checkpoint" in line]
 
+    def replays(self) -> list[int]:
+        """Return the checkpoints that an earlier run had decided and this one finished."""
+        return [int(str(line["checkpoint"])) for line in self.lines if line.get("replayed")]
+
     def text(self) -> str:
         """Return the end of its log, for a failing test."""
         return f"exit {self.process.poll()}; {self.lines[-3:]}\n" + "".join(self.errors[-60:])

@@ -51,10 +51,10 @@ def test_two_kills_then_the_proof_holds_and_every_sabotage_breaks_it(
         assert history.recommitted > 0
         assert history.visible == 20_000
 
-        supervisor.sabotage("duplicate")
-        assert "1 duplicated" in supervisor.prove()[0].detail
         supervisor.sabotage("loss")
         assert "1 lost" in supervisor.prove()[0].detail
+        supervisor.sabotage("duplicate")
+        assert "1 duplicated" in supervisor.prove()[0].detail
 
     assert topics_of_demos(bootstrap) == before
 

@@ -73,7 +73,7 @@ def test_a_local_put_syncs_the_entry_and_its_folder(tmp_path, monkeypatch):
     real = os.fsync
 
     def fsync(descriptor: int) -> None:
-        synced.append(os.path.isdir(f"/proc/self/fd/{descriptor}"))
+        synced.append(Path(f"/proc/self/fd/{descriptor}").is_dir())
         real(descriptor)
 
     backend = LocalFileBackend(tmp_path / "log")

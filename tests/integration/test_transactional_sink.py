@@ -1,0 +1,342 @@
+"""The Kafka sink without Spark: what a task does, and what the driver ends, on a real broker."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka import producer_pool
+from connectors.kafka.transactional_sink import KafkaTransactionalSink
+from connectors.records import HEADERS_TYPE
+from connectors.sink_options import KafkaSink
+from tests.auditor.reader import read_committed, read_uncommitted
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+from transactions.errors import DeliveryError, FencedError, PhaseOneError
+from transactions.sink import Attempt, DecidedToken, Owner
+
+_epochs = itertools.count(1)
+
+
+@pytest.fixture
+def owner(application_id) -> Owner:
+    return Owner(application_id=application_id, log_id="log", run_epoch=next(_epochs))
+
+
+@pytest.fixture
+def make(bootstrap):
+    sinks = []
+
+    def sink(topic: str | None, **kafka: str) -> KafkaTransactionalSink:
+        options = KafkaSink(bootstrap_servers=bootstrap, topic=topic, name="out", kafka=kafka)
+        sinks.append(KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=30))
+        return sinks[-1]
+
+    yield sink
+    for one in sinks:
+        one.close()
+
+
+def rows(*values: bytes | None, **columns: pa.Array) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(values, pa.binary()), **columns})
+
+
+def attempt(owner: Owner, checkpoint: int, **fields) -> Attempt:
+    return Attempt(
+        owner=owner,
+        checkpoint_id=checkpoint,
+        subtask=0,
+        attempt_id=f"{owner.run_epoch}.0",
+        **fields,
+    )
+
+
+def prepare(sink, one: Attempt, *batches: pa.RecordBatch) -> Committable:
+    transaction = sink.begin_transaction(one)
+    for batch in batches:
+        sink.invoke(transaction, batch)
+    committable = sink.pre_commit(transaction)
+    assert committable is not None
+    return committable
+
+
+def commit(sink, *committables: Committable) -> None:
+    checked = sink.check_prepared(committables, Deadline(10))
+    assert all(one.start_time_ms > 0 for one in checked)
+    outcomes = sink.commit(checked, Deadline(10))
+    assert set(outcomes.values()) == {Outcome.COMMITTED}
+
+
+def values(bootstrap: str, topic: str) -> list[bytes | None]:
+    return [record.value for record in read_committed(bootstrap, topic)]
+
+
+def decided(*committables: Committable) -> dict[str, DecidedToken]:
+    return {
+        one.transactional_id: DecidedToken(checkpoint_id=one.checkpoint_id, token=one.token)
+        for one in committables
+    }
+
+
+def test_prepared_records_are_invisible_until_the_commit(make, owner, topic, bootstrap):
+    out = topic()
+    sink = make(out)
+    committable = prepare(sink, attempt(owner, 0), rows(b"a", b"b"))
+    assert [r.value for r in read_uncommitted(bootstrap, out)] == [b"a", b"b"]
+    assert committable.record_count == 2
+    commit(sink, committable)
+    assert values(bootstrap, out) == [b"a", b"b"]
+
+
+def test_f15_an_empty_transaction_is_no_committable(make, owner, topic):
+    sink = make(topic())
+    assert sink.pre_commit(sink.begin_transaction(attempt(owner, 0))) is None
+    transaction = sink.begin_transaction(attempt(owner, 0))
+    sink.invoke(transaction, rows())
+    assert sink.pre_commit(transaction) is None
+
+
+def test_f15_a_task_that_only_carries_offsets_is_not_empty(make, owner, topic, bootstrap):
+    source = topic()
+    sink = make(topic())
+    committable = prepare(sink, attempt(owner, 0, source_offsets={f"{source}-0": 7}))
+    assert committable.record_count == 0
+    commit(sink, committable)
+    markers = sink.wire.read_markers(owner.application_id, [f"{source}-0"], Deadline(10))
+    assert markers == {f"{source}-0": (7, committable.token)}
+
+
+def test_rule_7_a_decided_transaction_is_resynced_and_its_producer_used_again(
+    make, owner, topic, bootstrap
+):
+    out = topic()
+    sink = make(out)
+    first = prepare(sink, attempt(owner, 0), rows(b"a"))
+    commit(sink, first)
+    second = prepare(sink, attempt(owner, 1, last_decided=decided(first)), rows(b"b"))
+    assert second.transactional_id == first.transactional_id
+    commit(sink, second)
+    assert values(bootstrap, out) == [b"a", b"b"]
+
+
+def test_rule_7_an_undecided_transaction_of_an_earlier_checkpoint_is_aborted(
+    make, owner, topic, bootstrap
+):
+    out = topic()
+    sink = make(out)
+    lost = prepare(sink, attempt(owner, 0), rows(b"lost"))
+    second = prepare(sink, attempt(owner, 1), rows(b"b"))
+    assert second.transactional_id == lost.transactional_id
+    commit(sink, second)
+    assert values(bootstrap, out) == [b"b"]
+
+
+def test_rule_7_a_second_task_of_the_same_checkpoint_takes_another_slot(
+    make, owner, topic, bootstrap
+):
+    out = topic()
+    sink = make(out)
+    first = prepare(sink, attempt(owner, 0), rows(b"a"))
+    second = prepare(sink, attempt(owner, 0), rows(b"b"))
+    assert first.transactional_id != second.transactional_id
+    commit(sink, first, second)
+    assert sorted(values(bootstrap, out)) == [b"a", b"b"]
+
+
+def test_rule_7_a_zombie_of_an_older_checkpoint_stops(make, owner, topic, bootstrap):
+    out = topic()
+    sink = make(out)
+    committable = prepare(sink, attempt(owner, 5), rows(b"a"))
+    zombie = sink.begin_transaction(attempt(owner, 4))
+    with pytest.raises(FencedError, match="old batch"):
+        sink.invoke(zombie, rows(b"zombie"))
+    commit(sink, committable)
+    assert values(bootstrap, out) == [b"a"]
+
+
+def test_rule_3_a_retired_id_is_never_used_again(make, owner, topic):
+    sink = make(topic())
+    first = prepare(sink, attempt(owner, 0), rows(b"a"))
+    commit(sink, first)
+    again = attempt(
+        owner,
+        1,
+        last_decided=decided(first),
+        retired=frozenset({first.transactional_id}),
+    )
+    second = prepare(sink, again, rows(b"b"))
+    assert second.transactional_id != first.transactional_id
+    commit(sink, second)
+
+
+def test_rule_5_a_fenced_producer_is_replaced_under_another_id(make, owner, topic, bootstrap):
+    """The sweep fenced what an attempt left; the next task of the process goes on."""
+    out = topic()
+    sink = make(out)
+    lost = prepare(sink, attempt(owner, 0), rows(b"lost"))
+    assert sink.lingering(owner, Deadline(10)) == [lost.transactional_id]
+    sink.recover_and_abort([lost.transactional_id], Deadline(10))
+    assert sink.retired() == {lost.transactional_id}
+    second = prepare(sink, attempt(owner, 1), rows(b"b"))
+    assert second.transactional_id != lost.transactional_id
+    commit(sink, second)
+    assert values(bootstrap, out) == [b"b"]
+
+
+def test_rule_10_a_transaction_that_was_ended_behind_our_back_is_not_decided(make, owner, topic):
+    sink = make(topic())
+    committable = prepare(sink, attempt(owner, 0), rows(b"a"))
+    sink.wire.fence(committable.transactional_id, 60_000, Deadline(10))
+    with pytest.raises(PhaseOneError, match="not as it was left"):
+        sink.check_prepared([committable], Deadline(10))
+
+
+def test_recovery_finds_committed_and_aborted_by_proof(make, owner, topic):
+    sink = make(topic())
+    one, other, third = (prepare(sink, attempt(owner, 0), rows(b"%d" % n)) for n in range(3))
+    one, other, third = sink.check_prepared([one, other, third], Deadline(10))
+    commit(sink, one)
+    sink.wire.fence(other.transactional_id, 60_000, Deadline(10))
+    outcomes = sink.recover_and_commit([one, third], Deadline(10))
+    assert outcomes[one.token] is Outcome.ALREADY_COMMITTED
+    assert outcomes[third.token] is Outcome.COMMITTED
+    # The fence reset pid's epoch and start time: no proof either way, and no marker.
+    assert sink.recover_and_commit([other], Deadline(10))[other.token] in (
+        Outcome.ABORTED,
+        Outcome.UNKNOWN,
+    )
+
+
+def test_recovery_by_the_marker_after_a_stranger_took_the_id(make, owner, topic):
+    """The id was initialised again after the commit: only the token inside can prove it."""
+    sink = make(topic())
+    committable = prepare(sink, attempt(owner, 0), rows(b"a"))
+    (committable,) = sink.check_prepared([committable], Deadline(10))
+    commit(sink, committable)
+    sink.wire.fence(committable.transactional_id, 60_000, Deadline(10))
+    outcomes = sink.recover_and_commit([committable], Deadline(10))
+    assert outcomes == {committable.token: Outcome.ALREADY_COMMITTED}
+
+
+def _write_and_die(sink: KafkaTransactionalSink, one: Attempt, pipe) -> None:
+    committable = prepare(sink, one, rows(b"a", b"b"))
+    pipe.send_bytes(committable.to_json())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_f16_another_process_commits_what_a_dead_one_prepared(make, owner, topic, bootstrap):
+    out = topic()
+    sink = make(out)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    writer = context.Process(target=_write_and_die, args=(sink, attempt(owner, 0), theirs))
+    writer.start()
+    committable = Committable.from_json(ours.recv_bytes())
+    writer.join(30)
+    assert writer.exitcode == -signal.SIGKILL
+    commit(sink, committable)
+    assert values(bootstrap, out) == [b"a", b"b"]
+
+
+def test_w1_the_topic_option_wins_over_the_column(make, owner, topic, bootstrap):
+    out, other = topic(), topic()
+    column = pa.array([other], pa.string())
+    sink = make(out)
+    commit(sink, prepare(sink, attempt(owner, 0), rows(b"a", topic=column)))
+    assert values(bootstrap, out) == [b"a"]
+    assert values(bootstrap, other) == []
+
+
+def test_w1_without_the_option_each_row_names_its_topic(make, owner, topic, bootstrap):
+    out, other = topic(), topic()
+    column = pa.array([other, out], pa.string())
+    sink = make(None)
+    commit(sink, prepare(sink, attempt(owner, 0), rows(b"a", b"b", topic=column)))
+    assert values(bootstrap, out) == [b"b"]
+    assert values(bootstrap, other) == [b"a"]
+
+
+def test_w1_a_row_without_a_topic_fails_the_attempt(make, owner, topic):
+    sink = make(None)
+    transaction = sink.begin_transaction(attempt(owner, 0))
+    with pytest.raises(DeliveryError, match="no topic"):
+        sink.invoke(transaction, rows(b"a", topic=pa.array([None], pa.string())))
+    sink.abort(transaction)
+
+
+def test_w4_the_partition_column_beats_the_partitioner(make, owner, topic, bootstrap):
+    out = topic(3)
+    sink = make(out)
+    keys = pa.array([b"k"] * 3, pa.binary())
+    batch = rows(b"0", b"1", b"2", key=keys, partition=pa.array([0, 1, 2], pa.int32()))
+    commit(sink, prepare(sink, attempt(owner, 0), batch))
+    placed = {r.partition: r.value for r in read_committed(bootstrap, out)}
+    assert placed == {0: b"0", 1: b"1", 2: b"2"}
+
+
+def test_w5_more_than_the_buffer_holds_is_delivered(make, owner, topic, bootstrap):
+    out = topic()
+    sink = make(out, **{"queue.buffering.max.messages": "100"})
+    batch = rows(*(b"%05d" % n for n in range(5000)))
+    commit(sink, prepare(sink, attempt(owner, 0), batch))
+    assert values(bootstrap, out) == [b"%05d" % n for n in range(5000)]
+
+
+def test_w6_x22_a_record_the_broker_refuses_fails_the_attempt(make, owner, topic, bootstrap):
+    """The raw EndTxn would commit the transaction without the record: pre_commit must see it."""
+    out = topic(max_message_bytes="2000")
+    sink = make(out)
+    transaction = sink.begin_transaction(attempt(owner, 0))
+    with pytest.raises(DeliveryError, match="refused"):
+        for batch in (rows(b"small"), rows(b"x" * 10_000)):
+            sink.invoke(transaction, batch)
+        sink.pre_commit(transaction)
+    sink.abort(transaction)
+    assert values(bootstrap, out) == []
+    committable = prepare(sink, attempt(owner, 0), rows(b"next"))
+    commit(sink, committable)
+    assert values(bootstrap, out) == [b"next"]
+
+
+def test_w3_a_topic_that_does_not_exist_fails_and_does_not_hang(make, owner):
+    sink = make("no-such-topic", **{"topic.metadata.propagation.max.ms": "500"})
+    transaction = sink.begin_transaction(attempt(owner, 0))
+    with pytest.raises(DeliveryError, match="no-such-topic"):
+        sink.invoke(transaction, rows(b"a"))
+        sink.pre_commit(transaction)
+    sink.abort(transaction)
+
+
+def test_p10_null_key_and_value_headers_and_timestamps(make, owner, topic, bootstrap):
+    out = topic()
+    sink = make(out)
+    headers = pa.array(
+        [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None, []], HEADERS_TYPE
+    )
+    batch = rows(
+        None,
+        b"",
+        b"v",
+        key=pa.array([b"k", None, b""], pa.binary()),
+        headers=headers,
+        timestamp=pa.array([1_700_000_000_123_000, None, 1], pa.timestamp("us", tz="UTC")),
+    )
+    commit(sink, prepare(sink, attempt(owner, 0), batch))
+    seen = read_committed(bootstrap, out)
+    assert [(r.key, r.value) for r in seen] == [(b"k", None), (None, b""), (b"", b"v")]
+    assert [r.headers for r in seen] == [(("h", b"1"), ("h", None)), (), ()]
+    assert seen[0].timestamp == 1_700_000_000_123
+
+
+def test_pools_of_older_runs_are_dropped(make, owner, topic):
+    sink = make(topic())
+    commit(sink, prepare(sink, attempt(owner, 0), rows(b"a")))
+    newer = Owner(application_id=owner.application_id, log_id="log", run_epoch=next(_epochs))
+    commit(sink, prepare(sink, attempt(newer, 1), rows(b"b")))
+    mine = [one for one in producer_pool._pools if one[0].application_id == owner.application_id]
+    assert [one[0] for one in mine] == [newer]
