@@ -14,6 +14,7 @@ class Kind(enum.Enum):
     KILL = "kill"
     RESTART = "restart"
     READY = "ready"
+    RECOVERED = "recovered"
     LOADED = "loaded"
     STOP = "stop"
 

@@ -98,7 +98,6 @@ def _records(axes: Any, history: History) -> None:
     axes.set_ylim(0, history.total * 1.2)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
     axes.set_ylabel("flights", color=_SOFT)
-    axes.legend(loc="upper left", bbox_to_anchor=(0.0, 0.86), frameon=False, labelcolor=_INK)
 
 
 def _visible_at(history: History, at: float) -> int:
@@ -111,20 +110,34 @@ def _marks(axes: Any, history: History) -> None:
         axes.axvline(kill.at, color=_KILL, lw=1.6)
         axes.plot([kill.at], [_visible_at(history, kill.at)], "X", color=_KILL, ms=10, mec="white")
         name, _, reason = kill.text.partition(" ")
-        axes.text(
-            kill.at + 0.25,
-            height * 0.985,
+        axes.annotate(
             f"{name}\n{_broken(reason)}",
+            (kill.at, height * 0.985),
+            xytext=(6, 0),
+            textcoords="offset points",
             color=_KILL,
             fontsize=9,
             va="top",
             linespacing=1.25,
         )
+    for mark in history.of(Kind.RECOVERED):
+        visible = _visible_at(history, mark.at)
+        axes.plot([mark.at], [visible], "D", color=_RESTART, ms=7, mec="white", zorder=4)
+        axes.annotate(
+            mark.text,
+            (mark.at, visible),
+            xytext=(9, -15),
+            textcoords="offset points",
+            color=_RESTART,
+            fontsize=9,
+        )
     working = [end for _, end in history.outages]
     heights = [_visible_at(history, at) for at in working]
     label = "first checkpoint after the restart"
     axes.plot(working, heights, ls="", marker="^", color=_RESTART, ms=9, mec="white", label=label)
-    axes.legend(loc="lower right", frameon=False, labelcolor=_INK, fontsize=9.5)
+    axes.legend(
+        loc="lower right", framealpha=0.85, edgecolor="white", labelcolor=_INK, fontsize=9.5
+    )
     for done in history.of(Kind.LOADED):
         axes.annotate(
             done.text,
@@ -149,7 +162,8 @@ def _commits(axes: Any, history: History) -> None:
     axes.set_ylim(0, max([*cost, 1.0]) * 1.25)
     axes.set_ylabel("commit, ms", color=_SOFT)
     axes.set_xlabel("seconds", color=_SOFT)
-    axes.set_xlim(0, history.samples[-1].at)
+    begin = next((one.at for one in history.samples if one.loaded), 0.0)
+    axes.set_xlim(max(0.0, begin - 2.0), history.samples[-1].at)
 
 
 def _plain(axes: Any) -> None:

@@ -23,6 +23,7 @@ _STYLES: Final = {
     Kind.KILL: ("bold red", "x"),
     Kind.RESTART: ("yellow", ">"),
     Kind.READY: ("dim", "-"),
+    Kind.RECOVERED: ("bold green", "+"),
     Kind.LOADED: ("blue", "-"),
     Kind.STOP: ("cyan", "="),
 }
@@ -149,7 +150,7 @@ def numbers(history: History) -> dict[str, str]:
         "checkpoints": f"{len(history.checkpoints):,}",
         "SIGKILLs of the driver": f"{len(history.of(Kind.KILL))}",
         "transactions re-committed after them": f"{history.recommitted}",
-        "until the next checkpoint": ", ".join(f"{one:.1f} s" for one in outages) or "-",
+        "from a kill to the next checkpoint": ", ".join(f"{one:.1f} s" for one in outages) or "-",
         "commit latency p50 / p99": f"{history.commit_ms(50):.1f} / {history.commit_ms(99):.1f} ms",
         "most records behind": f"{history.max_lag:,}",
         "records/s, kills included": f"{history.records_per_second:,.0f}",

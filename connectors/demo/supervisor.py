@@ -314,6 +314,11 @@ class Supervisor:
             case "checkpoint":
                 self.history.checkpoint(self._now(), message)
                 self._doing = f"checkpoint {message['id']} committed"
+            case "recovered":
+                self.history.recommitted += message["recommitted"]
+                if message["recommitted"]:
+                    text = f"{message['recommitted']} decided transactions re-committed"
+                    self._mark(Kind.RECOVERED, text)
             case "ready":
                 self._mark(Kind.READY, "Spark is up")
                 if self._loader is None:

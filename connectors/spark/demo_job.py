@@ -6,6 +6,8 @@ kills and restarts it. `examples/flights.py` is the same job without the demo ar
 
 from __future__ import annotations
 
+import signal
+
 import click
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -52,15 +54,14 @@ def arrivals_per_airport(flights: DataFrame) -> DataFrame:
     )
 
 
-def _report(driver: StreamingDriver, report: CheckpointReport) -> None:
-    at_start, driver.recommitted = driver.recommitted, 0
+def _report(report: CheckpointReport) -> None:
     tell(
         "checkpoint",
         id=report.checkpoint_id,
         records=report.records,
         transactions=report.transactions,
         replayed=report.replayed,
-        recommitted=at_start + report.recommitted,
+        recommitted=report.recommitted,
         commit_ms=report.commit_ms,
         phase_ms=report.phase_ms,
     )
@@ -93,7 +94,7 @@ def main(
         spark,
         app_id=app_id,
         checkpoint=checkpoint,
-        on_checkpoint=lambda report: _report(driver, report),
+        on_checkpoint=_report,
     )
     records = driver.read(
         KafkaSource(
@@ -109,7 +110,10 @@ def main(
         arrivals_per_airport(flights), KafkaSink(bootstrap_servers=bootstrap, topic=counted)
     )
     tell("ready")
-    driver.run()
+    signal.signal(signal.SIGTERM, lambda *_: driver.request_stop())
+    driver.start()
+    tell("recovered", recommitted=driver.recommitted)
+    driver.wait()
     spark.stop()
 
 
