@@ -13,15 +13,13 @@ import dataclasses
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from connectors.fingerprint import Fingerprint
 from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.coordinator_wire import CoordinatorWire
 from connectors.kafka.producer_pool import ProducerPool, Slot, pool_for
-from connectors.kafka.wire_requests import TransactionDescription
 from connectors.sink_options import KafkaSink
 from transactions import crash_points
 from transactions.clock import Deadline
@@ -29,6 +27,10 @@ from transactions.committable import Committable, Outcome
 from transactions.errors import PhaseOneError, SparkOnceError
 from transactions.sink import Attempt, Owner
 from transactions.two_phase import Event, Lifecycle
+
+if TYPE_CHECKING:
+    from connectors.kafka.coordinator_wire import CoordinatorWire
+    from connectors.kafka.wire_requests import TransactionDescription
 
 logger = logging.getLogger(__name__)
 
@@ -175,6 +177,9 @@ class KafkaTransactionalSink:
     def wire(self) -> CoordinatorWire:
         """The driver's connection to the transaction coordinator, made when first needed."""
         if self._wire is None:
+            # Imported here: a worker never talks to the coordinator, and starts faster without.
+            from connectors.kafka.coordinator_wire import CoordinatorWire  # noqa: PLC0415
+
             self._wire = CoordinatorWire(self.options.settings)
         return self._wire
 

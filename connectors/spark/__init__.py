@@ -1,7 +1,30 @@
 """Spark adapters: the session, the streaming driver and the data source `kafka-exactly-once`."""
 
-from connectors.spark.data_source import register
-from connectors.spark.session import build_session
-from connectors.spark.streaming_driver import StreamingDriver
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from connectors.spark.data_source import register
+    from connectors.spark.session import build_session
+    from connectors.spark.streaming_driver import StreamingDriver
 
 __all__ = ["StreamingDriver", "build_session", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: a Python worker loads the stage that it runs, not the driver."""
+    match name:
+        case "StreamingDriver":
+            from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415
+
+            return StreamingDriver
+        case "build_session":
+            from connectors.spark.session import build_session  # noqa: PLC0415
+
+            return build_session
+        case "register":
+            from connectors.spark.data_source import register  # noqa: PLC0415
+
+            return register
+    raise AttributeError(name)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -68,7 +69,7 @@ class SinkStage:
                 _abort(sink, transaction)
             raise
         rows = [one.to_json() for one in committables if one is not None]
-        yield pa.record_batch([pa.array(rows, pa.binary())], schema=COMMITTABLE_SCHEMA)
+        yield pa.record_batch([_binary_array(rows)], schema=COMMITTABLE_SCHEMA)
 
     def _attempt(self, number: int, context: TaskContext) -> Attempt:
         subtask = context.partitionId()
@@ -93,6 +94,13 @@ class SinkStage:
             column = batch.column(str(number)).filter(mine)
             if len(column):
                 yield number, pa.RecordBatch.from_struct_array(column)
+
+
+def _binary_array(values: list[bytes]) -> pa.Array:
+    """Build from buffers: `pa.array(list)` imports pandas, a second in each new worker (seen)."""
+    ends = np.cumsum([0, *(len(value) for value in values)], dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
 def _abort(sink: AnySink, transaction: Any) -> None:
