@@ -40,7 +40,7 @@ unit: $(STAMP)  ## tests without a broker: seconds
 integration: $(STAMP)  ## tests with a real broker and a real Spark
 	$(BIN)/python -m pytest tests/integration $(ARGS)
 
-demo: $(STAMP)  ## kill the driver 20 times and count the records
+demo: $(STAMP)  ## the main job, killed twice, and its proof
 	$(BIN)/sparkonce demo $(ARGS)
 
 bench: $(STAMP)  ## the benchmarks, peers beside us

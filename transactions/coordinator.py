@@ -23,7 +23,7 @@ from transactions.sweeper import Janitor
 
 logger = logging.getLogger(__name__)
 
-_REMEMBERED_IDS = 4096
+_REMEMBERED_IDS = 256  # travels with every task
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

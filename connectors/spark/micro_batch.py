@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from connectors.kafka.offsets import parse_offsets
 from connectors.kafka.transactional_sink import KafkaTransactionalSink
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
-from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
+from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder
 from transactions.committable import Committable
 from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport, Replay
 from transactions.list_state import offsets_of, offsets_state
@@ -62,32 +62,35 @@ class MicroBatches:
         )
         if self._coordinator.replay_of(checkpoint) is Replay.DECIDED:
             report = self._coordinator.finish_decided(checkpoint)
-            self._finish_state(frame)
+            if self._state.exists():
+                # A stateful plan must run once more, or its state is corrupt (seen).
+                self._run_job(frame, BatchOrder(checkpoint_id=batch_id, write=False))
             return report
 
         def phase_one() -> list[Committable]:
-            """Run the job: one action, because each further one would recompute the batch."""
-            written = frame.mapInArrow(self._stage(offsets, tasks, batch_id), COMMITTABLE_DDL)
-            return [Committable.from_json(bytes(row[0])) for row in written.collect()]
+            return self._run_job(frame, self._order(offsets, tasks, batch_id))
 
         return self._coordinator.commit_batch(checkpoint, phase_one)
 
-    def _stage(self, offsets: BatchOffsets, tasks: int, batch_id: int) -> SinkStage:
+    def _run_job(self, frame: DataFrame, order: BatchOrder) -> list[Committable]:
+        """Run the plan: one action, because each further one would recompute the batch."""
+        context = frame.sparkSession.sparkContext
+        context.setLocalProperty(ORDER_PROPERTY, order.to_json())
+        try:
+            return [Committable.from_json(bytes(row[0])) for row in frame.collect()]
+        finally:
+            context.setLocalProperty(ORDER_PROPERTY, None)
+
+    def _order(self, offsets: BatchOffsets, tasks: int, batch_id: int) -> BatchOrder:
         state = offsets_state(_merged(offsets.end) if self._offsets_sink >= 0 else {})
-        return SinkStage(
-            sinks=self._sinks,
-            owner=self._coordinator.owner,
+        return BatchOrder(
             checkpoint_id=batch_id,
+            write=True,
             source_offsets=tuple(offsets_of(part) for part in state.even_split(max(1, tasks))),
             offsets_sink=self._offsets_sink,
             last_decided=self._coordinator.last_decided(),
             retired=self._coordinator.retired(),
         )
-
-    def _finish_state(self, frame: DataFrame) -> None:
-        """A stateful plan must run once more, without output, or its state is corrupt (seen)."""
-        if self._state.exists():
-            frame.write.format("noop").mode("append").save()
 
 
 def _partitions(frame: DataFrame) -> int:

@@ -1,7 +1,9 @@
 """The last, narrow stage of a batch: every task writes its rows and returns its committables.
 
-An instance travels to the workers; the class is importable, so nothing but its few fields is
-pickled, and what is live there (producers) stays in the worker's modules.
+The stage is part of the streaming plan, made once; what changes with the batch travels as a local
+property of its job. (Adding it to the batch's DataFrame instead costs a second planning of every
+batch.) The class is importable, so nothing but its few fields is pickled, and what is live in a
+worker (producers) stays in the worker's modules.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from transactions.errors import PhaseOneError
 from transactions.sink import AnySink, Attempt, DecidedToken, Owner
 
 logger = logging.getLogger(__name__)
@@ -26,37 +30,74 @@ COMMITTABLE_DDL = "committable binary"
 ROUTE = "sparkonce_route"
 
 
+#: Local property of the job in which a batch's order travels to its tasks.
+ORDER_PROPERTY = "sparkonce.batch"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SinkStage:
-    """What every task of one batch must know.
+class BatchOrder:
+    """What the driver tells every task of one batch.
 
     Attributes:
-        sinks: by branch number. One sink: rows have its columns. Several: rows have the column
-            `ROUTE` and a struct column per branch, named by its number.
-        owner: whose transactions these are.
         checkpoint_id: N.
+        write: False when N was decided by an earlier run: the plan runs for its state only.
         source_offsets: per subtask its even split of the source's ListState.
         offsets_sink: number of the branch whose transactions carry them, -1 for none.
         last_decided: see `Attempt`.
         retired: see `Attempt`.
     """
 
+    checkpoint_id: int
+    write: bool
+    source_offsets: tuple[Mapping[str, int], ...] = ()
+    offsets_sink: int = -1
+    last_decided: Mapping[str, DecidedToken] = dataclasses.field(default_factory=dict)
+    retired: frozenset[str] = frozenset()
+
+    def to_json(self) -> str:
+        """Return the text of the local property."""
+        return orjson.dumps(self, default=sorted).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read `to_json` back, in a task."""
+        fields = orjson.loads(text)
+        decided = {key: DecidedToken(**one) for key, one in fields.pop("last_decided").items()}
+        retired = frozenset(fields.pop("retired"))
+        offsets = tuple(fields.pop("source_offsets"))
+        return cls(**fields, last_decided=decided, retired=retired, source_offsets=offsets)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SinkStage:
+    """The function of the stage; part of the query's plan, so it is planned with every batch.
+
+    Attributes:
+        sinks: by branch number. One sink: rows have its columns. Several: rows have the column
+            `ROUTE` and a struct column per branch, named by its number.
+        owner: whose transactions these are.
+    """
+
     sinks: tuple[AnySink, ...]
     owner: Owner
-    checkpoint_id: int
-    source_offsets: tuple[Mapping[str, int], ...]
-    offsets_sink: int
-    last_decided: Mapping[str, DecidedToken]
-    retired: frozenset[str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run one task: begin, invoke for every batch, pre-commit; or abort all of it."""
+        """Run one task: begin, invoke for every batch, pre-commit; or abort all of it.
+
+        Raises:
+            PhaseOneError: the order is not this batch's: another action runs the plan.
+        """
         context = TaskContext.get()
         assert context is not None
+        order = _order_of(context)
+        if not order.write:
+            for _ in batches:
+                pass
+            return
         open_transactions: list[tuple[AnySink, Any]] = []
         try:
             for number, sink in enumerate(self.sinks):
-                attempt = self._attempt(number, context)
+                attempt = self._attempt(order, number, context)
                 open_transactions.append((sink, sink.begin_transaction(attempt)))
             for batch in batches:
                 for number, part in self._routed(batch):
@@ -71,17 +112,17 @@ class SinkStage:
         rows = [one.to_json() for one in committables if one is not None]
         yield pa.record_batch([_binary_array(rows)], schema=COMMITTABLE_SCHEMA)
 
-    def _attempt(self, number: int, context: TaskContext) -> Attempt:
+    def _attempt(self, order: BatchOrder, number: int, context: TaskContext) -> Attempt:
         subtask = context.partitionId()
-        carries = number == self.offsets_sink
+        carries = number == order.offsets_sink
         return Attempt(
             owner=self.owner,
-            checkpoint_id=self.checkpoint_id,
+            checkpoint_id=order.checkpoint_id,
             subtask=subtask,
             attempt_id=f"{self.owner.run_epoch}.{context.taskAttemptId()}",
-            source_offsets=self.source_offsets[subtask] if carries else {},
-            last_decided=self.last_decided,
-            retired=self.retired,
+            source_offsets=order.source_offsets[subtask] if carries else {},
+            last_decided=order.last_decided,
+            retired=order.retired,
         )
 
     def _routed(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -94,6 +135,19 @@ class SinkStage:
             column = batch.column(str(number)).filter(mine)
             if len(column):
                 yield number, pa.RecordBatch.from_struct_array(column)
+
+
+def _order_of(context: TaskContext) -> BatchOrder:
+    text = context.getLocalProperty(ORDER_PROPERTY)
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    order = BatchOrder.from_json(text) if text else None
+    if order is None or str(order.checkpoint_id) != batch:
+        raise PhaseOneError(
+            "A task of the sink stage has no order for its batch.",
+            where=f"batch {batch}, order {text!r}",
+            cause="something else than the streaming driver runs the plan",
+        )
+    return order
 
 
 def _binary_array(values: list[bytes]) -> pa.Array:

@@ -36,6 +36,7 @@ from connectors.spark.data_source import register
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.session import prepare_session
+from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
@@ -308,7 +309,10 @@ class StreamingDriver:
                 )
 
     def _start_query(self) -> None:
-        writer = unite(self._branches).writeStream.queryName(self._app_id)
+        assert self._coordinator is not None
+        stage = SinkStage(sinks=tuple(self._sinks.values()), owner=self._coordinator.owner)
+        written = unite(self._branches).mapInArrow(stage, COMMITTABLE_DDL)
+        writer = written.writeStream.queryName(self._app_id)
         writer = writer.option("checkpointLocation", str(self._checkpoint / "spark"))
         writer = writer.outputMode("update").foreachBatch(self._run_batch)
         if self._trigger == "available-now":
