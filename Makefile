@@ -31,14 +31,15 @@ lint: $(STAMP)  ## ruff (check, format) and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two processes: most of an integration test is the start of a JVM.
 test: lint  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 $(ARGS)
 
 unit: $(STAMP)  ## tests without a broker: seconds
 	$(BIN)/python -m pytest tests/unit tests/simulation $(ARGS)
 
 integration: $(STAMP)  ## tests with a real broker and a real Spark
-	$(BIN)/python -m pytest tests/integration $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 tests/integration $(ARGS)
 
 demo: $(STAMP)  ## the main job, killed twice, and its proof
 	$(BIN)/sparkonce demo $(ARGS)

@@ -14,12 +14,20 @@ from tests.conftest import BROKERS_THAT_RAN
 from tests.integration.brokers import IMAGE, Broker, running_broker, selected_kinds
 from transactions.clock import Deadline
 
+#: For JVMs that live a minute: the second compiler costs more than it gives.
+QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kafka_cluster" in metafunc.fixturenames:
         metafunc.parametrize("kafka_cluster", selected_kinds(), indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "kafka_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.shared_broker)
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +100,7 @@ def spark() -> Iterator[SparkSession]:
     """One Spark session in this process, for tests that kill nothing."""
     from connectors.spark import build_session
 
-    session = build_session("tests", master="local[2]")
+    session = build_session("tests", master="local[2]", conf=QUICK_START)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -65,6 +65,17 @@ def test_a_sigkill_at_each_step(pipeline: Pipeline, crashes: list[str], request)
         pipeline.audit(follower)
 
 
+@pytest.mark.parametrize("stateful", ["window", "transform-with-state"])
+def test_state_agrees_with_the_output_after_a_replay(pipeline: Pipeline, stateful: str):
+    """The decided batch is not written again, but its state is brought up once more."""
+    code, run = pipeline.run_once(crash_at="decision_durable@1", stateful=stateful)
+    assert code == -signal.SIGKILL, run.text()
+    code, run = pipeline.run_once(stateful=stateful)
+    assert code == 0, run.text()
+    assert run.replays() == [1]
+    pipeline.audit()
+
+
 def test_x14_a_task_that_died_is_retried_and_its_transaction_never_seen(pipeline: Pipeline):
     """Spark runs the task again in the same batch; the loser is fenced by the janitor."""
     code, run = pipeline.run_once(crash_at="offsets_sent@1", master="local[2,4]")
@@ -99,7 +110,7 @@ def test_sigterm_stops_between_two_checkpoints(pipeline: Pipeline):
     pipeline.audit()
 
 
-def test_f15_x11_an_empty_transaction_never_becomes_a_committable(pipeline: Pipeline):
+def test_f15_x11_w7_an_empty_transaction_never_becomes_a_committable(pipeline: Pipeline):
     """One source partition gets no data: its subtask writes nothing, and ends nothing."""
     code, run = pipeline.run_once(max_offsets=1000)
     assert code == 0, run.text()
@@ -108,6 +119,9 @@ def test_f15_x11_an_empty_transaction_never_becomes_a_committable(pipeline: Pipe
     for one in decision.committables:
         assert one.record_count > 0 or one.source_offsets
     pipeline.audit()
+    written = [read_committed(pipeline.bootstrap, t) for t in (pipeline.copies, pipeline.counts)]
+    reported = sum(int(str(line["records"])) for line in run.lines if "records" in line)
+    assert reported == sum(map(len, written))  # W7
 
 
 def _log_of(pipeline: Pipeline) -> LogState:

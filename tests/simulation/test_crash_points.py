@@ -161,4 +161,3 @@ def test_a_broker_that_never_answers_ends_in_a_named_error(killer):
     driver.sinks["left"].recover_and_commit = lambda ones, _deadline: {}
     with pytest.raises(OutcomeUnknownError, match="checkpoint 0"):
         driver.run(TOTAL)
-

@@ -1,0 +1,56 @@
+"""W1, W2: the columns that the sink takes, and the exact words for those that it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectors import KafkaSink
+from connectors.spark.branches import make_branch, unite
+from connectors.spark.sink_stage import ROUTE
+from transactions.errors import ConfigurationError
+
+SINK = KafkaSink(bootstrap_servers="nowhere:9092", topic="out")
+NO_TOPIC = KafkaSink(bootstrap_servers="nowhere:9092", name="out")
+
+REFUSED = {
+    "missing_value": ("SELECT 'k' AS key", SINK, "required column 'value' is missing"),
+    "value_type": ("SELECT 1 AS value", SINK, "column 'value' has the type int"),
+    "key_type": ("SELECT 1 AS key, 'v' AS value", SINK, "column 'key' has the type int"),
+    "partition_type": (
+        "SELECT 'p' AS partition, 'v' AS value",
+        SINK,
+        "column 'partition' has the type string",
+    ),
+    "topic_type": ("SELECT 1 AS topic, 'v' AS value", SINK, "column 'topic' has the type int"),
+    "headers_type": ("SELECT 'h' AS headers, 'v' AS value", SINK, "'headers' has the type string"),
+    "unknown_column": ("SELECT 'v' AS value, 1 AS more", SINK, "no column 'more'"),
+    "no_topic_at_all": ("SELECT 'v' AS value", NO_TOPIC, "A topic is needed"),
+}
+
+
+@pytest.mark.parametrize(("sql", "sink", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_w2_a_wrong_column_is_named(spark, sql, sink, words):
+    with pytest.raises(ConfigurationError, match=words) as raised:
+        make_branch(spark.sql(sql), sink)
+    assert "sink 'out'" in str(raised.value)
+
+
+def test_w1_the_topic_option_makes_the_column_stay_at_home(spark):
+    frame = spark.sql("SELECT 't' AS topic, 'v' AS value")
+    assert make_branch(frame, SINK).frame.columns == ["value"]
+    assert make_branch(frame, NO_TOPIC).frame.columns == ["value", "topic"]
+
+
+def test_strings_and_small_numbers_are_cast(spark):
+    frame = spark.sql("SELECT 'k' AS key, 'v' AS value, CAST(1 AS SMALLINT) AS partition")
+    types = dict(make_branch(frame, SINK).frame.dtypes)
+    assert types == {"key": "binary", "value": "binary", "partition": "int"}
+
+
+def test_several_branches_stand_in_struct_columns_beside_a_route(spark):
+    one = make_branch(spark.sql("SELECT 'a' AS value"), SINK)
+    other = make_branch(spark.sql("SELECT 'k' AS key, 'b' AS value"), SINK)
+    rows = {row[ROUTE]: row for row in unite([one, other]).collect()}
+    assert rows[0]["0"]["value"] == b"a"
+    assert rows[0]["1"] is None
+    assert (rows[1]["1"]["key"], rows[1]["1"]["value"]) == (b"k", b"b")
