@@ -18,12 +18,21 @@ _COMMON = ("-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog
 
 
 class BrokerJvm:
-    """Builds the command lines for one Java and one set of jars."""
+    """Builds the command lines for one Java and one set of jars.
 
-    def __init__(self, java_home: str, jars: Sequence[Path]) -> None:
+    Args:
+        java_home: the Java that runs it.
+        jars: the class path.
+        broker_options: further JVM options of a broker; they win over ours.
+    """
+
+    def __init__(
+        self, java_home: str, jars: Sequence[Path], broker_options: Sequence[str] = ()
+    ) -> None:
         self._java = Path(java_home) / "bin" / "java"
         self._class_path = ":".join(str(jar) for jar in jars)
         self._archive = _archive_path(Path(java_home), jars)
+        self._broker_options = tuple(broker_options)
         self._learning: Path | None = None
 
     @property
@@ -42,6 +51,7 @@ class BrokerJvm:
         if learn and not self._archive.exists() and self._learning is None:
             self._learning = self._archive.with_suffix(f".{os.getpid()}.tmp")
             options = [f"-XX:ArchiveClassesAtExit={self._learning}"]
+        options += self._broker_options
         return [*self._java_command("512m", *options), "kafka.Kafka", str(settings)]
 
     def keep_what_was_learnt(self) -> None:

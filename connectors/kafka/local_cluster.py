@@ -17,7 +17,7 @@ import shutil
 import signal
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -48,6 +48,8 @@ class LocalCluster:
         directory: the data folder, kept when the cluster stops, and taken up again with its
             ports where they are still free; a temporary one, removed at the end, when None.
         properties: broker settings that override ours.
+        jvm_options: further JVM options of the brokers, such as ``-Xmx1g``; they win over ours,
+            which are for a quick start and not for speed.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class LocalCluster:
         port: int | None = None,
         directory: str | Path | None = None,
         properties: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if brokers not in {1, 3}:
@@ -69,6 +72,7 @@ class LocalCluster:
         self._port = port
         self._given = None if directory is None else Path(directory).absolute()
         self._properties = dict(properties or {})
+        self._jvm_options = tuple(jvm_options)
         self._clock = clock
         self._directory: Path | None = None
         self._addresses: tuple[BrokerAddress, ...] = ()
@@ -120,7 +124,7 @@ class LocalCluster:
         java_home = ensure_java_home()
         jars = ensure_broker_jars(java_home)
         self._prepare_folder()
-        self._jvm = BrokerJvm(java_home, jars)
+        self._jvm = BrokerJvm(java_home, jars, self._jvm_options)
         self._keeper = KeeperClient(self._directory if self._given is None else None)
         try:
             deadline = Deadline(START_SECONDS, self._clock)
