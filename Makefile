@@ -44,8 +44,8 @@ integration: $(STAMP)  ## tests with a real broker and a real Spark
 demo: $(STAMP)  ## the main job, killed twice, and its proof
 	$(BIN)/sparkonce demo $(ARGS)
 
-bench: $(STAMP)  ## the benchmarks, peers beside us
-	$(BIN)/sparkonce bench $(ARGS)
+bench: $(STAMP)  ## throughput and latency as JSON lines; PEERS=spark measures Spark's own beside us
+	$(BIN)/python -m benchmarks.run $(if $(PEERS),--peers $(PEERS)) $(ARGS)
 
 docker-image: $(STAMP)  ## sparkonce/broker:local and sparkonce/app:local, without a registry
 	docker/engine.sh start

@@ -1,0 +1,1 @@
+"""Measurements of sparkonce, and of others beside it."""

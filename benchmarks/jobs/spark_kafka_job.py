@@ -1,0 +1,56 @@
+"""The same job on Spark's own Kafka source and sink, which is at least once.
+
+It runs in an environment of its own (another PySpark) and imports nothing of this project. Its
+argument and its report are those of sparkonce_job.py.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    task: dict[str, Any] = json.loads(sys.argv[1])
+    folder = Path(task["folder"])
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    builder = SparkSession.builder.appName("bench").master(task["master"])
+    for key, value in task["conf"].items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    reader = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", task["bootstrap"])
+        .option("subscribe", task["input"])
+        .option("startingOffsets", "earliest")
+    )
+    if task["batch_records"] is not None:
+        reader = reader.option("maxOffsetsPerTrigger", task["batch_records"])
+    query = (
+        reader.load()
+        .selectExpr("key", task["value_sql"] + " AS value")
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", task["bootstrap"])
+        .option("topic", task["output"])
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(processingTime=task["trigger"])
+        .start()
+    )
+    while not stopping.is_set() and not query.awaitTermination(0.2):
+        pass
+    report = {"progress": [json.loads(one.json) for one in query.recentProgress], "phases": []}
+    (folder / "report.json").write_text(json.dumps(report), "utf-8")
+    query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

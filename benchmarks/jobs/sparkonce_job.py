@@ -1,0 +1,64 @@
+"""The measured job on sparkonce: copy (key, value), with the value's last byte replaced by T.
+
+Its one argument is a JSON object; on SIGTERM it stops and writes what it knows of its own batches.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from connectors import KafkaSink, KafkaSource
+from connectors.spark import StreamingDriver, build_session
+from transactions.coordinator import CheckpointReport
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    task: dict[str, Any] = json.loads(sys.argv[1])
+    folder = Path(task["folder"])
+    spark = build_session("bench", master=task["master"], conf=task["conf"])
+    phases: list[dict[str, Any]] = []
+
+    def keep(report: CheckpointReport) -> None:
+        phases.append(
+            {
+                "id": report.checkpoint_id,
+                "end_ns": time.time_ns(),
+                "records": report.records,
+                **report.phase_ms,
+            }
+        )
+
+    driver = StreamingDriver(
+        spark,
+        app_id="bench",
+        checkpoint=folder / "checkpoint",
+        trigger=task["trigger"],
+        on_checkpoint=keep,
+    )
+    source = driver.read(
+        KafkaSource(
+            bootstrap_servers=task["bootstrap"],
+            subscribe=task["input"],
+            starting_offsets="earliest",
+            max_offsets_per_trigger=task["batch_records"],
+        )
+    )
+    out = source.selectExpr("key", task["value_sql"] + " AS value")
+    driver.write(out, KafkaSink(bootstrap_servers=task["bootstrap"], topic=task["output"]))
+    driver.run()
+    assert driver.query is not None
+    report = {
+        "progress": [json.loads(one.json) for one in driver.query.recentProgress],
+        "phases": phases,
+    }
+    (folder / "report.json").write_text(json.dumps(report), "utf-8")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

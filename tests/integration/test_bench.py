@@ -1,0 +1,41 @@
+"""The benchmark runs, and its lines can be read by a program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = ["--records", "20000", "--batch-records", "10000", "--seconds", "3", "--warmup", "2"]
+
+
+def test_lines_of_a_small_run():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.run", *OPTIONS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    lines = {line["what"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert set(lines) == {"throughput", "throughput phases", "latency", "latency phases"}
+    for name in ("throughput", "latency"):
+        line = lines[name]
+        assert {key: line[key] for key in ("lost", "dup", "foreign", "untransformed")} == {
+            "lost": 0,
+            "dup": 0,
+            "foreign": 0,
+            "untransformed": 0,
+        }
+    assert lines["throughput"]["records_per_s_total"] > 0
+    assert lines["throughput"]["records_per_s_steady"] > 0
+    assert 0 < lines["latency"]["p50_ms"] <= lines["latency"]["p99_ms"]
+    assert lines["latency"]["measured"] == 6000
+    assert set(lines["latency phases"]["phase_ms"]) == {
+        "start", "write", "check", "decide", "commit", "finish"
+    }  # fmt: skip
