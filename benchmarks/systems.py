@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -128,6 +128,8 @@ class Job:
         bootstrap: str,
         topics: tuple[str, str],
         batch_records: int | None,
+        heap_every: int = 0,
+        conf: Mapping[str, str] | None = None,
     ) -> None:
         self._system = system
         self._folder = folder
@@ -138,6 +140,7 @@ class Job:
             "folder": str(folder),
             "trigger": "0 seconds",
             "batch_records": batch_records,
+            "heap_every": heap_every,
             "value_sql": VALUE_SQL,
             "master": "local[2]",
             "conf": {
@@ -147,6 +150,7 @@ class Job:
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
                 "spark.sql.streaming.numRecentProgressUpdates": "100000",
                 **system.conf,
+                **(conf or {}),
             },
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -202,4 +206,16 @@ class Job:
             process.wait()
         report = self._folder / "report.json"
         if report.exists():
-            self.report = json.loads(report.read_text("utf-8"))
+            self.report |= json.loads(report.read_text("utf-8"))
+        self.report["phases"] = self.checkpoints()
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Return what is known of each checkpoint until now: ours only."""
+        path = self._folder / "checkpoints.jsonl"
+        text = path.read_text("utf-8") if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+
+    @property
+    def folder(self) -> Path:
+        """Return its folder; `checkpoint` in it is the pipeline's."""
+        return self._folder

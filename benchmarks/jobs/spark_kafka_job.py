@@ -46,7 +46,7 @@ def main() -> None:
     )
     while not stopping.is_set() and not query.awaitTermination(0.2):
         pass
-    report = {"progress": [json.loads(one.json) for one in query.recentProgress], "phases": []}
+    report = {"progress": [json.loads(one.json) for one in query.recentProgress]}
     (folder / "report.json").write_text(json.dumps(report), "utf-8")
     query.stop()
     spark.stop()

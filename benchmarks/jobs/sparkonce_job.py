@@ -21,17 +21,18 @@ def main() -> None:
     task: dict[str, Any] = json.loads(sys.argv[1])
     folder = Path(task["folder"])
     spark = build_session("bench", master=task["master"], conf=task["conf"])
-    phases: list[dict[str, Any]] = []
+    checkpoints = (folder / "checkpoints.jsonl").open("w", encoding="utf-8", buffering=1)
 
     def keep(report: CheckpointReport) -> None:
-        phases.append(
-            {
-                "id": report.checkpoint_id,
-                "end_ns": time.time_ns(),
-                "records": report.records,
-                **report.phase_ms,
-            }
-        )
+        line: dict[str, float] = {
+            "id": report.checkpoint_id,
+            "end_ns": time.time_ns(),
+            "records": report.records,
+        }
+        every = task["heap_every"]
+        if every and report.checkpoint_id % every == 0:
+            line["heap_mb"] = _heap_mb(spark)
+        checkpoints.write(json.dumps(line | report.phase_ms) + "\n")
 
     driver = StreamingDriver(
         spark,
@@ -52,12 +53,19 @@ def main() -> None:
     driver.write(out, KafkaSink(bootstrap_servers=task["bootstrap"], topic=task["output"]))
     driver.run()
     assert driver.query is not None
-    report = {
-        "progress": [json.loads(one.json) for one in driver.query.recentProgress],
-        "phases": phases,
-    }
+    report = {"progress": [json.loads(one.json) for one in driver.query.recentProgress]}
     (folder / "report.json").write_text(json.dumps(report), "utf-8")
+    checkpoints.close()
     spark.stop()
+
+
+def _heap_mb(spark: Any) -> float:
+    """Return what the JVM still holds after a collection."""
+    machine: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to it
+    machine.System.gc()
+    runtime = machine.Runtime.getRuntime()
+    used: int = runtime.totalMemory() - runtime.freeMemory()
+    return round(used / 1e6, 1)
 
 
 if __name__ == "__main__":
