@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -77,7 +78,10 @@ class MicroBatches:
         context = frame.sparkSession.sparkContext
         context.setLocalProperty(ORDER_PROPERTY, order.to_json())
         try:
-            return [Committable.from_json(bytes(row[0])) for row in frame.collect()]
+            # `DataFrame.collect` serves its rows through a socket of their own (30 ms a batch,
+            # measured). A list of rows of one JSON object each prints as JSON: one call.
+            rows: Any = frame._jdf.collectAsList()  # noqa: SLF001
+            return [Committable.from_dict(row[0]) for row in orjson.loads(rows.toString())]
         finally:
             context.setLocalProperty(ORDER_PROPERTY, None)
 

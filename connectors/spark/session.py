@@ -64,6 +64,8 @@ def build_session(
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
+        # Small answers wait up to 40 ms on a TCP socket to a Python worker (Nagle, measured).
+        "spark.python.unix.domain.socket.enabled": "true",
         **RUNTIME_CONF,
         **(conf or {}),
     }

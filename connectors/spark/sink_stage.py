@@ -25,8 +25,8 @@ from transactions.sink import AnySink, Attempt, DecidedToken, Owner
 logger = logging.getLogger(__name__)
 
 #: One row per committable, its JSON; Spark's declared schema is built from the same text.
-COMMITTABLE_SCHEMA = pa.schema([pa.field("committable", pa.binary())])
-COMMITTABLE_DDL = "committable binary"
+COMMITTABLE_SCHEMA = pa.schema([pa.field("committable", pa.string())])
+COMMITTABLE_DDL = "committable string"
 ROUTE = "sparkonce_route"
 
 
@@ -110,7 +110,7 @@ class SinkStage:
                 _abort(sink, transaction)
             raise
         rows = [one.to_json() for one in committables if one is not None]
-        yield pa.record_batch([_binary_array(rows)], schema=COMMITTABLE_SCHEMA)
+        yield pa.record_batch([_text_array(rows)], schema=COMMITTABLE_SCHEMA)
 
     def _attempt(self, order: BatchOrder, number: int, context: TaskContext) -> Attempt:
         subtask = context.partitionId()
@@ -150,11 +150,11 @@ def _order_of(context: TaskContext) -> BatchOrder:
     return order
 
 
-def _binary_array(values: list[bytes]) -> pa.Array:
+def _text_array(values: list[bytes]) -> pa.Array:
     """Build from buffers: `pa.array(list)` imports pandas, a second in each new worker (seen)."""
     ends = np.cumsum([0, *(len(value) for value in values)], dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+    return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
 def _abort(sink: AnySink, transaction: Any) -> None:
