@@ -89,6 +89,8 @@ def _median(lines: Sequence[Line], name: str) -> float | None:
 def show(lines: Sequence[Line], compared: Sequence[Line]) -> None:
     """Print the table for people on stderr."""
     console = Console(stderr=True)
+    if not console.is_terminal:
+        console.width = 160
     table = Table("measurement", "system", *_COMPARED, "lost", "dup", "error")
     for line in lines:
         if line["what"] in {"throughput", "latency"}:

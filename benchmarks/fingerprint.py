@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer
 from benchmarks.run import BROKER_JVM
 from benchmarks.workload import PARTITIONS, VALUE_BYTES, load, read_committed
 from connectors.fingerprint import Fingerprint
-from connectors.kafka.local_cluster import LocalCluster
+from connectors.kafka.cluster.local_cluster import LocalCluster
 
 BATCH = 20_000  # rows of an Arrow batch, as the session sets it
 

@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from benchmarks.run import BROKER_JVM, say
 from benchmarks.systems import OURS, Job
 from benchmarks.workload import PARTITIONS
-from connectors.kafka.local_cluster import LocalCluster
+from connectors.kafka.cluster.local_cluster import LocalCluster
 from transactions.decision_log import COMPACT_EVERY, read_log
 from transactions.log_backend import LocalFileBackend
 

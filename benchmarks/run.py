@@ -31,7 +31,7 @@ from benchmarks.workload import (
     audit_topic,
     load,
 )
-from connectors.kafka.local_cluster import LocalCluster
+from connectors.kafka.cluster.local_cluster import LocalCluster
 from transactions.errors import SparkOnceError
 
 RESULTS = Path(__file__).parent / "results"

@@ -40,7 +40,7 @@ import shutil
 import sys
 
 from connectors.java import ensure_java_home
-from connectors.kafka.broker_jars import ensure_broker_jars
+from connectors.kafka.cluster.broker_jars import ensure_broker_jars
 
 for jar in ensure_broker_jars(ensure_java_home()):
     shutil.copy(jar, sys.argv[1])

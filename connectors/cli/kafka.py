@@ -23,7 +23,7 @@ def command() -> None:
 def up(port: int, brokers: str, directory: Path | None) -> None:
     """Start the brokers and return when they serve; they run until `sparkonce kafka down`."""
     from connectors.kafka import running_cluster
-    from connectors.kafka.local_cluster import LocalCluster
+    from connectors.kafka.cluster.local_cluster import LocalCluster
     from connectors.user_folders import state_folder
 
     with running_cluster.locked_state():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-    from connectors.kafka.verify import Verdict, VerifyOptions
+    from connectors.kafka.proof.verify import Verdict, VerifyOptions
 
 PROOF_HOLDS = 0
 PROOF_FAILS = 1
@@ -96,7 +96,7 @@ def command(
     """
     from rich.console import Console
 
-    from connectors.kafka.verify import VerifyOptions
+    from connectors.kafka.proof.verify import VerifyOptions
     from transactions.errors import SparkOnceError
 
     try:
@@ -149,7 +149,7 @@ def _settings(bootstrap: str, pairs: tuple[str, ...]) -> dict[str, str]:
 def _run(options: VerifyOptions, console: Console) -> Verdict:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from connectors.kafka.verify import verify
+    from connectors.kafka.proof.verify import verify
 
     columns = TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
@@ -189,7 +189,7 @@ def _show(verdict: Verdict, options: VerifyOptions, console: Console) -> None:
 
 
 def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
-    from connectors.kafka.verify import FOREIGN, LOST_MIDDLE, LOST_TAIL, NO_IDENTITY
+    from connectors.kafka.proof.verify import FOREIGN, LOST_MIDDLE, LOST_TAIL, NO_IDENTITY
 
     hints = []
     if verdict.still_growing:

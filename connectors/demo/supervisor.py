@@ -26,14 +26,14 @@ from connectors.demo.proof import (
     check_nothing_open,
     check_plot,
 )
-from connectors.kafka.demo_reader import (
+from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.kafka.demo.demo_reader import (
     VisibleCounter,
     hidden_partitions,
     open_transactions,
     read_committed,
 )
-from connectors.kafka.demo_topics import DemoTopics
-from connectors.kafka.local_cluster import LocalCluster
+from connectors.kafka.demo.demo_topics import DemoTopics
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, SparkOnceError
 
@@ -329,7 +329,7 @@ class Supervisor:
         arguments = ["--bootstrap", self._bootstrap, "--topic", self._names.topics[0]]
         arguments += ["--flights", str(options.flights), "--seconds", str(options.seconds)]
         self._loader = Child(
-            ["connectors.kafka.demo_loader", *arguments], self._events, log=self._log
+            ["connectors.kafka.demo.demo_loader", *arguments], self._events, log=self._log
         )
         self._stack.callback(self._loader.kill)
 

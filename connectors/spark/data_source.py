@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from connectors.kafka.offsets import OffsetRange, flatten, nest
-from connectors.kafka.range_reader import read_range
-from connectors.kafka.source_planner import SourcePlanner
+from connectors.kafka.source.offsets import OffsetRange, flatten, nest
+from connectors.kafka.source.range_reader import read_range
+from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options import EARLIEST, LATEST, KafkaSource
 from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 

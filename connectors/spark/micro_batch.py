@@ -10,8 +10,8 @@ import orjson
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connectors.kafka.offsets import parse_offsets
-from connectors.kafka.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.source.offsets import parse_offsets
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
 from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder
 from transactions.committable import Committable

@@ -27,8 +27,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connectors.kafka.preflight import check_source, check_topic, transaction_timeout_ms
-from connectors.kafka.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.preflight import check_source, check_topic, transaction_timeout_ms
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
 from connectors.spark.branches import Branch, make_branch, unite

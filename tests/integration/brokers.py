@@ -10,8 +10,8 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectors.kafka.broker_settings import choose_addresses
-from connectors.kafka.local_cluster import LocalCluster
+from connectors.kafka.cluster.broker_settings import choose_addresses
+from connectors.kafka.cluster.local_cluster import LocalCluster
 from transactions.clock import Deadline
 
 IMAGE = os.environ.get("SPARKONCE_TEST_IMAGE", "apache/kafka:4.1.0")

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from connectors.kafka.broker_settings import choose_addresses
+from connectors.kafka.cluster.broker_settings import choose_addresses
 from transactions.clock import Deadline
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

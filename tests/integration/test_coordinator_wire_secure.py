@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from connectors.kafka.broker_settings import choose_addresses
 from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.coordinator_wire import CoordinatorWire
-from connectors.kafka.local_cluster import LocalCluster
+from connectors.kafka.cluster.broker_settings import choose_addresses
+from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from tests.integration.wire_helpers import (
     begin,
     committable,

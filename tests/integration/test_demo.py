@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from connectors.demo.dataset import arrivals, load_flights, messages
 from connectors.demo.history import Kind
 from connectors.demo.supervisor import DemoOptions, Supervisor
-from connectors.kafka.demo_reader import read_committed
+from connectors.kafka.demo.demo_reader import read_committed
 from transactions.clock import Deadline
 
 ROOT = Path(__file__).parents[2]

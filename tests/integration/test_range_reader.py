@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from connectors.kafka import range_reader
-from connectors.kafka.offsets import OffsetRange
-from connectors.kafka.range_reader import close_idle_consumers, read_range
-from connectors.kafka.source_planner import SourcePlanner
+from connectors.kafka.source import range_reader
+from connectors.kafka.source.offsets import OffsetRange
+from connectors.kafka.source.range_reader import close_idle_consumers, read_range
+from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options import KafkaSource
 from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from transactions.clock import Deadline
@@ -473,6 +473,6 @@ def test_p8_added_partition_is_seen_and_begins_at_zero(bootstrap: str, topic: To
 
 def test_no_client_is_made_by_an_import() -> None:
     """Workers fork: a librdkafka handle made before would be dead in the child."""
-    code = "import connectors.spark.data_source as d, connectors.kafka.range_reader as r; " \
+    code = "import connectors.spark.data_source as d, connectors.kafka.source.range_reader as r; " \
         "import sys; sys.exit(len(r._POOL._idle))"  # fmt: skip
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

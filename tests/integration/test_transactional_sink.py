@@ -10,8 +10,8 @@ import signal
 import pyarrow as pa
 import pytest
 
-from connectors.kafka import producer_pool
-from connectors.kafka.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink import producer_pool
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.records import HEADERS_TYPE
 from connectors.sink_options import KafkaSink
 from tests.auditor.reader import read_committed, read_uncommitted

@@ -12,7 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from connectors.cli.verify import command
-from connectors.kafka.verify import Verdict, VerifyOptions, verify
+from connectors.kafka.proof.verify import Verdict, VerifyOptions, verify
 from transactions.errors import (
     BrokerUnavailableError,
     ConfigurationError,

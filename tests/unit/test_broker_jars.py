@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka import broker_jars
-from connectors.kafka.broker_jars import PinnedJar, ensure_broker_jars, read_pins
+from connectors.kafka.cluster import broker_jars
+from connectors.kafka.cluster.broker_jars import PinnedJar, ensure_broker_jars, read_pins
 from transactions.errors import BrokerUnavailableError, ConfigurationError, SparkOnceError
 
 

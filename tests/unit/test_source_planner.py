@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.kafka import source_planner
-from connectors.kafka.offsets import (
+from connectors.kafka.source import source_planner
+from connectors.kafka.source.offsets import (
     OffsetRange,
     flatten,
     format_offsets,
@@ -19,7 +19,7 @@ from connectors.kafka.offsets import (
     parse_offsets,
     split_key,
 )
-from connectors.kafka.source_planner import (
+from connectors.kafka.source.source_planner import (
     SourcePlanner,
     limit_offsets,
     plan_ranges,

@@ -21,7 +21,7 @@ BANNED = {
     "print": ("click.echo, rich or logging", ""),
 }
 #: It runs as a script of its own beside the broker, with the standard library only.
-STANDALONE = {"connectors/kafka/process_keeper.py"}
+STANDALONE = {"connectors/kafka/cluster/process_keeper.py"}
 
 #: transactions in reading order: a file imports only what stands above it.
 TRANSACTIONS_ORDER = [

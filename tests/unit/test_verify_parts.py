@@ -14,11 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.cli.verify import command
-from connectors.kafka import identity_search
-from connectors.kafka.bounded_scan import TopicEnds
-from connectors.kafka.identity_search import INPUT, OUTPUT, ROW, BagSum, Findings, Rows, Search
-from connectors.kafka.record_identity import parse_key_id
-from connectors.kafka.verify import Verdict, VerifyOptions
+from connectors.kafka.proof import identity_search
+from connectors.kafka.proof.bounded_scan import TopicEnds
+from connectors.kafka.proof.identity_search import (
+    INPUT,
+    OUTPUT,
+    ROW,
+    BagSum,
+    Findings,
+    Rows,
+    Search,
+)
+from connectors.kafka.proof.record_identity import parse_key_id
+from connectors.kafka.proof.verify import Verdict, VerifyOptions
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, ConfigurationError
 
@@ -302,7 +310,7 @@ class TestOptions:
         def fail(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("connectors.kafka.verify.verify", fail)
+        monkeypatch.setattr("connectors.kafka.proof.verify.verify", fail)
         arguments = ["--bootstrap", "x:1", "--input", "a", "--output", "b"]
         assert CliRunner().invoke(command, arguments).exit_code == 2
 

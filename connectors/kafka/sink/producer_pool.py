@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from connectors.kafka.transactional_producer import TransactionalProducer
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from transactions.clock import Deadline
 from transactions.errors import FencedError, PhaseOneError
 from transactions.sink import Attempt, Owner

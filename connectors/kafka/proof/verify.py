@@ -15,9 +15,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from connectors.kafka.bounded_scan import Range, Scanned, TopicEnds, scan
-from connectors.kafka.identity_search import INPUT, OUTPUT, BagSum, Findings, Place, Rows, Search
-from connectors.kafka.record_identity import Identify, parse_key_id
+from connectors.kafka.proof.bounded_scan import Range, Scanned, TopicEnds, scan
+from connectors.kafka.proof.identity_search import (
+    INPUT,
+    OUTPUT,
+    BagSum,
+    Findings,
+    Place,
+    Rows,
+    Search,
+)
+from connectors.kafka.proof.record_identity import Identify, parse_key_id
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, DataLossError
 
@@ -35,7 +43,7 @@ class VerifyOptions:
         kafka: client settings in Java naming, without the ``kafka.`` prefix.
         inputs: the source topics.
         outputs: the topics that the pipeline writes to; together they hold every input once.
-        key_id: how to recognise a record, see `connectors.kafka.record_identity`.
+        key_id: how to recognise a record, see `connectors.kafka.proof.record_identity`.
         output_key_id: how to recognise it in the output; as `key_id` without it.
         ordered: also prove that records of one input partition stand in each output partition in
             their order.

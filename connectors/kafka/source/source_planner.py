@@ -17,10 +17,11 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from connectors.kafka import client_errors, offsets
+from connectors.kafka import client_errors
 from connectors.kafka.client_errors import ErrorWatch
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
-from connectors.kafka.offsets import OffsetRange, partition_key, split_key
+from connectors.kafka.source import offsets
+from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
 from connectors.options import EARLIEST, LATEST, KafkaSource
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, DataLossError, MissingTopicError

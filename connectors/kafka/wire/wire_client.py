@@ -20,9 +20,9 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
-from connectors.kafka import broker_answers
-from connectors.kafka.broker_answers import Answer, Meaning, Request
 from connectors.kafka.client_settings import kafka_python_settings
+from connectors.kafka.wire import broker_answers
+from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
 from transactions.clock import Deadline
 from transactions.errors import (
     AuthenticationError,

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from connectors.kafka.wire_client import AnswerLostError, Backoff, NotSentError, WireClient
+from connectors.kafka.wire.wire_client import AnswerLostError, Backoff, NotSentError, WireClient
 from transactions.clock import Deadline
 
 V = TypeVar("V")

@@ -9,9 +9,9 @@ from typing import Final
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectors.kafka.bounded_scan import TopicEnds
 from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.demo_reader import read_committed
+from connectors.kafka.demo.demo_reader import read_committed
+from connectors.kafka.proof.bounded_scan import TopicEnds
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import BrokerUnavailableError
 

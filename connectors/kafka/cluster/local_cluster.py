@@ -26,11 +26,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.java import ensure_java_home
-from connectors.kafka import broker_settings
-from connectors.kafka.broker_jars import ensure_broker_jars
-from connectors.kafka.broker_jvm import BrokerJvm, log_tail
-from connectors.kafka.broker_settings import BrokerAddress
-from connectors.kafka.keeper_client import KeeperClient
+from connectors.kafka.cluster import broker_settings
+from connectors.kafka.cluster.broker_jars import ensure_broker_jars
+from connectors.kafka.cluster.broker_jvm import BrokerJvm, log_tail
+from connectors.kafka.cluster.broker_settings import BrokerAddress
+from connectors.kafka.cluster.keeper_client import KeeperClient
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError, SparkOnceError
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
-from connectors.kafka.bounded_scan import TopicEnds
 from connectors.kafka.client_errors import is_end_of_partition
 from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.coordinator_wire import CoordinatorWire
+from connectors.kafka.proof.bounded_scan import TopicEnds
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import BrokerUnavailableError
 

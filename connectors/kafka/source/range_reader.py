@@ -23,8 +23,8 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from connectors.kafka import client_errors
 from connectors.kafka.client_errors import ErrorWatch
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
-from connectors.kafka.message_columns import messages_to_batch
-from connectors.kafka.offsets import OffsetRange
+from connectors.kafka.source.message_columns import messages_to_batch
+from connectors.kafka.source.offsets import OffsetRange
 from connectors.options import KafkaSource
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import BrokerUnavailableError, DataLossError

@@ -20,9 +20,9 @@ from collections.abc import Mapping as Map
 from types import TracebackType
 from typing import Any
 
-from connectors.kafka import broker_answers, wire_requests
-from connectors.kafka.broker_answers import Answer, Meaning, Request
-from connectors.kafka.wire_client import (
+from connectors.kafka.wire import broker_answers, wire_requests
+from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
+from connectors.kafka.wire.wire_client import (
     GROUP,
     TRANSACTION,
     AnswerLostError,
@@ -30,12 +30,12 @@ from connectors.kafka.wire_client import (
     NotSentError,
     WireClient,
 )
-from connectors.kafka.wire_requests import (
+from connectors.kafka.wire.wire_requests import (
     OPEN_STATES,
     OpenTransaction,
     TransactionDescription,
 )
-from connectors.kafka.wire_rounds import until_all
+from connectors.kafka.wire.wire_rounds import until_all
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import BrokerUnavailableError, OutcomeUnknownError

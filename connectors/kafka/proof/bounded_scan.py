@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
-from connectors.kafka.identity_search import ROW, Rows
-from connectors.kafka.record_identity import Identify
+from connectors.kafka.proof.identity_search import ROW, Rows
+from connectors.kafka.proof.record_identity import Identify
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import (
     AuthenticationError,

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from connectors.fingerprint import Fingerprint
 from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.producer_pool import ProducerPool, Slot, pool_for
+from connectors.kafka.sink.producer_pool import ProducerPool, Slot, pool_for
 from connectors.sink_options import KafkaSink
 from transactions import crash_points
 from transactions.clock import Deadline
@@ -29,8 +29,8 @@ from transactions.sink import Attempt, Owner
 from transactions.two_phase import Event, Lifecycle
 
 if TYPE_CHECKING:
-    from connectors.kafka.coordinator_wire import CoordinatorWire
-    from connectors.kafka.wire_requests import TransactionDescription
+    from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+    from connectors.kafka.wire.wire_requests import TransactionDescription
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class KafkaTransactionalSink:
         """The driver's connection to the transaction coordinator, made when first needed."""
         if self._wire is None:
             # Imported here: a worker never talks to the coordinator, and starts faster without.
-            from connectors.kafka.coordinator_wire import CoordinatorWire  # noqa: PLC0415
+            from connectors.kafka.wire.coordinator_wire import CoordinatorWire  # noqa: PLC0415
 
             self._wire = CoordinatorWire(self.options.settings)
         return self._wire

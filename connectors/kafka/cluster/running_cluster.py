@@ -15,7 +15,7 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from connectors.kafka.local_cluster import LocalCluster
+from connectors.kafka.cluster.local_cluster import LocalCluster
 from connectors.user_folders import state_folder
 from transactions.clock import SYSTEM_CLOCK, Deadline
 

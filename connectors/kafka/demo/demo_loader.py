@@ -1,6 +1,6 @@
 """The demo's input: a plain producer that loads the flights at a steady pace.
 
-A process of its own, started as ``python -m connectors.kafka.demo_loader`` by the supervisor.
+A process of its own, started as ``python -m connectors.kafka.demo.demo_loader`` by the supervisor.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
-from connectors.kafka.coordinator_wire import CoordinatorWire
-from connectors.kafka.source_planner import SourcePlanner
+from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
 from transactions.clock import Deadline

@@ -1,0 +1,1 @@
+"""An embedded real Kafka: jars, broker processes, and their keeper."""

@@ -1,0 +1,1 @@
+"""The demo's plain clients: its loader and its independent reader."""

@@ -1,0 +1,1 @@
+"""The proof of `sparkonce verify`: reading both sides, and naming what differs."""

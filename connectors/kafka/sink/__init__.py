@@ -1,0 +1,1 @@
+"""The transactional sink: producers, their pool, and what the driver asks first."""

@@ -1,0 +1,1 @@
+"""The source: offsets, plans of ranges, and the reader of one range."""

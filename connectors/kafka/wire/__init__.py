@@ -1,0 +1,1 @@
+"""Raw requests to transaction coordinators, and one table of what they answer."""
