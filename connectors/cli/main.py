@@ -19,7 +19,6 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "run": ("connectors.cli.run:command", "Run a pipeline that a TOML file describes."),
     "demo": ("connectors.cli.demo:command", "Crash a pipeline twice and prove its output."),
     "verify": ("connectors.cli.verify:command", "Prove exactly-once on your own topics."),
-    "bench": ("connectors.cli.bench:command", "Measure throughput and latency."),
 }
 
 

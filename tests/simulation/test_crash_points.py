@@ -3,6 +3,7 @@
 The auditor is a plain list: what a reader sees must be the input, once, whatever died when.
 """
 
+import dataclasses
 import itertools
 from collections import Counter
 
@@ -10,7 +11,13 @@ import pytest
 
 from tests.simulation.pipeline import Crash, Driver, Durable
 from transactions import crash_points
-from transactions.errors import FencedError, OutcomeUnknownError, TransactionLostError
+from transactions.coordinator import Checkpoint, Replay
+from transactions.errors import (
+    FencedError,
+    OutcomeUnknownError,
+    ReplayMismatchError,
+    TransactionLostError,
+)
 
 TOTAL = 14
 EXPECTED = Counter(f"{side}:{value}" for side in ("left", "right") for value in range(TOTAL))
@@ -80,6 +87,50 @@ def test_two_crashes_in_a_row(killer, first, second):
     killer((first, 1), (second, 1))
     durable = Durable()
     assert run_until_done(durable) == 2
+    check(durable)
+
+
+@pytest.mark.parametrize("point", crash_points.POINTS)
+def test_after_recovery_nothing_is_open(killer, point):
+    """Readers wait behind an open transaction, so the sweep comes before any new data."""
+    one, durable = killer((point, 1)), Durable()
+    try:
+        Driver(durable).run(TOTAL)
+    except Crash:
+        one.moments.clear()
+    Driver(durable)
+    assert durable.broker.open_ids() == []
+
+
+OTHER = {
+    "query": {"query_id": "another"},
+    "start": {"start_offsets": ("1",)},
+    "end": {"end_offsets": ("5",)},
+}
+
+
+@pytest.mark.parametrize("other", OTHER.values(), ids=OTHER.keys())
+def test_a_decided_checkpoint_with_another_range_or_query_is_refused(killer, other):
+    """Returning as if it were the same would lose what lies between the two ends."""
+    killer(("decision_durable", 1))
+    durable = Durable()
+    with pytest.raises(Crash):
+        Driver(durable).run(TOTAL)
+    decided = {"query_id": "q", "start_offsets": ("0",), "end_offsets": ("4",)}
+    coordinator = Driver(durable).coordinator
+    same = Checkpoint(checkpoint_id=0, **decided)
+    assert coordinator.replay_of(same) is Replay.DECIDED
+    with pytest.raises(ReplayMismatchError, match="checkpoint 0"):
+        coordinator.replay_of(dataclasses.replace(same, **other))
+
+
+def test_an_older_checkpoint_than_the_decided_one_is_refused(killer):
+    """Spark's part of the checkpoint was deleted: batch 0 comes again after batch 3."""
+    durable = Durable()
+    Driver(durable).run(TOTAL)
+    durable.commits.clear()
+    with pytest.raises(ReplayMismatchError):
+        Driver(durable).run(TOTAL)
     check(durable)
 
 
