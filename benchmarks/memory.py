@@ -101,14 +101,17 @@ def _feed(bootstrap: str, stop: threading.Event) -> None:
 
 def _sample(job: Job, checkpoints: int, every: int) -> list[dict[str, Any]]:
     samples: list[dict[str, Any]] = []
+    log, most_files = job.folder / "checkpoint" / "decisions", 0
     start = time.monotonic()
     following = every
     while following <= checkpoints:
         job.check()
         done = job.checkpoints()
+        most_files = max(most_files, len(list(os.scandir(log))) if done else 0)
         if done and done[-1]["id"] >= following:
             seconds = round(time.monotonic() - start, 1)
-            samples.append({"checkpoint": following, "seconds": seconds, **_memory_of(job)})
+            reached = {"checkpoint": following, "seconds": seconds, "most_log_files": most_files}
+            samples.append(reached | _memory_of(job))
             say(f"checkpoint {following}: {samples[-1]}")
             following += every
         time.sleep(0.2)
@@ -132,7 +135,6 @@ def _memory_of(job: Job) -> dict[str, Any]:
     return {
         **{f"{name}_mb": round(value, 1) for name, value in sizes.items()},
         "workers": workers,
-        "log_files": len(list(os.scandir(job.folder / "checkpoint" / "decisions"))),
     }
 
 
@@ -158,7 +160,7 @@ def _verdict(samples: list[dict[str, Any]], checkpoints: int) -> dict[str, Any]:
         "bounds_mb": BOUNDS_MB,
         "grew_too_much": [name for name, most in BOUNDS_MB.items() if growth.get(name, 0.0) > most],
         "checkpoints_per_s": round(last["checkpoint"] / last["seconds"], 2),
-        "most_log_files": max(one["log_files"] for one in samples),
+        "most_log_files": last["most_log_files"],
     }
 
 
