@@ -22,7 +22,7 @@ def command() -> None:
 )
 def up(port: int, brokers: str, directory: Path | None) -> None:
     """Start the brokers and return when they serve; they run until `sparkonce kafka down`."""
-    from connectors.kafka import running_cluster
+    from connectors.kafka.cluster import running_cluster
     from connectors.kafka.cluster.local_cluster import LocalCluster
     from connectors.user_folders import state_folder
 
@@ -47,7 +47,7 @@ def up(port: int, brokers: str, directory: Path | None) -> None:
 @command.command()
 def down() -> None:
     """Stop the brokers that `up` started; their data is kept. Nothing happens when none runs."""
-    from connectors.kafka import running_cluster
+    from connectors.kafka.cluster import running_cluster
 
     with running_cluster.locked_state():
         running = running_cluster.read_state()
@@ -66,7 +66,7 @@ def status(context: click.Context) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from connectors.kafka import running_cluster
+    from connectors.kafka.cluster import running_cluster
 
     running = running_cluster.read_state()
     if running is None:
