@@ -57,11 +57,6 @@ class ErrorWatch:
         return self.last.str() if self.last else "the broker does not answer"
 
 
-def is_missing(error: KafkaError) -> bool:
-    """Tell whether the topic or the partition does not exist."""
-    return error.code() in _MISSING
-
-
 def is_truncated(error: KafkaError) -> bool:
     """Tell whether the offset asked for is not, or no longer, in the partition."""
     return error.code() in _TRUNCATED

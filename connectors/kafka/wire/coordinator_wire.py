@@ -15,8 +15,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Map
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -36,7 +36,7 @@ from connectors.kafka.wire.wire_requests import (
     TransactionDescription,
 )
 from connectors.kafka.wire.wire_rounds import until_all
-from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
+from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import BrokerUnavailableError, OutcomeUnknownError
 
@@ -56,7 +56,6 @@ class CoordinatorWire:
 
     Args:
         kafka: the user's client settings, without the ``kafka.`` prefix.
-        clock: unused while waiting for sockets; deadlines carry their own.
         request_timeout_s: longest wait for one answer.
 
     Attributes:
@@ -68,11 +67,9 @@ class CoordinatorWire:
         self,
         kafka: Map[str, str],
         *,
-        clock: Clock = SYSTEM_CLOCK,
         request_timeout_s: float = 10.0,
     ) -> None:
         self.doubtful: set[str] = set()
-        self._clock = clock
         self._answers: dict[str, str] = {}
         self._lock = threading.Lock()
         self._wire = WireClient(kafka, request_timeout_s)
@@ -134,11 +131,6 @@ class CoordinatorWire:
             if isinstance(ending.answer, Answer):
                 self._wire.raise_permanent(Request.END_TXN, ending.answer, name)
         return {name: endings[name].outcome for name in by_id}
-
-    def _never_sent(self, names: Iterable[str], error: Exception) -> dict[str, Outcome]:
-        with self._lock:
-            self._answers.update(dict.fromkeys(names, str(error)))
-        return dict.fromkeys(names, Outcome.UNKNOWN)
 
     def answer_of(self, transactional_id: str) -> str:
         """Return the last answer to an EndTxn for the id as a sentence; "" when there is none."""
