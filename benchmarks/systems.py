@@ -18,7 +18,7 @@ from typing import Any, Self
 import click
 
 from connectors.java import ensure_java_home
-from connectors.kafka.cluster.broker_jars import IvyResolver, read_pins
+from connectors.pinned_jars import IvyResolver, read_pins
 from connectors.user_folders import cache_folder
 
 JOBS = Path(__file__).parent / "jobs"

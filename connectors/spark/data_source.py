@@ -31,6 +31,7 @@ from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options import EARLIEST, LATEST, KafkaSource
 from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from connectors.spark.worker_heap import settle_worker_heap
 
 NAME = "kafka-exactly-once"
 
@@ -142,4 +143,6 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
 def _read(source: KafkaSource, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Spark makes a partition of its own, holding None, where we planned none."""
-    return iter(()) if partition.value is None else read_range(source, partition.value)
+    if partition.value is not None:
+        yield from read_range(source, partition.value)
+    settle_worker_heap()

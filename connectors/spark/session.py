@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from connectors.java import ensure_java_home
+from connectors.spark.local_file_system import local_file_system_conf
 from transactions.errors import ConfigurationError
 
 #: Settings that can be changed on a running session; the driver sets them before it starts.
@@ -52,7 +53,8 @@ def build_session(
     Raises:
         ConfigurationError: no Java 17 or newer could be found or installed.
     """
-    os.environ["JAVA_HOME"] = ensure_java_home()
+    java_home = ensure_java_home()
+    os.environ["JAVA_HOME"] = java_home
     # Spark takes `python3` from PATH for its workers otherwise, which need not be this one.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -69,6 +71,9 @@ def build_session(
         **RUNTIME_CONF,
         **(conf or {}),
     }
+    if master.startswith("local"):
+        # Executors of a cluster would not have the jar.
+        settings |= local_file_system_conf(java_home, settings)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

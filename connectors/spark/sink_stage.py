@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from connectors.spark.worker_heap import settle_worker_heap
 from transactions.errors import PhaseOneError
 from transactions.sink import AnySink, Attempt, DecidedToken, Owner
 
@@ -111,6 +112,7 @@ class SinkStage:
             raise
         rows = [one.to_json() for one in committables if one is not None]
         yield pa.record_batch([_text_array(rows)], schema=COMMITTABLE_SCHEMA)
+        settle_worker_heap()
 
     def _attempt(self, order: BatchOrder, number: int, context: TaskContext) -> Attempt:
         subtask = context.partitionId()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from connectors.kafka.cluster import broker_jars
-from connectors.kafka.cluster.broker_jars import PinnedJar, ensure_broker_jars, read_pins
+from connectors.kafka.cluster.broker_jars import PIN_FILE, ensure_broker_jars
+from connectors.pinned_jars import PinnedJar, read_pins
 from transactions.errors import BrokerUnavailableError, ConfigurationError, SparkOnceError
 
 
@@ -129,7 +130,7 @@ def test_two_at_once_download_once(tmp_path: Path) -> None:
 
 
 def test_the_committed_pins_are_whole() -> None:
-    pins = read_pins()
+    pins = read_pins(PIN_FILE)
     assert broker_jars.kafka_version(pins).startswith("4.")
     assert len({one.file_name for one in pins}) == len(pins) > 40
     assert all(len(one.sha256) == 64 for one in pins)

@@ -127,7 +127,8 @@ class TransactionalProducer:
         except (KafkaException, SystemError) as error:  # SystemError after a fatal error (seen)
             raise self._lost("flush", error) from error
         self._check_failures()
-        if left or len(self._producer):
+        # Not `len(producer)`: it counts waiting events too, and statistics come every 100 ms.
+        if left:
             raise DeliveryError(
                 f"{left} records were not acknowledged in time; the batch is aborted.",
                 where=self.transactional_id,
