@@ -37,6 +37,7 @@ from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
+from connectors.spark.worker_warm_up import warm_workers
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
@@ -112,6 +113,7 @@ class StreamingDriver:
         self.recommitted = 0
         prepare_session(spark, local_checkpoint=True)
         register(spark)
+        warm_workers(spark)
 
     # --- what the user says -------------------------------------------------------------------
 
