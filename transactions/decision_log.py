@@ -22,13 +22,23 @@ from typing import Self
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.committable import Committable
 from transactions.errors import (
+    ConfigurationError,
     DecisionLogError,
     FencedError,
     IdentityMismatchError,
     LogCorruptedError,
 )
 from transactions.log_backend import LogBackend
-from transactions.log_entries import Body, Decision, Entry, Fence, Healed, Restore, Snapshot
+from transactions.log_entries import (
+    Body,
+    Decision,
+    Entry,
+    Fence,
+    Healed,
+    Resolved,
+    Restore,
+    Snapshot,
+)
 
 COMPACT_EVERY = 100
 _FLOOR = "floor-"
@@ -48,6 +58,7 @@ class LogState:
         identity: the options it carried.
         generation: number of restores so far.
         decision: the last decision, with healed committables in place.
+        resolved: per token of the last decision, what a person decided (see `Resolved`).
     """
 
     application_id: str = ""
@@ -58,6 +69,7 @@ class LogState:
     identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
     generation: int = 0
     decision: Decision | None = None
+    resolved: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def after(self, entry: Entry) -> LogState:
         """Return the state after one more entry."""
@@ -73,9 +85,12 @@ class LogState:
                     state, run_epoch=entry.sequence, host=host, identity=identity
                 )
             case Decision() as decision:
-                return dataclasses.replace(state, decision=decision)
+                return dataclasses.replace(state, decision=decision, resolved={})
             case Healed() as healed:
                 return dataclasses.replace(state, decision=_with_healed(state.decision, healed))
+            case Resolved(verdict=verdict, tokens=tokens):
+                resolved = {**state.resolved, **dict.fromkeys(tokens, verdict)}
+                return dataclasses.replace(state, resolved=resolved)
             case Restore(generation=generation):
                 return dataclasses.replace(state, generation=generation)
             case Snapshot() as snapshot:
@@ -86,6 +101,7 @@ class LogState:
                     identity=snapshot.identity,
                     generation=snapshot.generation,
                     decision=snapshot.decision,
+                    resolved=snapshot.resolved,
                 )
 
     def snapshot(self) -> Snapshot:
@@ -96,6 +112,7 @@ class LogState:
             identity=self.identity,
             generation=self.generation,
             decision=self.decision,
+            resolved=self.resolved,
         )
 
 
@@ -233,6 +250,25 @@ class DecisionLog:
     def healed(self, healed: Healed) -> None:
         """Append that a lost transaction was produced again, before its commit."""
         self._append(healed)
+
+    def resolve(self, resolved: Resolved) -> None:
+        """Append what a person decided about transactions of the last decision.
+
+        Raises:
+            ConfigurationError: a token is not one of the last decision's.
+            FencedError, DecisionLogError: see `decide`.
+        """
+        last = self.state.decision
+        known = set() if last is None else {one.token for one in last.committables}
+        number = -1 if last is None else last.checkpoint_id
+        if number != resolved.checkpoint_id or not set(resolved.tokens) <= known:
+            raise ConfigurationError(
+                "Only transactions of the last decision can be resolved.",
+                where=f"checkpoint {resolved.checkpoint_id}: {sorted(resolved.tokens)}; "
+                f"the last decision is of checkpoint {number}",
+                cause="the driver has gone on since the transactions were listed",
+            )
+        self._append(resolved)
 
     def check_newest(self) -> None:
         """Read whether a newer run has fenced this one.

@@ -18,6 +18,10 @@ from transactions.errors import LogCorruptedError, LogVersionError
 
 FORMAT_VERSION = 1
 
+#: The verdicts of `Resolved`.
+ACCEPT_LOSS = "accept-loss"
+REPLAY = "replay"
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
@@ -65,6 +69,24 @@ class Healed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A person has decided about transactions of checkpoint N that could not be healed.
+
+    Attributes:
+        checkpoint_id: N, the last decided checkpoint.
+        verdict: ACCEPT_LOSS (they count as ended) or REPLAY (what a replay gives is committed,
+            even if it is not what was lost).
+        tokens: of the committables that it is about.
+        note: who said it and why, for the record.
+    """
+
+    checkpoint_id: int
+    verdict: str
+    tokens: tuple[str, ...]
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
     """A savepoint was restored; decisions of older generations match nothing any more."""
 
@@ -81,6 +103,7 @@ class Snapshot:
         identity: of that Fence.
         generation: the current one.
         decision: the last one, with healed committables in place; None before the first.
+        resolved: per token of the last decision, what a person decided about it.
     """
 
     run_epoch: int
@@ -88,9 +111,10 @@ class Snapshot:
     identity: Mapping[str, str]
     generation: int
     decision: Decision | None
+    resolved: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-Body: TypeAlias = Fence | Decision | Healed | Restore | Snapshot
+Body: TypeAlias = Fence | Decision | Healed | Resolved | Restore | Snapshot
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +218,8 @@ def _body_from_dict(kind: str, body: dict[str, Any], where: str) -> Body:
             return _decision(body)
         case "healed":
             return Healed(**{**body, "committable": Committable.from_dict(body["committable"])})
+        case "resolved":
+            return Resolved(**{**body, "tokens": tuple(body["tokens"])})
         case "restore":
             return Restore(**body)
         case "snapshot":

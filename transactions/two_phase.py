@@ -9,8 +9,9 @@ only way out is abort, by anyone. With the decision the transaction is *decided*
 must become visible, whatever dies. A commit whose answer was lost is *in doubt*: it may or may
 not have happened, and only a proof from the broker ends the doubt. A decided transaction that is
 proven aborted (a timeout, an operator) is *lost*; its records are produced again in another
-transaction, and it is *healed*. Terminal states have an empty row. A missing entry is a bug of
-ours: one lookup, one raise, and the refused event changes nothing.
+transaction, and it is *healed*, or a person accepts the loss and it is *given up*. Terminal states
+have an empty row. A missing entry is a bug of ours: one lookup, one raise, and the refused event
+changes nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class State(enum.Enum):
     COMMITTED = "committed"
     LOST = "lost"
     HEALED = "healed"
+    GIVEN_UP = "given up"
     ABORTED = "aborted"
 
 
@@ -51,7 +53,8 @@ class Event(enum.Enum):
     LOSE_ANSWER = "commit's answer lost"
     PROVE_COMMITTED = "proven committed"
     PROVE_ABORTED = "proven aborted"
-    HEAL = "produced again and committed"
+    HEAL = "produced again, decided"
+    ACCEPT_LOSS = "loss accepted by a person"
 
 
 TABLE: Final[Mapping[State, Mapping[Event, State]]] = MappingProxyType(
@@ -81,9 +84,10 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = MappingProxyType(
             Event.PROVE_COMMITTED: State.COMMITTED,
             Event.PROVE_ABORTED: State.LOST,
         },
-        State.LOST: {Event.HEAL: State.HEALED},
+        State.LOST: {Event.HEAL: State.HEALED, Event.ACCEPT_LOSS: State.GIVEN_UP},
         State.COMMITTED: {},
         State.HEALED: {},
+        State.GIVEN_UP: {},
         State.ABORTED: {},
     }
 )

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.samples import committable, decision
 from transactions.decision_log import COMPACT_EVERY, DecisionLog, entry_name, read_log
 from transactions.errors import (
+    ConfigurationError,
     DecisionLogError,
     FencedError,
     IdentityMismatchError,
@@ -15,7 +16,7 @@ from transactions.errors import (
     LogVersionError,
 )
 from transactions.log_backend import LocalFileBackend, MemoryBackend
-from transactions.log_entries import Healed
+from transactions.log_entries import ACCEPT_LOSS, REPLAY, Healed, Resolved
 
 IDENTITY = {"sinks": "out"}
 
@@ -81,6 +82,31 @@ def test_a_healed_committable_takes_the_place_of_the_lost_one(backend):
     healed = committable(checkpoint_id=0, token="0.0.healed", transactional_id="app.log.1.p.9")
     log.healed(Healed(checkpoint_id=0, subtask=0, committable=healed))
     assert open_log(backend).state.decision.committables == (healed,)
+
+
+def test_what_a_person_resolved_is_read_until_the_next_decision(backend):
+    log = open_log(backend)
+    log.decide(decision(0))
+    tokens = tuple(one.token for one in decision(0).committables)
+    log.resolve(Resolved(checkpoint_id=0, verdict=REPLAY, tokens=tokens))
+    log.resolve(Resolved(checkpoint_id=0, verdict=ACCEPT_LOSS, tokens=tokens[:1], note="ok"))
+    expected = {**dict.fromkeys(tokens, REPLAY), tokens[0]: ACCEPT_LOSS}
+    assert read_log(backend).resolved == expected
+    for _ in range(COMPACT_EVERY + 1):
+        log = open_log(backend)  # a snapshot is written on the way
+    assert log.state.resolved == expected
+    log.decide(decision(1))
+    assert read_log(backend).resolved == {}
+
+
+@pytest.mark.parametrize(("checkpoint", "token"), [(0, "nobody's"), (7, "")])
+def test_only_the_last_decision_can_be_resolved(backend, checkpoint, token):
+    log = open_log(backend)
+    log.decide(decision(0))
+    tokens = (token,) if token else ()
+    with pytest.raises(ConfigurationError, match="last decision"):
+        log.resolve(Resolved(checkpoint_id=checkpoint, verdict=ACCEPT_LOSS, tokens=tokens))
+    assert read_log(backend).resolved == {}
 
 
 def test_a_missing_entry_is_corruption(backend):
