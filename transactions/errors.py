@@ -13,7 +13,9 @@
     ├── FencedError                   a newer run owns the log: this one must stop, and does
     ├── StoppedError                  stop() was asked for: the attempt ends before its decision
     ├── PhaseOneError                 an attempt failed before its decision; nothing is visible
+    │   ├── CheckpointTimeoutError    the Spark job of a batch was stuck, and was cancelled
     │   └── DeliveryError             the broker refused, or never acknowledged, a record
+    │       └── RecordRefusedError    a record that it will never take: too large, no topic
     ├── OutcomeUnknownError           a decided transaction whose end could not be learnt in time
     ├── TransactionLostError          a decided transaction was aborted by the broker: heal it
     ├── ReplayMismatchError           Spark replays a decided batch with other offsets
@@ -115,8 +117,18 @@ class PhaseOneError(SparkOnceError):
     """An attempt failed before the decision. Nothing of it is or will be visible."""
 
 
+class CheckpointTimeoutError(PhaseOneError):
+    """The job of a batch took longer than a checkpoint may, and was cancelled."""
+
+
 class DeliveryError(PhaseOneError):
     """A record was refused or not acknowledged, so its transaction must not be committed."""
+
+
+class RecordRefusedError(DeliveryError):
+    """A record can never be written as it is: correct it, drop it, or raise the broker's limit."""
+
+    permanent = True
 
 
 class OutcomeUnknownError(SparkOnceError):

@@ -28,8 +28,10 @@ AUDITOR = "connectors/testing/auditor/"
 
 #: transactions in reading order: a file imports only what stands above it.
 TRANSACTIONS_ORDER = [
-    "errors", "clock", "events", "list_state", "committable", "two_phase", "crash_points", "sink",
-    "log_backend", "log_entries", "decision_log", "sweeper", "recovery", "coordinator",
+    "errors", "clock", "events", "list_state", "committable", "checkpoint_watch",
+    "two_phase", "crash_points", "sink",
+    "log_backend", "log_entries", "decision_log", "sweeper", "healing", "recovery", "coordinator",
+    "restart_strategy",
 ]  # fmt: skip
 
 
