@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -115,3 +115,11 @@ class Committable:
     def from_json(cls, data: bytes) -> Committable:
         """Read `to_json` back."""
         return cls.from_dict(orjson.loads(data))
+
+
+def oldest_start_ms(committables: Iterable[Committable]) -> int:
+    """Return when the first of them began, by the broker's clock; -1 when none was described.
+
+    From there the transaction timeout counts, so their age is the time that is used up.
+    """
+    return min((o.start_time_ms for o in committables if o.start_time_ms >= 0), default=-1)

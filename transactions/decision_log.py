@@ -28,6 +28,7 @@ from transactions.errors import (
     IdentityMismatchError,
     LogCorruptedError,
 )
+from transactions.events import publish
 from transactions.log_backend import LogBackend
 from transactions.log_entries import (
     Body,
@@ -197,6 +198,7 @@ class DecisionLog:
         self._log_id = state.log_id or secrets.token_hex(4)
         self.state = state
         self.run_epoch = 0
+        self._told_fenced = False
 
     @classmethod
     def open(
@@ -358,9 +360,16 @@ class DecisionLog:
             if old_floor or old_entry:
                 self._backend.delete(name)
 
+    def _tell_fenced(self, by: str, entry: int) -> None:
+        """Once per run; an open() that was too slow has no run yet, and tries again."""
+        if self.run_epoch and not self._told_fenced:
+            self._told_fenced = True
+            publish("fenced", app=self._application_id, run=self.run_epoch, by=by, entry=entry)
+
     def _fenced_by(self, data: bytes) -> FencedError:
         entry = Entry.from_bytes(data, where=f"{self._backend.describe()}, the tail")
         host = entry.body.host if isinstance(entry.body, Fence | Snapshot) else "another run"
+        self._tell_fenced(host, entry.sequence)
         return FencedError(
             f"A newer run ({host}) owns this checkpoint; this run has stopped.",
             where=f"{self._backend.describe()}: entry {entry.sequence}, our run {self.run_epoch}",
@@ -369,6 +378,7 @@ class DecisionLog:
         )
 
     def _freed_number(self, number: int) -> FencedError:
+        self._tell_fenced("another run", number)
         return FencedError(
             "A newer run owns this checkpoint and has compacted its log; this run has stopped.",
             where=f"{self._backend.describe()}: entry {number}, our run {self.run_epoch}",

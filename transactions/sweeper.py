@@ -8,14 +8,12 @@ its own log, up to its own run.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
+from transactions.events import publish
 from transactions.sink import AnySink, Owner
-
-logger = logging.getLogger(__name__)
 
 
 def sweep(sinks: Mapping[str, AnySink], owner: Owner, deadline: Deadline) -> list[str]:
@@ -27,9 +25,10 @@ def sweep(sinks: Mapping[str, AnySink], owner: Owner, deadline: Deadline) -> lis
     for name, sink in sinks.items():
         ids = sink.lingering(owner, deadline)
         if ids:
-            logger.warning("sink %s: fencing %d lingering transactions: %s", name, len(ids), ids)
             sink.recover_and_abort(ids, deadline)
             swept += ids
+            app, count = owner.application_id, len(ids)
+            publish("swept", app=app, sink=name, count=count, ids=" ".join(ids))
     return swept
 
 

@@ -1,0 +1,56 @@
+"""What is told about a checkpoint: how long its phases took, and its events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from transactions.clock import Clock
+from transactions.committable import Committable, oldest_start_ms
+from transactions.events import publish
+
+
+class PhaseWatch:
+    """Writes down how long each phase took, in milliseconds."""
+
+    def __init__(self, clock: Clock, laps: dict[str, float]) -> None:
+        self._clock = clock
+        self._laps = laps
+        self._last = clock.monotonic()
+
+    def lap(self, name: str) -> None:
+        """End the phase that is running."""
+        now = self._clock.monotonic()
+        self._laps[name] = (now - self._last) * 1000.0
+        self._last = now
+
+
+def tell_decided(app: str, checkpoint_id: int, committables: Sequence[Committable]) -> None:
+    """Publish that these transactions will be committed, whatever happens."""
+    publish(
+        "decided",
+        app=app,
+        checkpoint=checkpoint_id,
+        transactions=len(committables),
+        records=sum(one.record_count for one in committables),
+        oldest_start_ms=oldest_start_ms(committables),
+    )
+
+
+def tell_recommitted(app: str, checkpoint_id: int, transactions: int) -> None:
+    """Publish that transactions were found open and committed by settling, if there were any."""
+    if transactions:
+        publish("recommitted", app=app, checkpoint=checkpoint_id, transactions=transactions)
+
+
+def tell_completed(
+    app: str, checkpoint_id: int, phase_ms: Mapping[str, float], **facts: int
+) -> None:
+    """Publish that a checkpoint is visible; ``phase_<name>_ms`` per phase, none for a replay."""
+    phases = {f"phase_{name}_ms": round(ms, 3) for name, ms in phase_ms.items()}
+    publish("checkpoint_completed", app=app, checkpoint=checkpoint_id, **facts, **phases)
+
+
+def tell_failed(app: str, checkpoint_id: int, error: Exception) -> None:
+    """Publish the kind of an error and the first line of its text."""
+    kind, cause = type(error).__name__, str(error).partition("\n")[0]
+    publish("checkpoint_failed", app=app, checkpoint=checkpoint_id, error=kind, cause=cause)
