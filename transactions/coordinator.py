@@ -8,20 +8,33 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Concatenate, ParamSpec
 
 from transactions import crash_points
+from transactions.checkpoint_watch import (
+    PhaseWatch,
+    tell_completed,
+    tell_decided,
+    tell_failed,
+    tell_recommitted,
+)
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.committable import Committable
 from transactions.decision_log import DecisionLog
 from transactions.errors import PhaseOneError, ReplayMismatchError, StoppedError
-from transactions.log_entries import Decision
+from transactions.events import publish
+from transactions.healing import MOST_ROUNDS, Rerun, matched, refusal
+from transactions.log_entries import ACCEPT_LOSS, Decision, Healed, Resolved
 from transactions.recovery import Settlement, settle_last_decision
 from transactions.sink import AnySink, DecidedToken, Owner
 from transactions.sweeper import Janitor
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 _REMEMBERED_IDS = 256  # travels with every task
 
@@ -49,7 +62,7 @@ class Replay(enum.Enum):
     """What the log says about a checkpoint that Spark wants to run."""
 
     AFRESH = "no decision: run it"
-    DECIDED = "decided by an earlier run: finish it, write nothing"
+    DECIDED = "decided by an earlier run: finish it, write only what was lost"
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -61,6 +74,8 @@ class CheckpointReport:
     transactions: int = 0
     replayed: bool = False
     recommitted: int = 0
+    healed: int = 0
+    healed_records: int = 0
     phase_ms: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -69,8 +84,48 @@ class CheckpointReport:
         return sum(self.phase_ms.get(name, 0.0) for name in ("check", "decide", "commit"))
 
 
+_Step = Callable[Concatenate["CheckpointCoordinator", Checkpoint, P], CheckpointReport]
+
+
+def _told(step: _Step[P]) -> _Step[P]:
+    """Publish how a checkpoint ended; a stop that was asked for is no failure."""
+
+    @functools.wraps(step)
+    def telling(
+        self: CheckpointCoordinator, checkpoint: Checkpoint, /, *args: P.args, **kwargs: P.kwargs
+    ) -> CheckpointReport:
+        app, number = self.owner.application_id, checkpoint.checkpoint_id
+        try:
+            report = step(self, checkpoint, *args, **kwargs)
+        except StoppedError:
+            raise
+        except Exception as error:
+            tell_failed(app, number, error)
+            raise
+        tell_completed(
+            app,
+            number,
+            report.phase_ms,
+            records=report.records,
+            transactions=report.transactions,
+            replayed=int(report.replayed),
+        )
+        return report
+
+    return telling
+
+
 class CheckpointCoordinator:
-    """Makes checkpoints, one at a time, for one run. Lives on the driver."""
+    """Makes checkpoints, one at a time, for one run. Lives on the driver.
+
+    Args:
+        log: of this run.
+        sinks: by name.
+        timeout_s: how long one checkpoint may take.
+        stopping: tells whether a stop was asked for.
+        lost: what `recover` found lost; no new checkpoint is made before it is healed.
+        clock: replaced in tests.
+    """
 
     def __init__(
         self,
@@ -79,6 +134,7 @@ class CheckpointCoordinator:
         *,
         timeout_s: float,
         stopping: Callable[[], bool],
+        lost: Sequence[Committable] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._log = log
@@ -92,6 +148,7 @@ class CheckpointCoordinator:
         self._janitor = Janitor(sinks, self.owner, timeout_s=timeout_s, clock=clock)
         self._last_decided: dict[str, DecidedToken] = {}
         self._settled = True
+        self._lost = tuple(lost)
 
     def last_decided(self) -> Mapping[str, DecidedToken]:
         """Return, per transactional id of this run, its last decided token, for the closure."""
@@ -129,22 +186,38 @@ class CheckpointCoordinator:
             option="checkpoint: restore the whole folder, or start a new application on a new one",
         )
 
-    def finish_decided(self, checkpoint: Checkpoint) -> CheckpointReport:
-        """Finish a checkpoint that an earlier attempt decided; nothing is written again.
+    @_told
+    def finish_decided(
+        self, checkpoint: Checkpoint, rerun: Rerun | None = None
+    ) -> CheckpointReport:
+        """Finish a checkpoint that an earlier attempt decided; only what was lost is written
+        again, and the report says how much that was.
+
+        Args:
+            checkpoint: the one for which `replay_of` said DECIDED.
+            rerun: see `transactions.healing`; without it a lost transaction is an error.
 
         Raises:
-            TransactionLostError, OutcomeUnknownError: see `Settlement.settle`.
+            TransactionLostError: what was lost could not be produced again.
+            OutcomeUnknownError: see `Settlement.settle`.
         """
-        settlement = settle_last_decision(self._log, self._sinks, self._deadline())
+        report = CheckpointReport(checkpoint_id=checkpoint.checkpoint_id, replayed=True)
+        deadline = self._deadline()
+        self._janitor.finish()
+        settlement = settle_last_decision(self._log, self._sinks, deadline)
+        report.recommitted = settlement.recommitted
+        self._heal(settlement, rerun, report, deadline)
+        self._lost = ()
         self._log.check_newest()
-        return CheckpointReport(
-            checkpoint_id=checkpoint.checkpoint_id,
-            replayed=True,
-            recommitted=settlement.recommitted,
-        )
+        self._janitor.start()
+        return report
 
+    @_told
     def commit_batch(
-        self, checkpoint: Checkpoint, phase_one: Callable[[], Sequence[Committable]]
+        self,
+        checkpoint: Checkpoint,
+        phase_one: Callable[[], Sequence[Committable]],
+        rerun: Rerun | None = None,
     ) -> CheckpointReport:
         """Make one checkpoint; returns only when every record of it is committed.
 
@@ -152,7 +225,8 @@ class CheckpointCoordinator:
         2. Phase 1: the tasks write and prepare; one committable per non-empty transaction.
         3. The broker confirms that each is still as it was prepared.
         4. The decision is appended: the point of no return.
-        5. Every transaction is committed; a lost answer is settled by proof.
+        5. Every transaction is committed; a lost answer is settled by proof, a transaction that
+           the broker aborted all the same is healed.
         6. No newer run has fenced this one meanwhile.
         7. The sweep of what lingers begins, beside the engine's own log writes.
 
@@ -164,8 +238,11 @@ class CheckpointCoordinator:
             TransactionLostError, OutcomeUnknownError: after the decision; a restart goes on.
         """
         number = checkpoint.checkpoint_id
+        if self._lost:
+            # Going on would make this the last decision, and forget what the one before lost.
+            raise refusal(self._lost, f"the engine went on to checkpoint {number} without them")
         report = CheckpointReport(checkpoint_id=number)
-        watch = _Watch(self._clock, report.phase_ms)
+        watch = PhaseWatch(self._clock, report.phase_ms)
         deadline = self._deadline()
 
         self._janitor.finish()
@@ -185,12 +262,16 @@ class CheckpointCoordinator:
         self._check_not_stopping(number)
         self._settled = False
         self._log.decide(self._decision(checkpoint, committables))  # THE POINT OF NO RETURN
+        tell_decided(self.owner.application_id, number, committables)
         crash_points.reach("decision_durable", number)
         watch.lap("decide")
 
-        report.recommitted = self._commit(committables, number, deadline)
-        self._settled = True
-        self._remember(committables)
+        settlement = self._commit(committables, number, deadline)
+        report.recommitted = settlement.recommitted
+        self._heal(settlement, rerun, report, deadline)
+        decided = self._log.state.decision
+        assert decided is not None
+        self._remember(decided.committables)
         crash_points.reach("all_committed", number)
         watch.lap("commit")
 
@@ -253,7 +334,9 @@ class CheckpointCoordinator:
             partitioning=checkpoint.partitioning,
         )
 
-    def _commit(self, committables: Sequence[Committable], number: int, deadline: Deadline) -> int:
+    def _commit(
+        self, committables: Sequence[Committable], number: int, deadline: Deadline
+    ) -> Settlement:
         settlement = Settlement(committables)
         for name, sink in self._sinks.items():
             mine = [one for one in committables if one.sink == name]
@@ -261,7 +344,74 @@ class CheckpointCoordinator:
                 settlement.record(sink.commit(mine, deadline))
                 crash_points.reach("one_committed", number)
         settlement.settle(self._sinks, deadline)
-        return settlement.recommitted
+        tell_recommitted(self.owner.application_id, number, settlement.recommitted)
+        self._settled = True
+        return settlement
+
+    def _heal(
+        self,
+        settlement: Settlement,
+        rerun: Rerun | None,
+        report: CheckpointReport,
+        deadline: Deadline,
+    ) -> None:
+        """Produce again what the broker aborted, until nothing is lost (design section 7).
+
+        A crash before `Healed` is durable leaves an open transaction that is in no decision: the
+        sweep ends it. A crash after it leaves a pending one: recovery commits it.
+        """
+        number = report.checkpoint_id
+        for _ in range(MOST_ROUNDS):
+            lost = settlement.lost
+            if not lost:
+                return
+            if rerun is None:
+                break
+            crash_points.reach("heal_started", number)
+            produced = list(rerun(lost))
+            pairs = matched(lost, produced, self._log.state.resolved)
+            crash_points.reach("heal_produced", number)
+            new = self._check_prepared([new for _, new in pairs if new], number, deadline)
+            self._settled = False
+            self._replace([old for old, _ in pairs], new, settlement, number)
+            settlement = self._commit(new, number, deadline)
+            records = sum(one.record_count for one in new)
+            report.healed += len(new)
+            report.healed_records += records
+            app = self.owner.application_id
+            publish("healed", app=app, checkpoint=number, transactions=len(new), records=records)
+            crash_points.reach("heal_committed", number)
+        if settlement.lost:
+            raise refusal(settlement.lost, "the broker aborts them again and again")
+
+    def _replace(
+        self,
+        lost: Sequence[Committable],
+        new: Sequence[Committable],
+        settlement: Settlement,
+        number: int,
+    ) -> None:
+        """Write down, for each lost transaction, what has taken its place: nothing, or another."""
+        replacements = {(one.sink, one.subtask): one for one in new}
+        for old in lost:
+            replacement = replacements.get((old.sink, old.subtask))
+            if replacement is None:
+                note = "the replay that was asked for wrote nothing"
+                self._log.resolve(
+                    Resolved(
+                        checkpoint_id=number,
+                        verdict=ACCEPT_LOSS,
+                        tokens=(old.token,),
+                        note=note,
+                    )
+                )
+                settlement.give_up(old.token)
+            else:
+                self._log.healed(
+                    Healed(checkpoint_id=number, subtask=old.subtask, committable=replacement)
+                )
+                settlement.heal(old.token)
+            crash_points.reach("heal_durable", number)
 
     def _remember(self, committables: Sequence[Committable]) -> None:
         for one in committables:
@@ -273,18 +423,3 @@ class CheckpointCoordinator:
         # committed transaction is refused by the broker and retires the producer.
         while len(self._last_decided) > _REMEMBERED_IDS:
             del self._last_decided[next(iter(self._last_decided))]
-
-
-class _Watch:
-    """Writes down how long each phase took."""
-
-    def __init__(self, clock: Clock, laps: dict[str, float]) -> None:
-        self._clock = clock
-        self._laps = laps
-        self._last = clock.monotonic()
-
-    def lap(self, name: str) -> None:
-        """End the phase that is running."""
-        now = self._clock.monotonic()
-        self._laps[name] = (now - self._last) * 1000.0
-        self._last = now

@@ -29,6 +29,10 @@ POINTS: Final = (
     "one_committed",  # driver: the first transaction of several is committed
     "all_committed",  # driver: Spark does not know it yet
     "batch_finished",  # driver: foreachBatch is about to return
+    "heal_started",  # driver, in the replay of N: something decided is proven lost
+    "heal_produced",  # driver: its records are at the broker again, prepared, compared
+    "heal_durable",  # driver: the log names the new transaction in place of the lost one
+    "heal_committed",  # driver: it is visible
     "recovery_fenced",  # driver, at start: the Fence is written
     "recovery_settled",  # driver, at start: the last decision is settled, nothing is swept
 )

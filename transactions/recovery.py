@@ -1,4 +1,4 @@
-"""Settling decided transactions: every one ends committed, or an error names it.
+"""Settling decided transactions: every one ends proven, committed or lost.
 
 Used twice with the same rules: by a new run, for the last decision of the log, and by a living
 run for answers that were lost. Only the last decision can be pending, because a decision is
@@ -11,10 +11,14 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from transactions import crash_points
+from transactions.checkpoint_watch import tell_recommitted
 from transactions.clock import Deadline
-from transactions.committable import Committable, Outcome
+from transactions.committable import Committable, Outcome, oldest_start_ms
 from transactions.decision_log import DecisionLog
-from transactions.errors import OutcomeUnknownError, TransactionLostError
+from transactions.errors import OutcomeUnknownError
+from transactions.events import publish
+from transactions.healing import names
+from transactions.log_entries import ACCEPT_LOSS
 from transactions.sink import AnySink, Owner
 from transactions.sweeper import sweep
 from transactions.two_phase import Event, Lifecycle, State
@@ -30,13 +34,21 @@ _EVENTS: Mapping[Outcome, Event] = {
 
 
 class Settlement:
-    """The decided transactions of one checkpoint on their way to their end."""
+    """The decided transactions of one checkpoint on their way to their end.
 
-    def __init__(self, committables: Sequence[Committable]) -> None:
+    Args:
+        committables: the transactions.
+        resolved: per token, what a person decided about it (see `log_entries.Resolved`).
+    """
+
+    def __init__(
+        self, committables: Sequence[Committable], resolved: Mapping[str, str] | None = None
+    ) -> None:
         self._committables = {one.token: one for one in committables}
         self._walks = {
             one.token: Lifecycle(one.transactional_id, State.DECIDED) for one in committables
         }
+        self._resolved = dict(resolved or {})
         self.recommitted = 0
 
     def record(self, outcomes: Mapping[str, Outcome]) -> None:
@@ -45,16 +57,30 @@ class Settlement:
             walk = self._walks[token]
             if walk.state is not State.COMMITTED:
                 walk.advance(_EVENTS[outcome])
+                if walk.state is State.LOST and self._resolved.get(token) == ACCEPT_LOSS:
+                    self.give_up(token)
 
     def in_state(self, *states: State) -> list[Committable]:
         """Return the committables that stand in one of the states."""
         return [self._committables[t] for t, walk in self._walks.items() if walk.state in states]
 
+    @property
+    def lost(self) -> list[Committable]:
+        """What the broker aborted although it was decided, and nobody has healed or given up."""
+        return self.in_state(State.LOST)
+
+    def heal(self, token: str) -> None:
+        """Note that another transaction has taken the place of a lost one, durably."""
+        self._walks[token].advance(Event.HEAL)
+
+    def give_up(self, token: str) -> None:
+        """Note that a person accepted the loss, durably."""
+        self._walks[token].advance(Event.ACCEPT_LOSS)
+
     def settle(self, sinks: Mapping[str, AnySink], deadline: Deadline) -> None:
-        """Bring every transaction to a proven end.
+        """Bring every transaction to a proven end: committed, or lost (see `lost`).
 
         Raises:
-            TransactionLostError: the broker aborted a decided transaction.
             OutcomeUnknownError: not all could be proven before the deadline; a restart goes on.
         """
         while pending := self.in_state(State.DECIDED, State.IN_DOUBT):
@@ -64,79 +90,89 @@ class Settlement:
                     outcomes = sink.recover_and_commit(mine, deadline)
                     self.record(outcomes)
                     self.recommitted += sum(o is Outcome.COMMITTED for o in outcomes.values())
-            if lost := self.in_state(State.LOST):
-                raise _lost(lost)
             left = self.in_state(State.DECIDED, State.IN_DOUBT)
             if left and deadline.expired():
-                raise _unknown(left, deadline)
-            if left:
+                self._believe_a_person(left, deadline)
+            elif left:
                 deadline.pause(0.2)
+
+    def _believe_a_person(self, unproven: Sequence[Committable], deadline: Deadline) -> None:
+        """Where the broker keeps no proof (any more), only a person can say how it ended."""
+        if open_questions := [one for one in unproven if one.token not in self._resolved]:
+            raise _unknown(open_questions, deadline)
+        self.record({one.token: Outcome.ABORTED for one in unproven})
 
 
 def settle_last_decision(
     log: DecisionLog, sinks: Mapping[str, AnySink], deadline: Deadline
 ) -> Settlement:
-    """Finish the last decision of the log, whoever wrote it.
+    """Finish the last decision of the log, whoever wrote it; what is lost is left to healing.
 
     Raises:
-        TransactionLostError, OutcomeUnknownError: see `Settlement.settle`.
+        OutcomeUnknownError: see `Settlement.settle`.
     """
     decision = log.state.decision
-    settlement = Settlement(() if decision is None else decision.committables)
+    committables = () if decision is None else decision.committables
+    settlement = Settlement(committables, log.state.resolved)
     settlement.settle(sinks, deadline)
+    if decision is not None:
+        app = log.state.application_id
+        tell_recommitted(app, decision.checkpoint_id, settlement.recommitted)
     return settlement
 
 
-def recover(log: DecisionLog, sinks: Mapping[str, AnySink], deadline: Deadline) -> Settlement:
+def recover(
+    log: DecisionLog, sinks: Mapping[str, AnySink], deadline: Deadline, *, finished: int = -1
+) -> Settlement:
     """Take over after an older run, before any new data moves. On the driver, once, at start.
 
     1. The Fence is already written: no older run can decide any more.
-    2. The last decision is settled: what it promised is visible.
+    2. The last decision is settled: what it promised is visible, or proven lost. What is lost is
+       healed where its records can be had again: in the engine's replay of that checkpoint.
     3. What is still open belongs to no checkpoint: it is aborted, its writers are fenced.
 
+    Args:
+        log: opened by this run.
+        sinks: by name.
+        deadline: when to give up.
+        finished: the newest checkpoint that the engine has written down as done, which it does
+            only when all of it is proven committed. After a month of downtime the broker has
+            forgotten ids and markers, and this is the proof that is left.
+
     Raises:
-        TransactionLostError, OutcomeUnknownError: see `Settlement.settle`.
+        OutcomeUnknownError: see `Settlement.settle`.
     """
+    last = log.state.decision
+    state: dict[str, str | int] = {
+        "app": log.state.application_id,
+        "run": log.run_epoch,
+        "checkpoint": -1 if last is None else last.checkpoint_id,
+        "transactions": 0 if last is None else len(last.committables),
+    }
+    oldest = oldest_start_ms(() if last is None else last.committables)
+    publish("recovering", **state, oldest_start_ms=oldest)
     crash_points.reach("recovery_fenced")
-    settlement = settle_last_decision(log, sinks, deadline)
+    if last is not None and last.checkpoint_id <= finished:
+        settlement = Settlement(())
+    else:
+        settlement = settle_last_decision(log, sinks, deadline)
     crash_points.reach("recovery_settled")
     owner = Owner(
         application_id=log.state.application_id, log_id=log.log_id, run_epoch=log.run_epoch
     )
     swept = sweep(sinks, owner, deadline)
-    logger.info(
-        "recovered: run %d of %s, %d transactions re-committed, %d swept",
-        log.run_epoch,
-        log.state.application_id,
-        settlement.recommitted,
-        len(swept),
-    )
+    if lost := settlement.lost:
+        publish("lost", app=owner.application_id, transactions=len(lost), where=names(lost))
+    publish("recovered", **state, recommitted=settlement.recommitted, swept=len(swept))
     return settlement
-
-
-def _names(committables: Sequence[Committable]) -> str:
-    first = committables[0]
-    ids = ", ".join(one.transactional_id for one in committables[:5])
-    more = f" and {len(committables) - 5} more" if len(committables) > 5 else ""
-    offsets = {name: o for one in committables for name, o in one.source_offsets.items()}
-    return f"checkpoint {first.checkpoint_id}; {ids}{more}; source offsets up to {offsets}"
-
-
-def _lost(committables: Sequence[Committable]) -> TransactionLostError:
-    return TransactionLostError(
-        f"{len(committables)} decided transaction(s) were aborted by the broker; "
-        "their records are not in the output.",
-        where=_names(committables),
-        cause="the downtime was longer than the transaction timeout, or an operator aborted them",
-        option=f"transaction_timeout_ms={committables[0].timeout_ms}",
-    )
 
 
 def _unknown(committables: Sequence[Committable], deadline: Deadline) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"The end of {len(committables)} decided transaction(s) could not be learnt; "
         "a restart settles them.",
-        where=_names(committables),
+        where=names(committables),
         cause="the transaction coordinator does not answer, or answers without a proof",
-        option=f"checkpoint_timeout={deadline.seconds:g} s",
+        option=f"checkpoint_timeout={deadline.seconds:g} s; "
+        "sparkonce transactions list, and resolve when the broker has forgotten them",
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import parse_offsets
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
+from connectors.spark.failures import error_in
 from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder
 from transactions.committable import Committable
 from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport, Replay
+from transactions.errors import DataLossError
+from transactions.healing import refusal
 from transactions.list_state import offsets_of, offsets_state
 
 
@@ -61,17 +65,30 @@ class MicroBatches:
             end_offsets=offsets.end,
             partitioning={"sink_tasks": str(tasks)},
         )
-        if self._coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            report = self._coordinator.finish_decided(checkpoint)
-            if self._state.exists():
-                # A stateful plan must run once more, or its state is corrupt (seen).
-                self._run_job(frame, BatchOrder(checkpoint_id=batch_id, write=False))
-            return report
+        order = self._order(offsets, tasks, batch_id)
 
         def phase_one() -> list[Committable]:
-            return self._run_job(frame, self._order(offsets, tasks, batch_id))
+            return self._run_job(frame, order)
 
-        return self._coordinator.commit_batch(checkpoint, phase_one)
+        def rerun(lost: Sequence[Committable]) -> list[Committable]:
+            only = tuple((self._branch_of(one), one.subtask) for one in lost)
+            try:
+                return self._run_job(frame, dataclasses.replace(order, only=only))
+            except Exception as error:
+                if isinstance(error_in(str(error)), DataLossError):
+                    raise refusal(lost, "the source has deleted them") from error
+                raise
+
+        if self._coordinator.replay_of(checkpoint) is Replay.DECIDED:
+            report = self._coordinator.finish_decided(checkpoint, rerun)
+            if self._state.exists() and not report.healed:
+                # A stateful plan must run once more, or its state is corrupt (seen).
+                self._run_job(frame, dataclasses.replace(order, write=False))
+            return report
+        return self._coordinator.commit_batch(checkpoint, phase_one, rerun)
+
+    def _branch_of(self, one: Committable) -> int:
+        return next(n for n, sink in enumerate(self._sinks) if sink.name == one.sink)
 
     def _run_job(self, frame: DataFrame, order: BatchOrder) -> list[Committable]:
         """Run the plan: one action, because each further one would recompute the batch."""
@@ -95,6 +112,16 @@ class MicroBatches:
             last_decided=self._coordinator.last_decided(),
             retired=self._coordinator.retired(),
         )
+
+
+def finished_checkpoint(spark_checkpoint: Path) -> int:
+    """Return the newest batch that Spark has written down as done, -1 before the first.
+
+    It does so after foreachBatch returned, and that returns only when all is proven committed.
+    """
+    folder = spark_checkpoint / "commits"
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def _partitions(frame: DataFrame) -> int:

@@ -46,10 +46,13 @@ class BatchOrder:
         offsets_sink: number of the branch whose transactions carry them, -1 for none.
         last_decided: see `Attempt`.
         retired: see `Attempt`.
+        only: (branch, subtask) whose transactions are to be written again, when those of a decided
+            checkpoint were lost; None writes all of them.
     """
 
     checkpoint_id: int
     write: bool
+    only: tuple[tuple[int, int], ...] | None = None
     source_offsets: tuple[Mapping[str, int], ...] = ()
     offsets_sink: int = -1
     last_decided: Mapping[str, DecidedToken] = dataclasses.field(default_factory=dict)
@@ -66,7 +69,18 @@ class BatchOrder:
         decided = {key: DecidedToken(**one) for key, one in fields.pop("last_decided").items()}
         retired = frozenset(fields.pop("retired"))
         offsets = tuple(fields.pop("source_offsets"))
-        return cls(**fields, last_decided=decided, retired=retired, source_offsets=offsets)
+        only = fields.pop("only")
+        return cls(
+            **fields,
+            last_decided=decided,
+            retired=retired,
+            source_offsets=offsets,
+            only=None if only is None else tuple((branch, subtask) for branch, subtask in only),
+        )
+
+    def wants(self, branch: int, subtask: int) -> bool:
+        """Tell whether a task is to write a branch."""
+        return self.write and (self.only is None or (branch, subtask) in self.only)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,23 +105,21 @@ class SinkStage:
         context = TaskContext.get()
         assert context is not None
         order = _order_of(context)
-        if not order.write:
-            for _ in batches:
-                pass
-            return
-        open_transactions: list[tuple[AnySink, Any]] = []
+        open_transactions: dict[int, tuple[AnySink, Any]] = {}
         try:
             for number, sink in enumerate(self.sinks):
-                attempt = self._attempt(order, number, context)
-                open_transactions.append((sink, sink.begin_transaction(attempt)))
-            for batch in batches:
-                for number, part in self._routed(batch):
-                    sink, transaction = open_transactions[number]
-                    sink.invoke(transaction, part)
-            committables = [sink.pre_commit(one) for sink, one in open_transactions]
+                if order.wants(number, context.partitionId()):
+                    attempt = self._attempt(order, number, context)
+                    open_transactions[number] = (sink, sink.begin_transaction(attempt))
+            for batch in batches:  # to its end in any case: a stateful plan must run
+                for number, part in self._routed(batch) if open_transactions else ():
+                    if number in open_transactions:
+                        sink, transaction = open_transactions[number]
+                        sink.invoke(transaction, part)
+            committables = [sink.pre_commit(one) for sink, one in open_transactions.values()]
         except BaseException:
             # A Python worker has no other last word: what is not aborted here, the sweep ends.
-            for sink, transaction in open_transactions:
+            for sink, transaction in open_transactions.values():
                 _abort(sink, transaction)
             raise
         rows = [one.to_json() for one in committables if one is not None]

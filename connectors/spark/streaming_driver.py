@@ -34,7 +34,7 @@ from connectors.sink_options import KafkaSink
 from connectors.spark.branches import Branch, make_branch, unite
 from connectors.spark.data_source import register
 from connectors.spark.failures import error_in
-from connectors.spark.micro_batch import MicroBatches
+from connectors.spark.micro_batch import MicroBatches, finished_checkpoint
 from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
 from connectors.spark.worker_warm_up import warm_workers
@@ -172,12 +172,15 @@ class StreamingDriver:
                 identity=self._identity(),
             )
             self._refuse_other_logs(self._log, deadline)
-            self.recommitted = recover(self._log, self._sinks, deadline).recommitted
+            finished = finished_checkpoint(self._checkpoint / "spark")
+            settled = recover(self._log, self._sinks, deadline, finished=finished)
+            self.recommitted = settled.recommitted
             self._coordinator = CheckpointCoordinator(
                 self._log,
                 self._sinks,
                 timeout_s=self._checkpoint_timeout_s,
                 stopping=self._stopping.is_set,
+                lost=settled.lost,
             )
             self._batches = MicroBatches(
                 self._coordinator,

@@ -49,9 +49,14 @@ class Driver:
         self.sinks = {
             name: FakeSink(name, durable.broker, durable.counter) for name in ("left", "right")
         }
-        recover(self.log, self.sinks, Deadline(60, self.clock))
+        settled = recover(self.log, self.sinks, Deadline(60, self.clock))
         self.coordinator = CheckpointCoordinator(
-            self.log, self.sinks, timeout_s=60, stopping=lambda: False, clock=self.clock
+            self.log,
+            self.sinks,
+            timeout_s=60,
+            stopping=lambda: False,
+            lost=settled.lost,
+            clock=self.clock,
         )
 
     def run(self, total: int) -> None:
@@ -77,19 +82,25 @@ class Driver:
             start_offsets=(str(start),),
             end_offsets=(str(end),),
         )
-        if self.coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            self.coordinator.finish_decided(checkpoint)
-        else:
-            self.coordinator.commit_batch(checkpoint, lambda: self.phase_one(number))
 
-    def phase_one(self, number: int):
-        """Write numbers to the left sink and their squares to the right one."""
+        def rerun(lost):
+            return self.phase_one(number, {(one.sink, one.subtask) for one in lost})
+
+        if self.coordinator.replay_of(checkpoint) is Replay.DECIDED:
+            self.coordinator.finish_decided(checkpoint, rerun)
+        else:
+            self.coordinator.commit_batch(checkpoint, lambda: self.phase_one(number), rerun)
+
+    def phase_one(self, number: int, only=None):
+        """Write the numbers of a batch to both sinks; `only` names what a healing writes again."""
         start, end = self.durable.offsets[number]
         split = offsets_state({"in-0": end}).even_split(SUBTASKS)
         committables = []
         for subtask in range(SUBTASKS):
             mine = list(range(start, end))[subtask::SUBTASKS]
             for name, sink in self.sinks.items():
+                if only is not None and (name, subtask) not in only:
+                    continue
                 attempt = Attempt(
                     owner=self.coordinator.owner,
                     checkpoint_id=number,

@@ -22,7 +22,7 @@ from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.sink.producer_pool import ProducerPool, Slot, pool_for
 from connectors.sink_options import KafkaSink
 from transactions import crash_points
-from transactions.clock import Deadline
+from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import PhaseOneError, SparkOnceError
 from transactions.sink import Attempt, Owner
@@ -240,7 +240,9 @@ class KafkaTransactionalSink:
             elif ours and now.state in _ABORTED_STATES:
                 outcomes[one.token] = Outcome.ABORTED
             else:
-                outcomes[one.token] = self._by_marker(one, deadline)
+                outcomes[one.token] = self._by_marker(one, now.state, deadline)
+            if outcomes.get(one.token) is Outcome.ABORTED:
+                self._retired.add(one.transactional_id)
         if still_open:
             outcomes.update(self.commit(still_open, deadline))
         return outcomes
@@ -264,13 +266,17 @@ class KafkaTransactionalSink:
         """See `TwoPhaseCommitSink.retired`."""
         return frozenset(self._retired)
 
-    def _by_marker(self, one: Committable, deadline: Deadline) -> Outcome:
+    def _by_marker(self, one: Committable, state: str, deadline: Deadline) -> Outcome:
         """The id went on, was re-initialised or has expired: only its token can prove the commit.
 
         A driver that died in the next checkpoint's phase 1 left transactions open that hold the
         same offsets, and they are swept only after this: a stable read would wait for them. The
         token of a transaction is a committed value only if that transaction was committed.
+
+        That the token is absent proves an abort only while the broker would still have it: nothing
+        open may hide it, it may not have expired, and nobody else may have written in its place.
         """
+        metadata = ""
         for stable in (False, True):
             markers = self.wire.read_markers(
                 one.marker_group, [one.marker_partition], deadline, stable=stable
@@ -278,7 +284,19 @@ class KafkaTransactionalSink:
             _, metadata = markers.get(one.marker_partition, (-1, ""))
             if metadata == one.token:
                 return Outcome.ALREADY_COMMITTED
-        return Outcome.UNKNOWN
+        if state == "Ongoing" or not _is_older(metadata, one):
+            return Outcome.UNKNOWN
+        minutes = int(self.wire.broker_setting("offsets.retention.minutes", deadline))
+        # The start is by the broker's clock, this is ours: a tenth is left for what they differ.
+        young = SYSTEM_CLOCK.now_ms() - one.start_time_ms < minutes * 60_000 * 0.9
+        return Outcome.ABORTED if young and one.start_time_ms >= 0 else Outcome.UNKNOWN
+
+
+def _is_older(metadata: str, one: Committable) -> bool:
+    """Tell whether a marker is none at all, or that of an earlier checkpoint of ours."""
+    checkpoint, _, rest = metadata.partition(".")
+    ours = bool(rest) and checkpoint.isdigit()
+    return not metadata or (ours and int(checkpoint) < one.checkpoint_id)
 
 
 def _not_prepared(one: Committable, now: TransactionDescription) -> str:

@@ -1,0 +1,86 @@
+"""Healing: a decided transaction that the broker aborted is produced again, proven, committed.
+
+The decision was the promise; the broker broke it (its timeout passed while every driver was down,
+or an operator aborted the transaction). The records are still in the source, and Spark's batch can
+run again: so the lost subtasks write once more, in new transactions, and only when count and
+fingerprint say that these are the same records is the new transaction put in the place of the old
+one, durably, and committed. (Flink logs such a loss and goes on without the records:
+`KafkaCommitter`, "will be lost".)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from transactions.committable import Committable
+from transactions.errors import TransactionLostError
+from transactions.log_entries import REPLAY
+
+#: Runs the plan of the checkpoint again, and writes only what these committables have lost.
+Rerun = Callable[[Sequence[Committable]], Sequence[Committable]]
+
+#: A transaction that was produced again can be lost again: the broker is broken, not slow.
+MOST_ROUNDS = 3
+
+
+def matched(
+    lost: Sequence[Committable],
+    produced: Sequence[Committable],
+    resolved: Mapping[str, str],
+) -> list[tuple[Committable, Committable | None]]:
+    """Pair each lost transaction with the one that holds its records now; with None where a
+    person wanted whatever a replay gives, and it gave nothing.
+
+    Args:
+        lost: what the broker aborted.
+        produced: what the replay wrote, prepared and not committed.
+        resolved: per lost token what a person decided; REPLAY switches the comparison off.
+
+    Raises:
+        TransactionLostError: the replay gave other records; nothing of it may be committed.
+    """
+    found = {(one.sink, one.subtask): one for one in produced}
+    pairs: list[tuple[Committable, Committable | None]] = []
+    for old in lost:
+        new = found.pop((old.sink, old.subtask), None)
+        forced = resolved.get(old.token) == REPLAY
+        problem = "it wrote nothing" if new is None else _difference(old, new)
+        if problem and not forced:
+            raise refusal(lost, f"subtask {old.subtask} of sink {old.sink!r}: {problem}")
+        pairs.append((old, new))
+    if found:
+        raise refusal(lost, f"subtasks {sorted(key[1] for key in found)} wrote unasked")
+    return pairs
+
+
+def refusal(lost: Sequence[Committable], why: str) -> TransactionLostError:
+    """Return the error that hands the decision to a person."""
+    return TransactionLostError(
+        f"{len(lost)} decided transaction(s) were aborted by the broker, and their records could "
+        f"not be produced again: {why}.",
+        where=names(lost),
+        cause="the plan is not deterministic, its number of sink tasks has changed, or the source "
+        "has deleted the records; the transactions were lost because the downtime was longer than "
+        "their timeout, or an operator aborted them",
+        option="sparkonce transactions resolve --accept-loss | --replay; "
+        f"transaction_timeout_ms={lost[0].timeout_ms}",
+    )
+
+
+def names(committables: Sequence[Committable]) -> str:
+    """Return checkpoint, ids and offsets, bounded, for an error's `where`."""
+    first = committables[0]
+    ids = ", ".join(one.transactional_id for one in committables[:5])
+    more = f" and {len(committables) - 5} more" if len(committables) > 5 else ""
+    offsets = {name: o for one in committables for name, o in one.source_offsets.items()}
+    return f"checkpoint {first.checkpoint_id}; {ids}{more}; source offsets up to {offsets}"
+
+
+def _difference(old: Committable, new: Committable) -> str:
+    if old.record_count != new.record_count:
+        return f"{new.record_count} records, {old.record_count} were decided"
+    if old.fingerprint != new.fingerprint:
+        return f"as many records ({new.record_count}), but not the same"
+    if dict(old.source_offsets) != dict(new.source_offsets):
+        return f"offsets {dict(new.source_offsets)}, {dict(old.source_offsets)} were decided"
+    return ""
