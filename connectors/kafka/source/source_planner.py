@@ -69,9 +69,14 @@ class SourcePlanner:
         """Return where a batch read ends."""
         return self._resolve("endingOffsets", self._source.ending_offsets or LATEST)
 
-    def latest_offsets(self) -> dict[str, int]:
-        """Return the end of every partition: with read_committed its last stable offset."""
-        return self._list(self.partitions(), OffsetSpec.latest(), self._source.isolation_level)
+    def latest_offsets(self, isolation: str | None = None) -> dict[str, int]:
+        """Return the end of every partition: with read_committed its last stable offset.
+
+        Args:
+            isolation: another level than the source's own.
+        """
+        level = isolation or self._source.isolation_level
+        return self._list(self.partitions(), OffsetSpec.latest(), level)
 
     def earliest_offsets(self) -> dict[str, int]:
         """Return the first offset that every partition still holds."""
