@@ -163,7 +163,8 @@ def recover(
     swept = sweep(sinks, owner, deadline)
     if lost := settlement.lost:
         publish("lost", app=owner.application_id, transactions=len(lost), where=names(lost))
-    publish("recovered", **state, recommitted=settlement.recommitted, swept=len(swept))
+    ended = {"recommitted": settlement.recommitted, "lost": len(lost), "swept": len(swept)}
+    publish("recovered", **state, **ended)
     return settlement
 
 
