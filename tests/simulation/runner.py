@@ -1,0 +1,85 @@
+"""Runs one seed, or many, with everything random taken from the seed."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from connectors.kafka.sink import producer_pool, transactional_producer, transactional_sink
+from tests.simulation.adversary import Profile
+from tests.simulation.fake_producer import FakeProducer
+from tests.simulation.world import World
+
+REPLAY = "python -m tests.simulation --seed {seed} --trace"
+
+
+class CurrentProcess:
+    """Stands for `producer_pool._PROCESS`: the worker whose task is running."""
+
+    def __init__(self) -> None:
+        self.number = itertools.count()
+
+    def __format__(self, _spec: str) -> str:
+        return f"w{next(self.number)}"
+
+
+@contextmanager
+def installed(world: World) -> Iterator[None]:
+    """Give the product librdkafka's stand-in, and randomness that the seed decides."""
+
+    def producer(config: dict[str, Any]) -> FakeProducer:
+        return FakeProducer(
+            config, lambda request: world.exchange(request, "a producer"), world.clock.sleep
+        )
+
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            mock.patch.object(transactional_producer, "Producer", producer),
+            mock.patch.object(transactional_producer, "_group_metadata", str.encode),
+            mock.patch.object(transactional_sink, "SYSTEM_CLOCK", world.clock),
+            mock.patch.object(producer_pool, "_PROCESS", CurrentProcess()),
+            mock.patch.object(producer_pool, "_SLOTS", itertools.count()),
+            mock.patch.object(
+                secrets, "token_hex", lambda size=16: world.rng.randbytes(size).hex()
+            ),
+        ):
+            yield
+    finally:
+        logging.disable(before)
+
+
+def traced(seed: int, profile: Profile | None = None) -> tuple[World, AssertionError | None]:
+    """Run one seed to its end and check it; return what happened, and what is wrong."""
+    world = World(seed, profile)
+    with installed(world):
+        try:
+            world.run()
+            world.check()
+        except AssertionError as error:
+            return world, error
+    return world, None
+
+
+def run_seed(seed: int, profile: Profile | None = None) -> World:
+    """Run one seed.
+
+    Raises:
+        AssertionError: an invariant is broken; the text says how to run it again.
+    """
+    world, error = traced(seed, profile)
+    if error is not None:
+        raise AssertionError(f"seed {seed}: {error}\nreplay: {REPLAY.format(seed=seed)}") from error
+    return world
+
+
+def digest(world: World) -> str:
+    """Return a hash of everything that happened, in its order."""
+    return hashlib.sha256("\n".join(world.trace).encode()).hexdigest()
