@@ -32,6 +32,18 @@ _REFUSED = frozenset(
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
+#: What is wrong with the record or its address, not with the broker's day. A topic that a
+#: restarting broker does not know yet is not among them: checks at start find one that is missing.
+_UNWRITABLE = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError._INVALID_ARG,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
 _TRUNCATED = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
@@ -70,6 +82,11 @@ def is_end_of_partition(error: KafkaError) -> bool:
 def is_final(error: KafkaError) -> bool:
     """Tell whether trying again cannot help."""
     return error.code() in _MISSING | _REFUSED
+
+
+def is_unwritable(error: KafkaError) -> bool:
+    """Tell whether the record would be refused again, however often it is sent."""
+    return error.code() in _UNWRITABLE
 
 
 def translate(error: KafkaError, where: str, client: Mapping[str, str]) -> SparkOnceError:

@@ -17,7 +17,12 @@ from connectors.sink_options import KafkaSink
 from tests.auditor.reader import read_committed, read_uncommitted
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.errors import DeliveryError, FencedError, PhaseOneError
+from transactions.errors import (
+    DeliveryError,
+    FencedError,
+    PhaseOneError,
+    RecordRefusedError,
+)
 from transactions.sink import Attempt, DecidedToken, Owner
 
 _epochs = itertools.count(1)
@@ -292,7 +297,7 @@ def test_w6_x22_a_record_the_broker_refuses_fails_the_attempt(make, owner, topic
     out = topic(max_message_bytes="2000")
     sink = make(out)
     transaction = sink.begin_transaction(attempt(owner, 0))
-    with pytest.raises(DeliveryError, match="refused"):
+    with pytest.raises(RecordRefusedError, match="refused"):  # permanent: no restart helps
         for batch in (rows(b"small"), rows(b"x" * 10_000)):
             sink.invoke(transaction, batch)
         sink.pre_commit(transaction)

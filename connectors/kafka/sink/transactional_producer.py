@@ -17,8 +17,9 @@ import orjson
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from connectors.kafka.client_errors import is_unwritable
 from transactions.clock import Deadline
-from transactions.errors import DeliveryError, PhaseOneError
+from transactions.errors import DeliveryError, PhaseOneError, RecordRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class TransactionalProducer:
         self.producer_epoch = -1
         self._failed = 0
         self._first_failure = ""
+        self._unwritable = False
         self._producer = Producer(
             {
                 "log_level": 2,  # errors are raised where they matter, with what they mean
@@ -86,13 +88,15 @@ class TransactionalProducer:
             PhaseOneError: the producer was fenced.
         """
         self._failed = 0
+        self._unwritable = False
         self._call("begin_transaction", self._producer.begin_transaction)
 
     def produce(self, batch: pa.RecordBatch, topic: str | None, deadline: Deadline) -> None:
         """Queue a batch of the sink's schema (connectors.records.SINK_SCHEMA or part of it).
 
         Raises:
-            DeliveryError: a record was refused locally, or an earlier one by the broker.
+            DeliveryError: a record was refused locally, or an earlier one by the broker;
+                RecordRefusedError when it would be refused again.
         """
         names = batch.schema.names
         values = batch.column("value").to_pylist()
@@ -108,7 +112,9 @@ class TransactionalProducer:
                 self._produce_plain(topics, keys, values, deadline)
         except (KafkaException, TypeError) as error:
             cause = _NO_TOPIC if None in topics else f"the producer refused it: {error}"
-            raise DeliveryError(
+            of_broker = isinstance(error, KafkaException) and not is_unwritable(error.args[0])
+            kind = DeliveryError if of_broker else RecordRefusedError
+            raise kind(
                 "A record could not be queued; its batch is aborted.",
                 where=self.transactional_id,
                 cause=cause,
@@ -233,7 +239,8 @@ class TransactionalProducer:
 
     def _check_failures(self) -> None:
         if self._failed:
-            raise DeliveryError(
+            kind = RecordRefusedError if self._unwritable else DeliveryError
+            raise kind(
                 f"The broker refused {self._failed} record(s); the batch is aborted.",
                 where=f"{self.transactional_id}: {self._first_failure}",
                 cause="a record too large, an unknown topic, or a missing right",
@@ -242,8 +249,10 @@ class TransactionalProducer:
 
     def _note_failure(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            if not self._failed:
+            first_unwritable = is_unwritable(error) and not self._unwritable
+            if not self._failed or first_unwritable:
                 self._first_failure = f"{message.topic()}-{message.partition()}: {error.str()}"
+            self._unwritable |= first_unwritable
             self._failed += 1
 
     def _read_statistics(self, text: str) -> None:
