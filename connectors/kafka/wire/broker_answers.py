@@ -24,6 +24,10 @@ class Request(enum.Enum):
     OFFSET_FETCH = "OffsetFetch"
     FIND_COORDINATOR = "FindCoordinator"
     DESCRIBE_CONFIGS = "DescribeConfigs"
+    METADATA = "Metadata"
+    DESCRIBE_GROUPS = "DescribeGroups"
+    DESCRIBE_ACLS = "DescribeAcls"
+    ADD_OFFSETS = "AddOffsetsToTxn"
 
 
 class Meaning(enum.Enum):

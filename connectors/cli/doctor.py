@@ -1,0 +1,183 @@
+"""`sparkonce doctor`: what a pipeline would meet on a cluster, before it runs there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
+
+if TYPE_CHECKING:
+    from connectors.job import JobDefinition
+    from connectors.kafka.doctor.facts import Wanted
+    from connectors.kafka.doctor.verdicts import Verdict
+
+ALL_WELL = 0
+REFUSED = 1
+NO_ANSWER = 1
+BAD_USAGE = 2
+
+_STYLE = {"ok": "green", "warn": "yellow", "refuse": "red"}
+
+_EPILOG = """\b
+Examples:
+  A cluster alone
+    sparkonce doctor --bootstrap localhost:9092
+  With the rights and topics that a pipeline needs
+    sparkonce doctor --bootstrap localhost:9092 --app flights \\
+        --input flights --output flights-clean
+  Everything from a job file
+    sparkonce doctor --job job.toml
+  A secured cluster
+    sparkonce doctor --bootstrap broker:9093 --app flights --config client.properties
+
+\b
+Exit codes: 0 ok or warnings only, 1 refused or no broker, 2 bad usage.
+"""
+
+
+@click.command(name="doctor", epilog=_EPILOG)
+@kafka_options
+@click.option("--app", default="", help="Application id: its rights are tried, its clock read.")
+@click.option("--input", "inputs", multiple=True, help="Topic to read; repeatable.")
+@click.option("--output", "outputs", multiple=True, help="Topic to write; repeatable.")
+@click.option(
+    "--transaction-timeout",
+    "timeout_ms",
+    type=click.IntRange(min=1000),
+    metavar="MS",
+    help="transactionTimeoutMs of the sinks.  [default: the broker's maximum]",
+)
+@click.option(
+    "--checkpoint-timeout", type=float, default=600.0, show_default=True, metavar="SECONDS"
+)
+@click.option("--restart-budget", type=float, default=60.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for answers."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    bootstrap: str | None,
+    pairs: tuple[str, ...],
+    config: Path | None,
+    job_file: Path | None,
+    app: str,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    timeout_ms: int | None,
+    checkpoint_timeout: float,
+    restart_budget: float,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Check a cluster before a pipeline runs on it; a driver makes the same checks at its start.
+
+    Nothing is changed: with --app one transaction without records is begun and aborted under the
+    id <app>.doctor, to try the rights and to read the broker's clock.
+    """
+    import logging
+
+    from connectors.kafka.doctor.facts import Wanted
+    from connectors.kafka.doctor.probe import gather
+    from connectors.kafka.doctor.verdicts import Level, judge, worst
+    from transactions.clock import Deadline
+
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors say it, once
+    if job_file is not None:
+        cases = _cases(job_of(job_file))
+    else:
+        settings = kafka_settings(bootstrap, pairs, config)
+        wanted = Wanted(
+            application_id=app,
+            inputs=inputs,
+            outputs=outputs,
+            timeout_ms=timeout_ms,
+            checkpoint_timeout_s=checkpoint_timeout,
+            restart_budget_s=restart_budget,
+        )
+        cases = [(settings, wanted)]
+    reports: dict[str, list[Verdict]] = {}
+    for settings, wanted in cases:
+        facts = gather(settings, wanted, Deadline(timeout))
+        reports[facts.bootstrap] = judge(facts, wanted)
+    if as_json:
+        click.echo(_json(reports))
+    else:
+        for cluster, verdicts in reports.items():
+            _show(cluster, verdicts)
+    everything = [one for verdicts in reports.values() for one in verdicts]
+    context.exit(REFUSED if worst(everything) is Level.REFUSE else ALL_WELL)
+
+
+def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
+    """Return what a job asks of each of its clusters: one, when source and sinks share it."""
+    from connectors.kafka.doctor.facts import Wanted
+
+    source = dict(job.source.client_settings)
+    clusters = dict.fromkeys(definition.sink.bootstrap_servers for definition in job.sinks)
+    cases: list[tuple[dict[str, str], Wanted]] = []
+    for servers in clusters:
+        sinks = [one.sink for one in job.sinks if one.sink.bootstrap_servers == servers]
+        timeouts = [one.transaction_timeout_ms for one in sinks if one.transaction_timeout_ms]
+        wanted = Wanted(
+            application_id=job.app_id,
+            inputs=job.source.topics if source["bootstrap.servers"] == servers else (),
+            outputs=tuple(one.topic for one in sinks if one.topic is not None),
+            timeout_ms=min(timeouts, default=None),
+            checkpoint_timeout_s=job.checkpoint_timeout_s,
+            restart_budget_s=job.restart_budget_s,
+        )
+        cases.append((sinks[0].settings, wanted))
+    if source["bootstrap.servers"] not in clusters:
+        cases.append((source, Wanted(inputs=job.source.topics, strangers=False, writes=False)))
+    return cases
+
+
+def _json(reports: dict[str, list[Verdict]]) -> str:
+    import orjson
+
+    from connectors.kafka.doctor.verdicts import worst
+
+    clusters = [
+        {
+            "bootstrap": cluster,
+            "level": worst(verdicts).value,
+            "checks": [
+                {
+                    "check": one.check,
+                    "level": one.level.value,
+                    "found": one.found,
+                    "reason": one.reason,
+                    "option": one.option,
+                }
+                for one in verdicts
+            ],
+        }
+        for cluster, verdicts in reports.items()
+    ]
+    return orjson.dumps({"clusters": clusters}, option=orjson.OPT_INDENT_2).decode()
+
+
+def _show(cluster: str, verdicts: list[Verdict]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)  # in a file or a pipe nothing may be cut
+    table = Table(title=cluster, title_justify="left")
+    table.add_column("check", overflow="fold")
+    table.add_column("")
+    table.add_column("found", overflow="fold")
+    table.add_column("why, and what to change", overflow="fold")
+    for one in verdicts:
+        advice = f"{one.reason}; change: {one.option}" if one.option else one.reason
+        level = f"[{_STYLE[one.level.value]}]{one.level.value}[/]"
+        table.add_row(escape(one.check), level, escape(one.found), escape(advice))
+    console.print(table)

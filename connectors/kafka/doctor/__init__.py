@@ -1,0 +1,1 @@
+"""Pre-flight: what a cluster must offer before exactly-once can be promised on it."""

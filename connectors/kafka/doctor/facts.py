@@ -1,0 +1,107 @@
+"""What the probe learnt about a cluster, and what the caller wants of it. Plain data, no I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+#: Second part of the probe's transactional id, where a log's ids carry the log id (8 hex digits).
+PROBE_LOG = "doctor"
+STATE_TOPIC = "__transaction_state"
+
+
+def probe_id(application_id: str) -> str:
+    """Return the id of the probe: one per application, under the prefix that it has rights on."""
+    return f"{application_id}.{PROBE_LOG}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a pipeline asks of a cluster.
+
+    Attributes:
+        application_id: its id; "" leaves out everything that needs one.
+        inputs: topics to read.
+        outputs: topics to write.
+        timeout_ms: transaction timeout; None takes what the broker allows.
+        checkpoint_timeout_s: longest checkpoint.
+        restart_budget_s: longest restart.
+        strangers: look at the open transactions of everybody as well.
+        writes: False for a cluster that is only read from: nothing is said of transactions.
+    """
+
+    application_id: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    timeout_ms: int | None = None
+    checkpoint_timeout_s: float = 600.0
+    restart_budget_s: float = 60.0
+    strangers: bool = True
+    writes: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """One topic in the metadata.
+
+    Attributes:
+        error: Kafka's name of why it cannot be described; "" when it can.
+        replicas: fewest replicas of a partition; 0 when there is none.
+        in_sync: fewest in-sync replicas of a partition.
+        min_in_sync: `min.insync.replicas`; None when it may not be read.
+        leaderless: numbers of partitions without a leader.
+        operations: names of what we may do (READ, WRITE, ...).
+    """
+
+    name: str
+    error: str = ""
+    replicas: int = 0
+    in_sync: int = 0
+    min_in_sync: int | None = None
+    leaderless: tuple[int, ...] = ()
+    operations: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Hanging:
+    """An open transaction, whoever it belongs to."""
+
+    transactional_id: str
+    state: str
+    age_ms: int
+    timeout_ms: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """Everything that was read. What could not be read has its reason in `unread`.
+
+    Attributes:
+        bootstrap: the address that was asked.
+        brokers: node id -> Kafka's version as far as its API versions tell it.
+        silent: node id -> why it did not answer.
+        settings: broker settings by name.
+        features: finalized feature -> level.
+        topics: by name; `STATE_TOPIC` among them when it exists.
+        authorizer: whether the brokers check rights; None when that may not be asked.
+        group_operations: names of what we may do with the application's group.
+        refused: what of the probe was refused -> Kafka's sentence ("transactional id", "group").
+        skew_ms: broker's clock minus ours; None when it was not measured.
+        skew_error_ms: how far off that can be: half of the request's time.
+        hanging: open transactions of the cluster.
+        unread: what could not be read -> the reason.
+    """
+
+    bootstrap: str
+    brokers: Mapping[int, str]
+    silent: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    features: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    topics: Mapping[str, Topic] = dataclasses.field(default_factory=dict)
+    authorizer: bool | None = None
+    group_operations: frozenset[str] | None = None
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    skew_ms: float | None = None
+    skew_error_ms: float = 0.0
+    hanging: tuple[Hanging, ...] = ()
+    unread: Mapping[str, str] = dataclasses.field(default_factory=dict)

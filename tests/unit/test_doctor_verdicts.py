@@ -1,0 +1,214 @@
+"""Every verdict of the pre-flight: facts in, a level with its reason out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from connectors.kafka.doctor.facts import STATE_TOPIC, ClusterFacts, Hanging, Topic, Wanted
+from connectors.kafka.doctor.verdicts import Kind, Level, Verdict, judge, worst
+
+ALL = frozenset({"READ", "WRITE", "DESCRIBE"})
+SOLID = Topic(name="t", replicas=3, in_sync=3, min_in_sync=2, operations=ALL)
+WANTED = Wanted(application_id="app", inputs=("in",), outputs=("out",))
+FACTS = ClusterFacts(
+    bootstrap="b:9092",
+    brokers={1: "4.4", 2: "4.4", 3: "4.4"},
+    settings={"transaction.max.timeout.ms": "900000", "offsets.retention.minutes": "10080"},
+    features={"transaction.version": 2},
+    topics={name: replace(SOLID, name=name) for name in (STATE_TOPIC, "in", "out")},
+    authorizer=True,
+    group_operations=ALL,
+    skew_ms=3.0,
+    skew_error_ms=1.0,
+)
+
+
+def with_topic(name: str, **changes: object) -> ClusterFacts:
+    return replace(FACTS, topics={**FACTS.topics, name: replace(FACTS.topics[name], **changes)})
+
+
+def only(verdicts: list[Verdict]) -> Verdict:
+    """Return the one verdict that is not ok."""
+    (one,) = [verdict for verdict in verdicts if verdict.level is not Level.OK]
+    return one
+
+
+def test_a_solid_cluster_is_all_ok():
+    verdicts = judge(FACTS, WANTED)
+    assert worst(verdicts) is Level.OK
+    checks = " ".join(one.check for one in verdicts)
+    for part in ("brokers", "timeout", STATE_TOPIC, "features", "in", "out", "app.*", "group app"):
+        assert part in checks
+
+
+#: what is wrong -> facts, level, check, and what a driver raises for a refusal.
+CASES = {
+    "a_broker_is_silent": (replace(FACTS, silent={3: "timed out"}), Level.WARN, "brokers"),
+    "settings_may_not_be_read": (
+        replace(FACTS, settings={}, unread={"broker settings": "CLUSTER_AUTHORIZATION_FAILED"}),
+        Level.REFUSE,
+        "transaction timeout",
+        Kind.RIGHTS,
+    ),
+    "maximum_too_small": (
+        replace(FACTS, settings={"transaction.max.timeout.ms": "300000"}),
+        Level.REFUSE,
+        "transaction timeout",
+        Kind.SETTING,
+    ),
+    "state_topic_rf_1": (
+        with_topic(STATE_TOPIC, replicas=1, in_sync=1, min_in_sync=1),
+        Level.WARN,
+        STATE_TOPIC,
+    ),
+    "state_topic_min_isr_1": (with_topic(STATE_TOPIC, min_in_sync=1), Level.WARN, STATE_TOPIC),
+    "state_topic_under_min_isr": (
+        with_topic(STATE_TOPIC, in_sync=1),
+        Level.REFUSE,
+        STATE_TOPIC,
+        Kind.OUTAGE,
+    ),
+    "state_topic_without_leader": (
+        with_topic(STATE_TOPIC, leaderless=(7,)),
+        Level.REFUSE,
+        STATE_TOPIC,
+        Kind.OUTAGE,
+    ),
+    "output_missing": (
+        with_topic("out", error="UNKNOWN_TOPIC_OR_PARTITION"),
+        Level.REFUSE,
+        "output out",
+        Kind.MISSING,
+    ),
+    "input_missing": (
+        with_topic("in", error="UNKNOWN_TOPIC_OR_PARTITION"),
+        Level.REFUSE,
+        "input in",
+        Kind.MISSING,
+    ),
+    "output_not_visible": (
+        with_topic("out", error="TOPIC_AUTHORIZATION_FAILED"),
+        Level.REFUSE,
+        "output out",
+        Kind.RIGHTS,
+    ),
+    "output_not_writable": (
+        with_topic("out", operations=frozenset({"DESCRIBE"})),
+        Level.REFUSE,
+        "output out",
+        Kind.RIGHTS,
+    ),
+    "input_not_readable": (
+        with_topic("in", operations=frozenset({"DESCRIBE"})),
+        Level.REFUSE,
+        "input in",
+        Kind.RIGHTS,
+    ),
+    "output_rf_1": (with_topic("out", replicas=1, in_sync=1), Level.REFUSE, "output out"),
+    "input_without_leader": (
+        with_topic("in", leaderless=(0,)),
+        Level.REFUSE,
+        "input in",
+        Kind.OUTAGE,
+    ),
+    "no_right_on_ids": (
+        replace(FACTS, refused={"transactional id": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}),
+        Level.REFUSE,
+        "transactional ids app.*",
+        Kind.RIGHTS,
+    ),
+    "id_not_proven": (
+        replace(FACTS, unread={"transactional id": "no answer"}),
+        Level.WARN,
+        "transactional ids app.*",
+    ),
+    "no_right_on_the_group": (
+        replace(FACTS, refused={"group": "GROUP_AUTHORIZATION_FAILED"}),
+        Level.REFUSE,
+        "group app",
+        Kind.RIGHTS,
+    ),
+    "group_not_readable": (
+        replace(FACTS, group_operations=frozenset({"DESCRIBE"})),
+        Level.REFUSE,
+        "group app",
+        Kind.RIGHTS,
+    ),
+    "offsets_expire_early": (
+        replace(FACTS, settings={**FACTS.settings, "offsets.retention.minutes": "10"}),
+        Level.WARN,
+        "offsets retention",
+    ),
+    "clock_is_off": (replace(FACTS, skew_ms=-5000.0), Level.WARN, "clock"),
+    "clock_not_measured": (
+        replace(FACTS, skew_ms=None, unread={"clock": "no answer"}),
+        Level.WARN,
+        "clock",
+    ),
+    "a_transaction_hangs": (
+        replace(
+            FACTS,
+            hanging=(
+                Hanging(transactional_id="x.1", state="Ongoing", age_ms=31_000, timeout_ms=60_000),
+                Hanging(transactional_id="x.2", state="Ongoing", age_ms=29_000, timeout_ms=60_000),
+            ),
+        ),
+        Level.WARN,
+        "open transactions",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_each_fault_by_its_own_row(case):
+    facts, level, check, *kind = case
+    verdict = only(judge(facts, WANTED))
+    assert (verdict.level, verdict.check) == (level, check)
+    assert verdict.reason
+    if level is Level.REFUSE:
+        assert verdict.option
+    if kind:
+        assert [verdict.kind] == kind
+
+
+def test_the_old_transactions_are_named_and_only_they():
+    found = only(judge(CASES["a_transaction_hangs"][0], WANTED)).found
+    assert "x.1 (31 of 60 s)" in found
+    assert "x.2" not in found
+
+
+def test_a_skew_within_its_own_error_is_no_warning():
+    facts = replace(FACTS, skew_ms=1500.0, skew_error_ms=600.0)
+    assert worst(judge(facts, WANTED)) is Level.OK
+
+
+def test_a_longer_timeout_than_the_brokers_maximum():
+    verdict = only(judge(FACTS, replace(WANTED, timeout_ms=900_001)))
+    assert verdict.level is Level.REFUSE
+    assert "transactionTimeoutMs=900001" in verdict.option
+
+
+def test_budgets_that_do_not_fit_into_the_timeout():
+    verdict = only(judge(FACTS, replace(WANTED, restart_budget_s=400.0)))
+    assert verdict.level is Level.REFUSE
+    assert "1000000" in verdict.option
+
+
+def test_a_transaction_log_that_is_not_there_yet_is_judged_by_its_settings():
+    settings = {
+        **FACTS.settings,
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+    }
+    topics = {"in": SOLID, "out": SOLID}
+    verdict = only(judge(replace(FACTS, topics=topics, settings=settings), WANTED))
+    assert (verdict.check, verdict.level) == (STATE_TOPIC, Level.WARN)
+    assert "RF 1" in verdict.found
+
+
+def test_a_cluster_that_is_only_read_from_is_not_asked_about_transactions():
+    facts = replace(FACTS, settings={}, features={}, group_operations=None)
+    verdicts = judge(facts, Wanted(inputs=("in",), writes=False))
+    assert [one.check for one in verdicts] == ["brokers", "input in"]
