@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import re
 import socket
 import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from connectors import metrics
 from connectors.driver_metrics import DriverMetrics
+from connectors.job import parse_job
 from connectors.kafka.broker_readings import BrokerReading, next_offsets
 from connectors.metrics import BrokerMetrics, EventMetrics, MetricsEndpoint
 from transactions.checkpoint_watch import tell_completed, tell_decided, tell_failed
@@ -336,3 +339,38 @@ def test_events_are_no_longer_heard_after_the_end():
     assert 'sparkonce_fenced_total{app="app"} 0.0' in generate_latest(registry).decode()
     heard.hear(Event("fenced"))  # an event that names no application is this one's
     assert 'sparkonce_fenced_total{app="app"} 1.0' in generate_latest(registry).decode()
+
+
+# --- what users read -----------------------------------------------------------------------------
+
+DOCS = (Path(__file__).parents[2] / "docs/metrics.md").read_text("utf-8")
+
+
+def test_every_event_and_metric_is_in_the_docs_and_no_other():
+    registry = CollectorRegistry()
+    EventMetrics("app", registry)
+    registry.register(BrokerMetrics("app", Brokers(READING), lambda: {"in-topic-0": 1}))
+    there = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        if not family.name.endswith("_created")  # the library adds them
+    }
+    assert set(re.findall(r"sparkonce_[a-z_]+", DOCS)) == there
+    assert set(re.findall(r"^\| `(?!sparkonce_)([a-z_]+)` \|", DOCS, re.MULTILINE)) == set(KINDS)
+
+
+@pytest.mark.parametrize(("text", "port"), [("", None), ("metrics_port = 0", 0)])
+def test_the_port_in_a_job_file(text, port):
+    job = f"""
+        [app]
+        id = "app"
+        checkpoint = "state"
+        {text}
+        [source]
+        kafka.bootstrap.servers = "b:9092"
+        subscribe = "in"
+        [[sink]]
+        kafka.bootstrap.servers = "b:9092"
+        topic = "out"
+    """
+    assert parse_job(job, Path("/jobs/job.toml"), {}).metrics_port == port
