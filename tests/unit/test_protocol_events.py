@@ -1,0 +1,127 @@
+"""Which events the protocol publishes, in which order: one run of it in memory per story."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.pipeline import SUBTASKS, Crash, Driver, Durable
+from transactions import crash_points
+from transactions.errors import FencedError, PhaseOneError, StoppedError
+from transactions.events import Event, subscribe
+
+TRANSACTIONS = 2 * SUBTASKS  # two sinks
+PHASES = ["start", "write", "check", "decide", "commit", "finish"]
+EVERY_CHECKPOINT = ["decided", "checkpoint_completed"]
+
+
+@pytest.fixture
+def heard():
+    found: list[Event] = []
+    unsubscribe = subscribe(found.append)
+    yield found
+    unsubscribe()
+    assert {event.fields.get("app") for event in found} == {"app"}
+
+
+@pytest.fixture
+def crash():
+    def at(point: str, number: int = -1, error: BaseException | None = None) -> None:
+        def hook(reached: str, checkpoint_id: int) -> None:
+            if (reached, checkpoint_id) == (point, number):
+                crash_points.install(None)
+                raise error or Crash(point)
+
+        crash_points.install(hook)
+
+    yield at
+    crash_points.install(None)
+
+
+def kinds(heard: list[Event]) -> list[str]:
+    return [event.kind for event in heard]
+
+
+def only(heard: list[Event], kind: str) -> dict[str, object]:
+    (found,) = [event for event in heard if event.kind == kind]
+    return dict(found.fields)
+
+
+def test_a_quiet_run(heard):
+    Driver(Durable()).run(8)
+    assert kinds(heard) == ["recovering", "recovered", *EVERY_CHECKPOINT, *EVERY_CHECKPOINT]
+    assert heard[0].fields["checkpoint"] == -1
+    decided, completed = heard[2].fields, heard[3].fields
+    assert (decided["checkpoint"], decided["transactions"], decided["records"]) == (0, 4, 8)
+    assert (completed["checkpoint"], completed["transactions"], completed["records"]) == (0, 4, 8)
+    assert completed["replayed"] == 0
+    phases = [name for name in completed if name.startswith("phase_")]
+    assert phases == [f"phase_{name}_ms" for name in PHASES]
+
+
+def test_killed_between_decision_and_commit(heard, crash):
+    durable = Durable()
+    crash("decision_durable", 0)
+    with pytest.raises(Crash):
+        Driver(durable).run(4)
+    assert kinds(heard)[-1] == "decided", "told as soon as it is true"
+    del heard[:]
+    Driver(durable).run(4)
+    assert kinds(heard) == ["recovering", "recommitted", "recovered", "checkpoint_completed"]
+    assert only(heard, "recovering")["transactions"] == TRANSACTIONS
+    assert only(heard, "recommitted")["transactions"] == TRANSACTIONS
+    assert only(heard, "recommitted")["checkpoint"] == 0
+    recovered = only(heard, "recovered")
+    assert (recovered["recommitted"], recovered["swept"], recovered["lost"]) == (TRANSACTIONS, 0, 0)
+    assert only(heard, "checkpoint_completed")["replayed"] == 1
+
+
+def test_killed_before_the_decision(heard, crash):
+    durable = Durable()
+    crash("prepared_checked", 0)
+    with pytest.raises(Crash):
+        Driver(durable).run(4)
+    del heard[:]
+    Driver(durable)
+    assert "recommitted" not in kinds(heard)
+    swept = [event.fields for event in heard if event.kind == "swept"]
+    ids = [name for fields in swept for name in str(fields["ids"]).split()]
+    assert sum(int(fields["count"]) for fields in swept) == len(ids) == TRANSACTIONS
+    assert {fields["sink"] for fields in swept} <= {"left", "right"}
+    assert only(heard, "recovered")["swept"] == TRANSACTIONS
+
+
+def test_a_failed_checkpoint_names_its_cause_in_one_line(heard, crash):
+    driver = Driver(Durable())
+    crash("committables_collected", 0, PhaseOneError("A task failed.", where="subtask 1"))
+    with pytest.raises(PhaseOneError):
+        driver.run(4)
+    failed = only(heard, "checkpoint_failed")
+    assert failed == {
+        "app": "app",
+        "checkpoint": 0,
+        "error": "PhaseOneError",
+        "cause": "A task failed.",
+    }
+
+
+def test_a_stop_is_no_failure(heard, crash):
+    driver = Driver(Durable())
+    crash("committables_collected", 0, StoppedError("The driver is stopping."))
+    with pytest.raises(StoppedError):
+        driver.run(4)
+    assert kinds(heard) == ["recovering", "recovered"]
+
+
+def test_x15_the_older_of_two_drivers_says_once_who_fenced_it(heard):
+    durable = Durable()
+    older = Driver(durable)
+    newer = Driver(durable)
+    del heard[:]
+    with pytest.raises(FencedError):
+        older.run(4)
+    with pytest.raises(FencedError):
+        older.log.check_newest()  # as on its way out
+    assert kinds(heard) == ["fenced", "checkpoint_failed"]
+    assert only(heard, "fenced")["run"] == older.log.run_epoch
+    assert only(heard, "fenced")["entry"] == newer.log.run_epoch
+    assert "/" in str(only(heard, "fenced")["by"]), "host and process"
