@@ -18,6 +18,11 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "kafka": ("connectors.cli.kafka:command", "Run a real Apache Kafka on this machine."),
     "run": ("connectors.cli.run:command", "Run a pipeline that a TOML file describes."),
     "demo": ("connectors.cli.demo:command", "Crash a pipeline twice and prove its output."),
+    "doctor": ("connectors.cli.doctor:command", "Check a cluster before a pipeline runs on it."),
+    "transactions": (
+        "connectors.cli.transactions:command",
+        "List and repair the transactions of a pipeline.",
+    ),
     "verify": ("connectors.cli.verify:command", "Prove exactly-once on your own topics."),
 }
 

@@ -1,0 +1,330 @@
+"""`sparkonce transactions`: what was decided, what the broker says of it, and repairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
+from connectors.cli.transaction_output import head, plain, show, text, to_json
+
+if TYPE_CHECKING:
+    from connectors.kafka.doctor.transaction_reader import TransactionReader
+    from connectors.kafka.doctor.transaction_table import Row
+    from transactions.decision_log import DecisionLog
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group(name="transactions")
+def command() -> None:
+    """List and repair the transactions of a pipeline.
+
+    The checkpoint folder says what was decided, the brokers what became of it. The folder does
+    not say where the brokers are: give --bootstrap, or --job.
+    """
+    import logging
+
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors say it, once
+
+
+def _place(function: F) -> F:
+    """Add the options that say which checkpoint, and which brokers."""
+    for option in (
+        click.option(
+            "--timeout", type=float, default=60.0, show_default=True, help="Seconds for all of it."
+        ),
+        kafka_options,
+        click.option("--checkpoint", metavar="FOLDER", help="Checkpoint folder of the driver."),
+    ):
+        function = option(function)
+    return function
+
+
+_YES = click.option("--yes", is_flag=True, help="Do not ask.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+def _reader(
+    *,
+    checkpoint: str | None,
+    bootstrap: str | None,
+    pairs: tuple[str, ...],
+    config: Path | None,
+    job_file: Path | None,
+    brokers_needed: bool = True,
+) -> TransactionReader:
+    from connectors.kafka.doctor.transaction_reader import TransactionReader
+    from transactions.errors import ConfigurationError
+
+    if job_file is not None:
+        job = job_of(job_file)
+        sinks = {one.sink.name: one.sink for one in job.sinks}
+        return TransactionReader(checkpoint or job.checkpoint, {}, sinks)
+    if checkpoint is None:
+        raise ConfigurationError(
+            "No checkpoint is named.", option="--checkpoint FOLDER, or --job JOB.toml"
+        )
+    settings = kafka_settings(bootstrap, pairs, config)
+    if "bootstrap.servers" not in settings:
+        if brokers_needed or settings:
+            raise ConfigurationError(
+                "No Kafka cluster is named.",
+                cause="the checkpoint does not say where its brokers are",
+                option="--bootstrap HOST:PORT, or --job JOB.toml",
+            )
+        click.echo("No broker was asked: give --bootstrap or --job.", err=True)
+    return TransactionReader(checkpoint, settings)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+@command.command(name="list")
+@_place
+@_JSON
+def list_command(*, timeout: float, as_json: bool, **place: Any) -> None:
+    """Show every transaction of the last decision, and every open one; changes nothing."""
+    from transactions.clock import Deadline
+
+    with _reader(**place, brokers_needed=False) as reader:
+        rows = reader.rows(Deadline(timeout))
+        if as_json:
+            click.echo(to_json({**head(reader), "transactions": [plain(row) for row in rows]}))
+        else:
+            show(reader, rows)
+
+
+@command.command()
+@click.argument("transactional_id", metavar="ID")
+@_place
+@_JSON
+def describe(*, transactional_id: str, timeout: float, as_json: bool, **place: Any) -> None:
+    """Show all about one transaction: partitions, offsets, the marker that proves its commit."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from transactions.clock import Deadline
+
+    with _reader(**place) as reader:
+        rows = [one for one in reader.rows(Deadline(timeout)) if _is(one, transactional_id)]
+    if not rows:
+        raise _absent(transactional_id)
+    if as_json:
+        click.echo(to_json([plain(row) for row in rows]))
+        return
+    console = Console()
+    for row in rows:
+        table = Table(show_header=False)
+        for name, value in plain(row).items():
+            table.add_row(name, text(value))
+        (console if console.is_terminal else Console(width=200)).print(table)
+
+
+# -- repairing -------------------------------------------------------------------------------------
+
+
+@command.command()
+@_place
+@_YES
+def commit(*, timeout: float, yes: bool, **place: Any) -> None:
+    """Commit what the last decision promised, as the next start of the pipeline would.
+
+    A driver that runs on this checkpoint is fenced by it and stops.
+    """
+    from connectors.kafka.doctor.transaction_table import unsettled
+    from transactions.clock import Deadline
+    from transactions.errors import TransactionLostError
+    from transactions.recovery import settle_last_decision
+
+    deadline = Deadline(timeout)
+    with _reader(**place) as reader:
+        if not unsettled(reader.rows(deadline)):
+            click.echo("Nothing is pending.")
+            return
+        log = _take_over(reader, yes)
+        settlement = settle_last_decision(log, reader.sinks, deadline)
+        click.echo(f"{settlement.recommitted} transaction(s) committed.")
+        if lost := settlement.lost:
+            raise TransactionLostError(
+                f"{len(lost)} decided transaction(s) had been aborted by the broker.",
+                where=", ".join(one.transactional_id for one in lost),
+                cause="the downtime was longer than their timeout, or somebody aborted them",
+                option="start the pipeline: it heals them from their source offsets; when it "
+                "cannot: sparkonce transactions resolve",
+            )
+
+
+@command.command()
+@click.argument("transactional_ids", nargs=-1, metavar="[ID]...")
+@_place
+@_YES
+def abort(*, transactional_ids: tuple[str, ...], timeout: float, yes: bool, **place: Any) -> None:
+    """Abort what lingers: open transactions of this log that no checkpoint owns; all by default.
+
+    Never a decided one. A driver that runs on this checkpoint is fenced by it and stops.
+    """
+    from transactions.clock import Deadline
+
+    deadline = Deadline(timeout)
+    with _reader(**place) as reader:
+        rows = reader.rows(deadline)
+        _refuse_to_abort(rows, transactional_ids)
+        if not _abortable(rows, transactional_ids):
+            click.echo("Nothing lingers.")
+            return
+        _take_over(reader, yes)
+        # Read again behind the Fence: what an older run decided until then is in the log now, and
+        # nothing can be decided any more.
+        rows = reader.rows(deadline)
+        _refuse_to_abort(rows, transactional_ids)
+        swept = 0
+        for row in _abortable(rows, transactional_ids):
+            owner = next(s for s, ids in reader.open_ids.items() if row.transactional_id in ids)
+            wire = reader.sinks[owner].wire
+            wire.fence(row.transactional_id, row.timeout_ms, deadline)
+            click.echo(f"aborted: {row.transactional_id}")
+            swept += 1
+        click.echo(f"{swept} transaction(s) aborted.")
+
+
+@command.command()
+@click.argument("transactional_ids", nargs=-1, metavar="[ID]...")
+@_place
+@click.option("--accept-loss", "verdict", flag_value="accept-loss", help="Go on without them.")
+@click.option("--replay", "verdict", flag_value="replay", help="Commit what a replay gives.")
+@click.option("--note", default="", help="Why; it is kept in the log.")
+@_YES
+def resolve(
+    *,
+    transactional_ids: tuple[str, ...],
+    verdict: str | None,
+    note: str,
+    timeout: float,
+    yes: bool,
+    **place: Any,
+) -> None:
+    """Decide about decided transactions that the broker aborted and a start cannot heal.
+
+    --accept-loss: their records stay out, the pipeline goes on behind them. --replay: they are
+    produced again from their source offsets even if that does not give the same records. All
+    that are lost or unknown by default. A driver that runs on this checkpoint is stopped by it.
+    """
+    from connectors.kafka.doctor.transaction_table import Standing
+    from transactions.clock import Deadline
+    from transactions.errors import ConfigurationError
+    from transactions.log_entries import Resolved
+
+    if verdict is None:
+        raise click.UsageError("Say which: --accept-loss or --replay.")
+    deadline = Deadline(timeout)
+    with _reader(**place) as reader:
+
+        def lost() -> list[Row]:
+            rows = [one for one in reader.rows(deadline) if _chosen(one, transactional_ids)]
+            return [r for r in rows if r.standing in (Standing.ABORTED, Standing.UNKNOWN)]
+
+        if not lost():
+            raise ConfigurationError(
+                "No decided transaction is lost: there is nothing to resolve.",
+                where=reader.backend.describe(),
+                cause="those of the last decision are committed, pending or resolved",
+                option="sparkonce transactions list",
+            )
+        log = _take_over(reader, yes)
+        rows = lost()
+        decision = log.state.decision
+        assert decision is not None
+        tokens = tuple(row.decided.token for row in rows if row.decided is not None)
+        if not tokens:
+            click.echo("Nothing is lost any more.")
+            return
+        log.resolve(
+            Resolved(
+                checkpoint_id=decision.checkpoint_id, verdict=verdict, tokens=tokens, note=note
+            )
+        )
+        records = sum(row.decided.record_count for row in rows if row.decided is not None)
+        click.echo(f"{len(tokens)} transaction(s) with {records} records resolved: {verdict}.")
+        click.echo(
+            "The next start goes on behind them: their records are not in the output."
+            if verdict == "accept-loss"
+            else "The next start produces them again, and commits whatever that gives."
+        )
+
+
+def _take_over(reader: TransactionReader, yes: bool) -> DecisionLog:
+    """Append a Fence, after asking: from here no older run can decide or go on."""
+    from transactions.decision_log import DecisionLog
+
+    state = reader.state
+    alive = {True: "it runs now", False: "it is gone", None: "it may be running"}
+    who = f"run {state.run_epoch} of {state.application_id} ({state.host}: "
+    who += f"{alive[reader.run_alive()]})"
+    if yes:
+        click.echo(f"fencing {who}", err=True)
+    else:
+        click.echo(f"This fences {who}; a driver that runs there stops.", err=True)
+        click.confirm("Go on?", abort=True, err=True)
+    return DecisionLog.open(
+        reader.backend, application_id=state.application_id, identity=state.identity
+    )
+
+
+def _is(row: Row, name: str) -> bool:
+    return name in (row.transactional_id, row.decided.token if row.decided else "")
+
+
+def _chosen(row: Row, names: Sequence[str]) -> bool:
+    return not names or any(_is(row, name) for name in names)
+
+
+def _abortable(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """Return open transactions of this log that no checkpoint owns."""
+    from connectors.kafka.doctor.transaction_table import Standing, unsettled
+
+    decided = {row.transactional_id for row in unsettled(rows)}
+    return [
+        row
+        for row in rows
+        if row.standing in (Standing.LINGERING, Standing.OPEN)
+        and row.state == "Ongoing"
+        and row.transactional_id not in decided
+        and _chosen(row, names)
+    ]
+
+
+def _refuse_to_abort(rows: Sequence[Row], names: Sequence[str]) -> None:
+    from transactions.errors import ConfigurationError
+
+    allowed = {row.transactional_id for row in _abortable(rows, ())}
+    for name in names:
+        found = [row for row in rows if _is(row, name)]
+        if not found:
+            raise _absent(name)
+        row = found[0]
+        if row.transactional_id in allowed:
+            continue
+        decided = row.decided is not None
+        raise ConfigurationError(
+            "A decided transaction is never aborted: its checkpoint is promised to readers."
+            if decided
+            else "This transaction is not one that lingers.",
+            where=f"{row.transactional_id}: {row.standing.value}; {row.proof}",
+            cause="abort is for what no checkpoint of this log owns",
+            option="sparkonce transactions commit" if decided else row.advice,
+        )
+
+
+def _absent(name: str) -> Exception:
+    from transactions.errors import ConfigurationError
+
+    return ConfigurationError(
+        "No such transaction is decided or open in this log.",
+        where=name,
+        cause="it has ended, belongs to an older checkpoint, or the id is misspelt",
+        option="sparkonce transactions list",
+    )

@@ -1,0 +1,179 @@
+"""Reading a decision log beside the broker, and the sinks with which it can be repaired."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from types import TracebackType
+
+import orjson
+
+from connectors.kafka.doctor.transaction_table import Row, Seen, join
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.sink_options import KafkaSink
+from connectors.user_folders import checkpoint_folder
+from transactions.clock import SYSTEM_CLOCK, Deadline
+from transactions.committable import Committable
+from transactions.decision_log import LogState, read_log
+from transactions.errors import ConfigurationError
+from transactions.log_backend import LocalFileBackend
+
+_TRIES = 5
+
+
+class TransactionReader:
+    """One checkpoint folder and the clusters of its sinks; reads, and appends nothing.
+
+    Args:
+        checkpoint: the folder of a driver.
+        kafka: client settings for every sink, without prefix; empty when no broker is known.
+        sinks: sinks of a job file, by name; they win over `kafka`.
+
+    Attributes:
+        backend: where the log is.
+        state: what the log said when it was read last.
+        sinks: by name, to ask and to repair with; empty when no broker is known.
+        open_ids: sink -> open transactions that its cluster listed at the last `rows`.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        kafka: Mapping[str, str],
+        sinks: Mapping[str, KafkaSink] | None = None,
+    ) -> None:
+        self._folder = checkpoint_folder(checkpoint)
+        # Making the backend would make the folder: a misspelt one must stay absent.
+        if not (self._folder / "decisions").is_dir():
+            raise ConfigurationError(
+                "There is no decision log in this checkpoint.",
+                where=str(self._folder),
+                cause="the path is wrong, or no driver has ever started on it",
+                option=f"--checkpoint {checkpoint}",
+            )
+        self.backend = LocalFileBackend(self._folder / "decisions")
+        self.state = read_log(self.backend)
+        self.open_ids: dict[str, list[str]] = {}
+        self.sinks = {
+            name: KafkaTransactionalSink(options, timeout_ms=0, checkpoint_timeout_s=0.0)
+            for name, options in _options(self.state, kafka, sinks or {}).items()
+        }
+
+    def __enter__(self) -> TransactionReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for sink in self.sinks.values():
+            sink.close()
+
+    def rows(self, deadline: Deadline) -> list[Row]:
+        """Return every transaction with its verdict.
+
+        A running driver goes on meanwhile, so log and broker are read until the log is the same
+        before and after.
+
+        Raises:
+            BrokerUnavailableError, AuthenticationError: a cluster could not be asked.
+            LogCorruptedError, LogVersionError: the log cannot be read.
+        """
+        for _ in range(_TRIES):
+            self.state = read_log(self.backend)
+            seen = self._seen(deadline)
+            if read_log(self.backend).tail == self.state.tail:
+                break
+        return join(seen)
+
+    def run_alive(self) -> bool | None:
+        """Tell whether the newest run's process lives; None when it is on another machine."""
+        host, _, process = self.state.host.rpartition("/")
+        if host != socket.gethostname() or not process.isdigit():
+            return None
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+    def _seen(self, deadline: Deadline) -> Seen:
+        known = Seen(
+            log=self.state,
+            finished=self._finished(),
+            run_alive=self.run_alive(),
+            now_ms=SYSTEM_CLOCK.now_ms(),
+        )
+        if not self.sinks:
+            return known
+        decision = self.state.decision
+        decided = () if decision is None else decision.committables
+        described, markers = {}, {}
+        self.open_ids = {}
+        for name, sink in self.sinks.items():
+            mine = [one for one in decided if one.sink == name]
+            found = sink.wire.list_open(self.state.application_id, None, deadline)
+            self.open_ids[name] = [one.transactional_id for one in found]
+            ids = [one.transactional_id for one in mine]
+            described.update(sink.wire.describe([*ids, *self.open_ids[name]], deadline))
+            markers.update(_markers(sink, mine, deadline))
+        return Seen(
+            log=known.log,
+            finished=known.finished,
+            run_alive=known.run_alive,
+            now_ms=known.now_ms,
+            described=described,
+            open_ids=self.open_ids,
+            markers=markers,
+        )
+
+    def _finished(self) -> int:
+        commits = self._folder / "spark" / "commits"
+        names = (path.name for path in commits.iterdir()) if commits.is_dir() else ()
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def _options(
+    state: LogState, kafka: Mapping[str, str], given: Mapping[str, KafkaSink]
+) -> dict[str, KafkaSink]:
+    """Return the sinks that the log names: the log does not say where their brokers are."""
+    if not kafka and not given:
+        return {}
+    named = orjson.loads(state.identity.get("sinks", "{}"))
+    if given and given.keys() != named.keys():
+        raise ConfigurationError(
+            "The job file is not the one of this checkpoint: its sinks differ.",
+            where=f"checkpoint: {sorted(named)}; job: {sorted(given)}",
+            option="--job",
+        )
+    if given:
+        return dict(given)
+    rest = {name: value for name, value in kafka.items() if name != "bootstrap.servers"}
+    servers = kafka.get("bootstrap.servers", "")
+    return {
+        name: KafkaSink(bootstrap_servers=servers, topic=sink["topic"], name=name, kafka=rest)
+        for name, sink in named.items()
+    }
+
+
+def _markers(
+    sink: KafkaTransactionalSink, committables: list[Committable], deadline: Deadline
+) -> dict[str, tuple[int, str]]:
+    """Read what is committed where the tokens belong; never waits for an open transaction."""
+    groups: dict[str, list[str]] = {}
+    for one in committables:
+        groups.setdefault(one.marker_group, []).append(one.marker_partition)
+    found = {
+        group: sink.wire.read_markers(group, partitions, deadline, stable=False)
+        for group, partitions in groups.items()
+    }
+    return {
+        one.token: marker
+        for one in committables
+        if (marker := found[one.marker_group].get(one.marker_partition)) is not None
+    }
