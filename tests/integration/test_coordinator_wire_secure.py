@@ -9,10 +9,21 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.cluster.broker_settings import choose_addresses
 from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.kafka.doctor.facts import Wanted
+from connectors.kafka.doctor.probe import gather
+from connectors.kafka.doctor.verdicts import Level, judge
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from tests.integration.wire_helpers import (
     begin,
@@ -84,7 +95,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         "controller.quorum.voters": f"1@127.0.0.1:{one.controller_port}",
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.login.plain.sasl.jaas.config": JAAS.format(user="b", password="b")[:-1]
-        + ' user_root="right" user_alice="right";',
+        + ' user_root="right" user_alice="right" user_carol="right";',
         "listener.name.tls.ssl.keystore.type": "PEM",
         "listener.name.tls.ssl.keystore.location": str(store),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -154,3 +165,42 @@ def test_missing_rights_are_permanent(secure):
                     verb()
         assert allowed.commit([token], soon()) == {name: Outcome.COMMITTED}
     eventually(lambda: "acl" in values(secure.plain, "secure"), True)
+
+
+def test_the_doctor_names_missing_rights_and_then_the_acls_that_give_them(secure):
+    """The same rights are what docs/operations.md asks an administrator for."""
+    admin = AdminClient({"bootstrap.servers": secure.plain})
+    login = secure.login("carol", "right")
+    wanted = Wanted(application_id="clinic", inputs=("secure",), outputs=("secure",))
+
+    def refused() -> set[str]:
+        verdicts = judge(gather(login, wanted, soon()), wanted)
+        return {one.check for one in verdicts if one.level is Level.REFUSE}
+
+    ids, group = "transactional ids clinic.*", "group clinic"
+    topic = {"input secure", "output secure"}
+    assert refused() == {"transaction timeout", ids, group} | topic
+    assert judge(gather(login, wanted, soon()), wanted)[0].level is Level.OK
+
+    def allow(resource: ResourceType, name: str, pattern: ResourcePatternType, *rights: str):
+        bindings = [
+            AclBinding(
+                *(resource, name, pattern, "User:carol", "*"),
+                *(AclOperation[right], AclPermissionType.ALLOW),
+            )
+            for right in rights
+        ]
+        for done in admin.create_acls(bindings).values():
+            done.result(timeout=20)
+
+    prefixed, literal = ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL
+    allow(ResourceType.BROKER, "kafka-cluster", literal, "DESCRIBE_CONFIGS")
+    eventually(refused, {ids, group} | topic)
+    allow(ResourceType.TRANSACTIONAL_ID, "clinic.", prefixed, "WRITE", "DESCRIBE")
+    eventually(refused, {group} | topic)
+    allow(ResourceType.GROUP, "clinic", prefixed, "READ", "DESCRIBE")
+    eventually(refused, topic)
+    allow(ResourceType.TOPIC, "secure", literal, "READ", "DESCRIBE")
+    eventually(refused, {"output secure"})
+    allow(ResourceType.TOPIC, "secure", literal, "WRITE")
+    eventually(refused, set())
