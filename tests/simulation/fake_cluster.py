@@ -90,6 +90,7 @@ class FakeCluster:
     Args:
         now_ms: its wall clock.
         slow_markers: leave PrepareCommit and PrepareAbort standing until `write_markers`.
+        on_begin: called with a transaction when it has been opened.
         on_end: called with a transaction, "commit" or "abort", and why, before it is ended.
     """
 
@@ -98,10 +99,12 @@ class FakeCluster:
         now_ms: Callable[[], int],
         *,
         slow_markers: Callable[[], bool] = lambda: False,
+        on_begin: Callable[[Transaction], None] = lambda _: None,
         on_end: Callable[[Transaction, str, str], None] = lambda *_: None,
     ) -> None:
         self._now_ms = now_ms
         self._slow_markers = slow_markers
+        self._on_begin = on_begin
         self._on_end = on_end
         self._next_producer_id = 0
         self.transactions: dict[str, Transaction] = {}
@@ -365,6 +368,7 @@ class FakeCluster:
         if one.state is not State.ONGOING:
             one.state, one.start_ms = State.ONGOING, self._now_ms()
             one.partitions, one.offsets = set(), {}
+            self._on_begin(one)
         one.partitions.update(partitions)
 
     def _bump(self, one: Transaction) -> None:

@@ -15,6 +15,7 @@ from connectors.kafka.sink import producer_pool, transactional_producer, transac
 from tests.simulation.adversary import Profile
 from tests.simulation.fake_producer import FakeProducer
 from tests.simulation.world import World
+from transactions import decision_log
 
 REPLAY = "python -m tests.simulation --seed {seed} --trace"
 
@@ -44,6 +45,7 @@ def installed(world: World) -> Iterator[None]:
         with (
             mock.patch.object(transactional_producer, "Producer", producer),
             mock.patch.object(transactional_producer, "_group_metadata", str.encode),
+            mock.patch.object(decision_log, "COMPACT_EVERY", world.compact_every),
             mock.patch.object(transactional_sink, "SYSTEM_CLOCK", world.clock),
             mock.patch.object(producer_pool, "_PROCESS", CurrentProcess()),
             mock.patch.object(producer_pool, "_SLOTS", itertools.count()),

@@ -14,7 +14,7 @@ from tests.simulation.adversary import Profile
 from tests.simulation.runner import digest, run_seed
 from transactions import crash_points
 
-SEEDS, GROUP = 300, 25
+SEEDS, GROUP = 200, 25
 #: Kinds of fault that some of the seeds must have met, or the test says nothing.
 KINDS = set(Profile.__dataclass_fields__) - {"switch"}
 
