@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from connectors.cli.kafka_options import kafka_settings
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
@@ -101,7 +103,7 @@ def command(
 
     try:
         options = VerifyOptions(
-            kafka=_settings(bootstrap, pairs),
+            kafka=kafka_settings(bootstrap, pairs),
             inputs=inputs,
             outputs=outputs,
             key_id=key_id,
@@ -125,25 +127,6 @@ def command(
         context.exit(NO_VERDICT)
     _show(verdict, options, Console())
     context.exit(PROOF_HOLDS if verdict.ok else PROOF_FAILS)
-
-
-def _settings(bootstrap: str, pairs: tuple[str, ...]) -> dict[str, str]:
-    from transactions.errors import ConfigurationError
-
-    settings = {"bootstrap.servers": bootstrap}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        name = name.strip().removeprefix("kafka.")
-        if not equals or not name:
-            raise ConfigurationError(
-                "A Kafka setting has no value.",
-                cause="the form is name=value",
-                option=f"--kafka {name}",
-            )
-        if name in settings:
-            raise ConfigurationError("A Kafka setting is given twice.", option=f"--kafka {name}")
-        settings[name] = value
-    return settings
 
 
 def _run(options: VerifyOptions, console: Console) -> Verdict:
