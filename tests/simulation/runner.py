@@ -58,9 +58,11 @@ def installed(world: World) -> Iterator[None]:
         logging.disable(before)
 
 
-def traced(seed: int, profile: Profile | None = None) -> tuple[World, AssertionError | None]:
+def traced(
+    seed: int, profile: Profile | None = None, **world_options: Any
+) -> tuple[World, AssertionError | None]:
     """Run one seed to its end and check it; return what happened, and what is wrong."""
-    world = World(seed, profile)
+    world = World(seed, profile, **world_options)
     with installed(world):
         try:
             world.run()
@@ -70,13 +72,13 @@ def traced(seed: int, profile: Profile | None = None) -> tuple[World, AssertionE
     return world, None
 
 
-def run_seed(seed: int, profile: Profile | None = None) -> World:
-    """Run one seed.
+def run_seed(seed: int, profile: Profile | None = None, **world_options: Any) -> World:
+    """Run one seed; see `World` for the options.
 
     Raises:
         AssertionError: an invariant is broken; the text says how to run it again.
     """
-    world, error = traced(seed, profile)
+    world, error = traced(seed, profile, **world_options)
     if error is not None:
         raise AssertionError(f"seed {seed}: {error}\nreplay: {REPLAY.format(seed=seed)}") from error
     return world

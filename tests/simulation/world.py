@@ -185,9 +185,26 @@ class SparkLogs:
 
 
 class World:
-    """Everything of one seed."""
+    """Everything of one seed.
 
-    def __init__(self, seed: int, profile: Profile | None = None) -> None:
+    Args:
+        seed: of everything that is random.
+        profile: the faults; drawn by the seed when it is None.
+        crashes: the driver dies when a point is reached for the n-th time since the last crash.
+        first_downtime_s: how long nobody restarts it after the first.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        profile: Profile | None = None,
+        *,
+        crashes: Sequence[tuple[str, int]] = (),
+        first_downtime_s: float = 0.0,
+    ) -> None:
+        self.crashes = list(crashes)
+        self.since_crash: Counter[str] = Counter()
+        self.first_downtime_s = first_downtime_s
         self.seed = seed
         self.rng = random.Random(seed)
         self.profile = profile or Profile.drawn(self.rng)
@@ -252,6 +269,11 @@ class World:
     def on_crash_point(self, point: str, checkpoint_id: int) -> None:
         """The hook of transactions.crash_points."""
         self.reached[point] += 1
+        self.since_crash[point] += 1
+        if self.crashes[:1] == [(point, self.since_crash[point])]:
+            del self.crashes[0]
+            self.since_crash.clear()
+            raise Crash(point)
         if point == "batch_started":
             run = next(one for one in self.drivers if one.actor is self.scheduler.current)
             if run.log.run_epoch < self.newest_run:
@@ -340,6 +362,8 @@ class World:
 
     def _downtime(self) -> None:
         self.clock.sleep(self.rng.uniform(1, 60))
+        if len(self.drivers) == 1:
+            self.clock.sleep(self.first_downtime_s)
         if self.drivers and self.network.happens("past_the_timeout"):
             self.clock.sleep(TIMEOUT_MS / 1000)
         self.network.arrive()
