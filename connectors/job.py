@@ -1,6 +1,8 @@
 """A job file: the whole pipeline as TOML, parsed once into one frozen object. No I/O but the file.
 
-    [app]        id, checkpoint, guarantee, trigger, checkpoint_timeout, restart_budget, master
+    [app]        id, checkpoint, guarantee, trigger, checkpoint_timeout, restart_budget, master,
+                 restart_strategy ("none", "fixed-delay(attempts=3, delay=10s)", ...),
+                 tolerable_failed_checkpoints, metrics_port, log_level
     [source]     Spark's option names: kafka.bootstrap.servers, subscribe, startingOffsets, ...
     [transform]  sql = "SELECT ... FROM source", or function = "module:name"; without it a copy
     [[sink]]     Spark's option names: kafka.bootstrap.servers, topic, ...; name; a sql of its own
@@ -23,6 +25,11 @@ from typing import Any, Final
 from connectors.options import KafkaSource
 from connectors.sink_options import GUARANTEES, KafkaSink
 from transactions.errors import ConfigurationError
+from transactions.restart_strategy import (
+    DEFAULT_RESTART_STRATEGY,
+    RestartStrategy,
+    parse_restart_strategy,
+)
 
 AVAILABLE_NOW: Final = "available-now"
 LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
@@ -35,6 +42,9 @@ _APP: Final = (
     "trigger",
     "checkpoint_timeout",
     "restart_budget",
+    "restart_strategy",
+    "tolerable_failed_checkpoints",
+    "metrics_port",
     "master",
     "log_level",
 )
@@ -71,6 +81,9 @@ class JobDefinition:
         trigger: an interval, or ``available-now``.
         checkpoint_timeout_s: see `StreamingDriver`.
         restart_budget_s: see `StreamingDriver`.
+        restart_strategy: see `transactions.restart_strategy`.
+        tolerable_failed_checkpoints: see `StreamingDriver`.
+        metrics_port: see `StreamingDriver`.
         master: Spark's master URL.
         log_level: of the Java side.
         source: where records come from.
@@ -86,6 +99,9 @@ class JobDefinition:
     trigger: str = "0 seconds"
     checkpoint_timeout_s: float = 600.0
     restart_budget_s: float = 60.0
+    restart_strategy: RestartStrategy = DEFAULT_RESTART_STRATEGY
+    tolerable_failed_checkpoints: int = 0
+    metrics_port: int | None = None
     master: str = "local[*]"
     log_level: str = "ERROR"
     source: KafkaSource
@@ -156,6 +172,9 @@ class _Parser:
             "trigger": self._trigger(app),
             "checkpoint_timeout_s": self._seconds(app, "checkpoint_timeout"),
             "restart_budget_s": self._seconds(app, "restart_budget"),
+            "restart_strategy": self._restart_strategy(app),
+            "tolerable_failed_checkpoints": self._count(app, "tolerable_failed_checkpoints"),
+            "metrics_port": self._count(app, "metrics_port"),
             "master": app.get("master"),
             "log_level": self._log_level(app),
         }
@@ -269,6 +288,21 @@ class _Parser:
                 f"{name} = {text}",
             )
         return seconds
+
+    def _restart_strategy(self, app: Mapping[str, str]) -> RestartStrategy | None:
+        text = app.get("restart_strategy")
+        try:
+            return None if text is None else parse_restart_strategy(text)
+        except ConfigurationError as error:
+            raise self._from(error, "app") from error
+
+    def _count(self, app: Mapping[str, str], name: str) -> int | None:
+        text = app.get(name)
+        if text is None or text.isdecimal():
+            return None if text is None else int(text)
+        raise self._wrong(
+            f"{name} is not a whole number.", "app", "write 0 or more", f"{name} = {text}"
+        )
 
     def _log_level(self, app: Mapping[str, str]) -> str | None:
         level = app.get("log_level")

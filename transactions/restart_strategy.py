@@ -29,14 +29,16 @@ from transactions import errors
 from transactions.clock import SYSTEM_CLOCK, Clock
 from transactions.errors import ConfigurationError, SparkOnceError
 
-#: What a driver does when nothing is said. Flink restarts a checkpointed job by exponential delay
-#: too, but for ever; here a supervisor or a person waits for the exit code, and a test that fails
-#: in a user's function shall end, so the tenth restart in a row is the last (two minutes of
-#: waiting in all, longer than most brokers need to come back).
-DEFAULT: Final = "exponential-delay(attempts=10)"
-
-
 # --- what may be said ---------------------------------------------------------------------------
+
+
+def _check(strategy: object, holds: bool, name: str, wanted: str) -> None:
+    if not holds:
+        raise _wrong(
+            f"The option {name!r} of a restart strategy is out of its range.",
+            f"it must be {wanted}",
+            str(strategy),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -216,15 +218,6 @@ def _option_name(field: dataclasses.Field[Any]) -> str:
     return field.name.removesuffix("_s")
 
 
-def _check(strategy: RestartStrategy, holds: bool, name: str, wanted: str) -> None:
-    if not holds:
-        raise _wrong(
-            f"The option {name!r} of a restart strategy is out of its range.",
-            f"it must be {wanted}",
-            str(strategy),
-        )
-
-
 def _wrong(what: str, cause: str, given: str) -> ConfigurationError:
     return ConfigurationError(
         what,
@@ -246,6 +239,13 @@ def _shown(strategy: RestartStrategy) -> str:
 
 
 # --- which failures are worth it ----------------------------------------------------------------
+
+
+#: What a driver does when nothing is said. Flink restarts a checkpointed job by exponential delay
+#: too, but for ever; here a supervisor or a person waits for the exit code, and a test that fails
+#: in a user's function shall end, so the tenth restart in a row is the last (two minutes of
+#: waiting in all, longer than most brokers need to come back).
+DEFAULT_RESTART_STRATEGY: Final[RestartStrategy] = ExponentialDelay(attempts=10)
 
 #: Error class -> whether a new run can do better, and why. Every class of ours stands here.
 RETRIED: Final[Mapping[type[SparkOnceError], tuple[bool, str]]] = MappingProxyType(

@@ -29,6 +29,7 @@ Example job file:
   id = "flights"
   checkpoint = "state/flights"        # relative to this file
   trigger = "1 second"                # or "available-now"
+  restart_strategy = "exponential-delay(attempts=10)"   # or "none", "fixed-delay(...)", ...
 \b
   [source]
   kafka.bootstrap.servers = "${BROKERS}"
@@ -48,7 +49,8 @@ its own, and function = "module:name" may return one DataFrame per sink name.
 
 \b
 Exit codes: 0 stopped cleanly, 1 failed, 2 bad configuration.
-SIGTERM and ctrl-C stop between two checkpoints.
+SIGTERM and ctrl-C stop between two checkpoints. A failure that may pass (a broker
+away, a worker killed, a stuck batch) restarts the pipeline in this process.
 """
 
 
@@ -105,6 +107,7 @@ def _run(job: JobDefinition, stop: StopSwitch) -> None:
     from connectors.spark.job import run_job
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("sparkonce").setLevel(logging.INFO)  # events: recovered, healed, ...
     logging.getLogger("kafka").setLevel(logging.ERROR)  # our errors say it, once
     _say(f"{_described(job)}: starting")
     progress = Progress()

@@ -97,7 +97,10 @@ def _drive(
         trigger=job.trigger,
         checkpoint_timeout_s=job.checkpoint_timeout_s,
         restart_budget_s=job.restart_budget_s,
+        restart_strategy=job.restart_strategy,
+        tolerable_failed_checkpoints=job.tolerable_failed_checkpoints,
         on_checkpoint=on_checkpoint,
+        metrics_port=job.metrics_port,
     )
     for frame, sink in branches(job, session, driver.read(job.source)):
         driver.write(frame, sink)

@@ -13,21 +13,21 @@ failure would make Spark write commits/N and lose the batch (seen).
 from __future__ import annotations
 
 import logging
+import math
 import re
-import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self
 
 import orjson
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connectors.kafka.sink.preflight import check_source, check_topic, transaction_timeout_ms
+from connectors.driver_metrics import DriverMetrics
+from connectors.kafka.doctor.facts import PROBE_LOG, Wanted
+from connectors.kafka.sink.preflight import check_clusters, check_source, transaction_timeout_ms
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
@@ -35,15 +35,20 @@ from connectors.spark.branches import Branch, make_branch, unite
 from connectors.spark.data_source import register
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches, finished_checkpoint
+from connectors.spark.restarts import Restarts
 from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
+from connectors.spark.stop_signals import stop_signals
+from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.worker_warm_up import warm_workers
+from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
+from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
 from transactions.sweeper import sweep
 
 logger = logging.getLogger(__name__)
@@ -64,11 +69,17 @@ class StreamingDriver:
             log live in it.
         trigger: ``"0 seconds"`` (as fast as it can), an interval like ``"5 seconds"``, or
             ``"available-now"`` (what is there, then stop).
-        checkpoint_timeout_s: how long one checkpoint may take from its first task to its end.
+        checkpoint_timeout_s: how long one checkpoint may take from its first task to its end; the
+            Spark job of one that takes longer is cancelled, and the run fails.
         restart_budget_s: how long a restart may take before the broker may abort what was
             decided; with the checkpoint timeout it must fit into the transaction timeout.
+        restart_strategy: what happens when a run fails after it has started: see
+            `transactions.restart_strategy`, also for what is never restarted.
+        tolerable_failed_checkpoints: how many checkpoints in a row may fail, and be run again at
+            once, before the restart strategy counts a failure.
         on_checkpoint: called after each checkpoint, on the query's thread; an exception from it
             fails the query after the commit, and loses nothing.
+        metrics_port: where `connectors.metrics` is served on this machine; 0 takes a free port.
     """
 
     def __init__(
@@ -80,7 +91,10 @@ class StreamingDriver:
         trigger: str = "0 seconds",
         checkpoint_timeout_s: float = 600.0,
         restart_budget_s: float = 60.0,
+        restart_strategy: str | RestartStrategy = DEFAULT_RESTART_STRATEGY,
+        tolerable_failed_checkpoints: int = 0,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+        metrics_port: int | None = None,
     ) -> None:
         if not _APP_ID.fullmatch(app_id):
             raise ConfigurationError(
@@ -90,11 +104,15 @@ class StreamingDriver:
             )
         self._spark = spark
         self._app_id = app_id
-        self._checkpoint = _local_folder(str(checkpoint))
+        self._checkpoint = checkpoint_folder(str(checkpoint))
         self._trigger = trigger
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._restart_budget_s = restart_budget_s
         self._on_checkpoint = on_checkpoint
+        self._metrics = DriverMetrics(app_id, metrics_port)
+        self._restarts = Restarts(
+            app_id, restart_strategy, tolerable_failed_checkpoints=tolerable_failed_checkpoints
+        )
         self._sources: list[KafkaSource] = []
         self._branches: list[Branch] = []
         self._sinks: dict[str, KafkaTransactionalSink] = {}
@@ -109,7 +127,7 @@ class StreamingDriver:
         self._batches: MicroBatches | None = None
         #: The last checkpoints, newest last; bounded.
         self.reports: deque[CheckpointReport] = deque(maxlen=_REPORTS)
-        #: Transactions of an earlier run that this run committed at its start.
+        #: Transactions that were left by a run before and committed at a start or restart.
         self.recommitted = 0
         prepare_session(spark, local_checkpoint=True)
         register(spark)
@@ -153,12 +171,20 @@ class StreamingDriver:
     def start(self) -> None:
         """Check, fence older runs, recover what they decided, then start the query.
 
+        A failure of the first start is raised at once; the restart strategy is for later ones.
+
         Raises:
             ConfigurationError: an option, a topic, credentials or the checkpoint are wrong.
             DecisionLogError, TransactionLostError, OutcomeUnknownError: see their classes.
         """
         if not self._branches:
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
+        self._metrics.open([each.sink for each in self._branches], self._sources, lambda: self._log)
+        with self._metrics.closed_on_error():
+            self._start_run()
+
+    def _start_run(self) -> None:
+        """A run of its own, whether first or again: it fences, recovers and sweeps like any."""
         deadline = Deadline(self._checkpoint_timeout_s)
         try:
             # Nothing is at stake yet: a wrong address shall not take a checkpoint's time to show.
@@ -174,7 +200,7 @@ class StreamingDriver:
             self._refuse_other_logs(self._log, deadline)
             finished = finished_checkpoint(self._checkpoint / "spark")
             settled = recover(self._log, self._sinks, deadline, finished=finished)
-            self.recommitted = settled.recommitted
+            self.recommitted += settled.recommitted
             self._coordinator = CheckpointCoordinator(
                 self._log,
                 self._sinks,
@@ -206,21 +232,46 @@ class StreamingDriver:
         query.stop()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the query has ended; True if it has.
+        """Wait until the pipeline has ended; True if it has. Restarts happen in this call.
 
         Raises:
-            SparkOnceError: what ended it, as it was raised.
+            SparkOnceError: what ended it, as it was raised, when it is not restarted.
         """
         assert self._query is not None, "call start() first"
+        deadline = Deadline(math.inf if timeout_s is None else timeout_s)
+        with self._metrics.closed_on_error():
+            while not self._has_ended(min(deadline.remaining(), _POLL_SECONDS)):
+                if deadline.expired():
+                    return False
+        self._metrics.close()
+        return True
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        if self._restarts.pending:
+            if self._stopping.is_set():
+                return True
+            if self._restarts.wait(self._stopping, timeout_s):
+                self._restart()
+            return False
+        assert self._query is not None
         try:
-            ended = self._query.awaitTermination(timeout_s)
+            ended = bool(self._query.awaitTermination(max(timeout_s, 0.001)))
         except StreamingQueryException as error:
+            in_checkpoint = self._failure is not None
             self._close()
-            raise self._cause_of(error) from error
-        if timeout_s is None or ended:
+            cause = self._cause_of(error)
+            cause.__cause__ = cause.__cause__ or (None if cause is error else error)
+            self._restarts.failed(cause, self._spark, in_checkpoint=in_checkpoint)
+            return False
+        if ended:
             self._close()
-            return True
-        return False
+        return ended
+
+    def _restart(self) -> None:
+        try:
+            self._start_run()
+        except Exception as error:  # noqa: BLE001 - the strategy decides, and raises it
+            self._restarts.failed(error, self._spark, in_checkpoint=False)
 
     def run(self) -> None:
         """start(), then wait; SIGTERM and ctrl-C stop between two checkpoints.
@@ -228,7 +279,7 @@ class StreamingDriver:
         Raises:
             SparkOnceError: what ended the query.
         """
-        with self._signals():
+        with stop_signals(self.request_stop):
             self.start()
             self.wait()
 
@@ -250,6 +301,11 @@ class StreamingDriver:
         self._stopping.set()
 
     @property
+    def restarts(self) -> int:
+        """How often the restart strategy has started the pipeline again."""
+        return self._restarts.made
+
+    @property
     def query(self) -> StreamingQuery | None:
         """Spark's query, for its progress; None before start()."""
         return self._query
@@ -264,7 +320,10 @@ class StreamingDriver:
             self._query_ready.wait(self._checkpoint_timeout_s)
             assert self._query is not None
             assert self._batches is not None
-            report = self._batches.run(self._query, frame, batch_id)
+            with cancelled_after(
+                self._checkpoint_timeout_s, self._spark, str(self._query.runId), batch_id
+            ):
+                report = self._batches.run(self._query, frame, batch_id)
         except BaseException as error:
             self._failure = error
             raise
@@ -272,6 +331,7 @@ class StreamingDriver:
             with self._idle:
                 self._in_batch = False
                 self._idle.notify_all()
+        self._restarts.checkpoint_completed()
         self.reports.append(report)
         if self._on_checkpoint is not None:
             self._on_checkpoint(report)
@@ -289,7 +349,13 @@ class StreamingDriver:
             sink.timeout_ms = transaction_timeout_ms(
                 options, sink.wire, at_least_s=at_least, deadline=deadline
             )
-            check_topic(options, deadline)
+        wanted = Wanted(
+            application_id=self._app_id,
+            checkpoint_timeout_s=self._checkpoint_timeout_s,
+            restart_budget_s=self._restart_budget_s,
+            strangers=False,
+        )
+        check_clusters([branch.sink for branch in self._branches], wanted, deadline)
 
     def _identity(self) -> Mapping[str, str]:
         """Options that must be the same at every restart on one checkpoint."""
@@ -303,7 +369,8 @@ class StreamingDriver:
     def _refuse_other_logs(self, log: DecisionLog, deadline: Deadline) -> None:
         for sink in self._sinks.values():
             found = sink.wire.list_open(self._app_id, None, deadline)
-            others = {one.transactional_id.split(".")[1] for one in found} - {log.log_id}
+            logs = {one.transactional_id.split(".")[1] for one in found}
+            others = logs - {log.log_id, PROBE_LOG}
             if others:
                 raise ConfigurationError(
                     f"Another decision log of the application {self._app_id!r} has open "
@@ -343,6 +410,8 @@ class StreamingDriver:
             self._coordinator = None
         for sink in self._sinks.values():
             sink.close()
+        self._sinks = {}
+        self._query_ready.clear()
 
     def _sweep_after_end(self, coordinator: CheckpointCoordinator) -> None:
         if self._failure is None and not self._stopping.is_set():
@@ -354,29 +423,3 @@ class StreamingDriver:
                 sweep(self._sinks, coordinator.owner, Deadline(10.0))
         except SparkOnceError as error:
             logger.warning("the last sweep did not run, the next start does it: %s", error)
-
-    @contextmanager
-    def _signals(self) -> Iterator[Self]:
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
-        before = {
-            number: signal.signal(number, lambda *_: self.request_stop())
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _local_folder(checkpoint: str) -> Path:
-    path = checkpoint.removeprefix("file://")
-    if "://" in path:
-        raise ConfigurationError(
-            "The checkpoint must be a folder of a local file system.",
-            cause="the decision log needs link() and fsync()",
-            option=f"checkpoint={checkpoint}",
-        )
-    return Path(path).absolute()

@@ -10,6 +10,7 @@ from connectors.job import JobDefinition, load_job, parse_job
 from connectors.spark.failures import error_in
 from transactions import errors
 from transactions.errors import ConfigurationError
+from transactions.restart_strategy import FixedDelay
 
 FOLDER = Path("/jobs")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -42,6 +43,8 @@ def test_the_smallest_job():
     assert (job.app_id, job.checkpoint, job.trigger) == ("flights", "/jobs/state", "0 seconds")
     assert (job.checkpoint_timeout_s, job.master, job.log_level) == (600.0, "local[*]", "ERROR")
     assert (job.sql, job.function, dict(job.spark)) == (None, None, {})
+    assert str(job.restart_strategy).startswith("exponential-delay(initial=1s")
+    assert job.tolerable_failed_checkpoints == 0
     assert job.source.topics == ("in",)
     assert [one.sink.name for one in job.sinks] == ["out"]
 
@@ -50,6 +53,8 @@ def test_a_whole_job():
     job = parse(
         text(
             app='trigger = "5 seconds"\ncheckpoint_timeout = "10 minutes"\nrestart_budget = 30\n'
+            'restart_strategy = "fixed-delay(attempts=3, delay=10s)"\n'
+            "tolerable_failed_checkpoints = 2\n"
             'guarantee = "exactly-once"\nmaster = "local[2]"\nlog_level = "warn"',
             source="maxOffsetsPerTrigger = 10\nincludeHeaders = true\n"
             'startingOffsets = "earliest"\n'
@@ -61,6 +66,8 @@ def test_a_whole_job():
         )
     )
     assert (job.trigger, job.checkpoint_timeout_s, job.restart_budget_s) == ("5 seconds", 600, 30)
+    assert job.restart_strategy == FixedDelay(attempts=3, delay_s=10.0)
+    assert job.tolerable_failed_checkpoints == 2
     assert (job.master, job.log_level, job.sql) == ("local[2]", "WARN", "SELECT * FROM source")
     assert job.source.max_offsets_per_trigger == 10
     assert job.source.include_headers is True
@@ -125,6 +132,11 @@ def test_unknown_keys_name_the_nearest(content, says):
         (text(app="checkpoint_timeout = 0"), "not a time"),
         (text(app='checkpoint_timeout = "soon"'), "not a time"),
         (text(app="restart_budget = -1"), "not a time"),
+        (text(app='restart_strategy = "fixed-dely"'), "did you mean 'fixed-delay'"),
+        (text(app='restart_strategy = "fixed-delay(delay=soon)"'), "not a time"),
+        (text(app="restart_strategy = 3"), "cannot be read"),
+        (text(app="tolerable_failed_checkpoints = -1"), "0 or more"),
+        (text(app="tolerable_failed_checkpoints = 1.5"), "not a whole number"),
         (text(app="master = 2026-01-01"), "type date"),
         (text(source='maxOffsetsPerTrigger = "many"'), "not a whole number"),
         (text(source="maxOffsetsPerTrigger = 1.5"), "not a whole number"),

@@ -10,7 +10,7 @@ from tests.simulation.virtual_clock import VirtualClock
 from transactions import errors
 from transactions.errors import ConfigurationError, SparkOnceError
 from transactions.restart_strategy import (
-    DEFAULT,
+    DEFAULT_RESTART_STRATEGY,
     RETRIED,
     ExponentialDelay,
     FailureRate,
@@ -81,7 +81,7 @@ def fail(
             ExponentialDelay(initial_s=2.0, multiplier=2.0, jitter=0.0, attempts=8),
         ),
         ("exponential-delay(attempts=infinite)", ExponentialDelay()),
-        (DEFAULT, ExponentialDelay(attempts=10)),
+        ("exponential-delay(attempts=10)", DEFAULT_RESTART_STRATEGY),
     ],
 )
 def test_a_text_is_a_strategy_and_back(text: str, strategy: RestartStrategy):
