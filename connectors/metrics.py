@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from connectors.kafka.broker_readings import BrokerReader, BrokerReading, next_offsets
 from connectors.kafka.source.offsets import split_key
@@ -34,6 +34,8 @@ except ImportError as missing:
     ) from missing
 
 logger = logging.getLogger("sparkonce.metrics")
+
+MetricT = TypeVar("MetricT", Counter, Gauge, Histogram)
 
 ADDRESS: Final = "127.0.0.1"
 
@@ -92,11 +94,8 @@ class EventMetrics:
         self._pending = 0
         self._oldest_ms = -1
 
-        def of_app(metric: Any) -> Any:
-            return metric.labels(app=app_id)
-
         self._counters = {
-            name: of_app(Counter(f"sparkonce_{name}", text, ["app"], registry=registry))
+            name: self._of_app(Counter(f"sparkonce_{name}", text, ["app"], registry=registry))
             for name, (text, _, _) in _COUNTERS.items()
         }
         self._swept = Counter(
@@ -105,33 +104,25 @@ class EventMetrics:
             ["app", "sink"],
             registry=registry,
         )
-        self._last_checkpoint = of_app(
-            Gauge("sparkonce_last_checkpoint_id", "Last finished one", ["app"], registry=registry)
-        )
+        self._last_checkpoint = self._gauge("last_checkpoint_id", "Last finished one", registry)
         self._last_checkpoint.set(-1)
-        self._last_time = of_app(
-            Gauge(
-                "sparkonce_last_checkpoint_timestamp_seconds",
-                "When it was finished; 0 before the first of this process",
-                ["app"],
-                registry=registry,
-            )
+        self._last_time = self._gauge(
+            "last_checkpoint_timestamp_seconds",
+            "When it was finished; 0 before the first of this process",
+            registry,
         )
-        pending = Gauge(
-            "sparkonce_transactions_pending",
-            "Transactions decided and not yet proven committed",
-            ["app"],
-            registry=registry,
-        )
-        of_app(pending).set_function(lambda: self._pending)
-        age = Gauge(
-            "sparkonce_transactions_pending_oldest_age_seconds",
+        self._gauge(
+            "transactions_pending", "Transactions decided and not yet proven committed", registry
+        ).set_function(lambda: self._pending)
+        self._gauge(
+            "transactions_pending_oldest_age_seconds",
             "Age of the oldest pending transaction since it began; 0 without one",
-            ["app"],
-            registry=registry,
-        )
-        of_app(age).set_function(lambda: age_s(self._oldest_ms, self._clock))
-        self._commit = of_app(
+            registry,
+        ).set_function(lambda: age_s(self._oldest_ms, self._clock))
+        self._open_histograms(registry)
+
+    def _open_histograms(self, registry: CollectorRegistry) -> None:
+        self._commit = self._of_app(
             Histogram(
                 "sparkonce_commit_latency_seconds",
                 "From the last record at the broker to all of them visible",
@@ -140,7 +131,7 @@ class EventMetrics:
                 registry=registry,
             )
         )
-        self._duration = of_app(
+        self._duration = self._of_app(
             Histogram(
                 "sparkonce_checkpoint_duration_seconds",
                 "From the start of a checkpoint to its end",
@@ -156,6 +147,12 @@ class EventMetrics:
             buckets=_COMMIT_BUCKETS,
             registry=registry,
         )
+
+    def _gauge(self, name: str, text: str, registry: CollectorRegistry) -> Gauge:
+        return self._of_app(Gauge(f"sparkonce_{name}", text, ["app"], registry=registry))
+
+    def _of_app(self, metric: MetricT) -> MetricT:
+        return metric.labels(app=self._app_id)
 
     def hear(self, event: Event) -> None:
         """Count one event; see `transactions.events.subscribe`."""
