@@ -1,0 +1,157 @@
+"""A checkpoint on several nodes: the chaos scenarios on a standalone Spark cluster.
+
+Two stories on one cluster of a master and two workers, each worker with one executor of one core.
+A Python worker stops itself (SIGSTOP) when its transaction is prepared, in phase 1; only then the
+test kills what the story says, so that no kill misses its moment. `arm` lets the next one stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from tests.auditor.reader import (
+    Follower,
+    read_committed,
+    read_uncommitted,
+)
+from tests.integration.pipeline_process import PARTITIONS, Pipeline, Run
+from tests.integration.spark_cluster import Found, SparkCluster
+from transactions.clock import Deadline
+
+BATCH = 40
+PATIENCE_S = 60.0
+#: A task that takes twice the median gets a copy on the other host, soon.
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "200ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "2",
+    "spark.speculation.minTaskRuntime": "2s",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SparkCluster]:
+    with SparkCluster() as running:
+        yield running
+
+
+class Story:
+    """A pipeline on the cluster, whose processes meet their crash points only when told to.
+
+    A crash point is disarmed while its file exists (`SPARKONCE_CRASH_ONCE`).
+    """
+
+    def __init__(self, pipeline: Pipeline, cluster: SparkCluster, follower: Follower) -> None:
+        self.pipeline = pipeline
+        self.cluster = cluster
+        self.follower = follower
+        self._in_worker = pipeline.folder / "stopped"
+        self._in_driver = pipeline.folder / "crashed-decision_durable"
+        for trap in (self._in_worker, self._in_driver):
+            trap.touch()
+
+    def running(self, **conf: str) -> contextlib.AbstractContextManager[Run]:
+        """Start a driver; `conf`: further Spark settings."""
+        environment = {
+            "SPARKONCE_CRASH_AT": "offsets_sent",
+            "SPARKONCE_CRASH_ONCE": str(self._in_worker),
+            "SPARKONCE_CRASH_SIGNAL": "STOP",
+        }
+        return self.pipeline.running(
+            crash_at="decision_durable",
+            trigger="0 seconds",
+            max_offsets=BATCH,
+            master=self.cluster.master_url,
+            conf=orjson.dumps(self.cluster.conf(**environment) | conf).decode(),
+        )
+
+    def worker_stops(self) -> Found:
+        """Append records, and return the Python worker that stopped with its transaction ready."""
+        self._in_worker.unlink()
+        self.pipeline.produce(BATCH)
+        deadline = Deadline(PATIENCE_S)
+        while (found := self.cluster.stopped_python_worker()) is None:
+            assert not deadline.expired(), "no worker came to the crash point"
+            deadline.pause(0.02)
+        return found
+
+    def driver_dies(self, run: Run) -> None:
+        """Append records, and see the driver die of their decision."""
+        self._in_driver.unlink()
+        self.pipeline.produce(BATCH)
+        assert run.wait(PATIENCE_S) == -signal.SIGKILL, run.text()
+
+    def goes_on(self, run: Run) -> int:
+        """Wait until all records are visible, and judge them while the driver runs.
+
+        The audit waits until no transaction is open: that of the loser, which holds back readers,
+        is ended by the janitor, since no other batch comes. Return how many records are hidden.
+        """
+        everything = self.pipeline.produced
+        deadline = Deadline(PATIENCE_S)
+        while len(self.follower.records) < everything:
+            assert run.process.poll() is None, run.text()
+            assert not deadline.expired(), f"{run.text()}\n{self.cluster.logs()}"
+            deadline.pause(0.05)
+        self.pipeline.audit()
+        topics = (self.pipeline.copies, self.pipeline.counts)
+        return sum(_aborted_records(self.pipeline.bootstrap, topic) for topic in topics)
+
+
+def _aborted_records(bootstrap: str, topic: str) -> int:
+    return len(read_uncommitted(bootstrap, topic)) - len(read_committed(bootstrap, topic))
+
+
+@pytest.fixture
+def story(bootstrap, topic, application_id, checkpoint, tmp_path, cluster) -> Iterator[Story]:
+    pipeline = Pipeline(
+        bootstrap=bootstrap,
+        application_id=application_id,
+        checkpoint=checkpoint,
+        source=topic(PARTITIONS, "source"),
+        copies=topic(PARTITIONS, "copies"),
+        counts=topic(PARTITIONS, "counts"),
+        folder=tmp_path,
+    )
+    with Follower(pipeline.bootstrap, pipeline.copies) as follower:
+        yield Story(pipeline, cluster, follower)
+
+
+def test_x5_x14_executors_die_then_the_driver(story: Story):
+    with story.running() as run:
+        story.pipeline.produce(BATCH)
+        assert story.goes_on(run) == 0
+
+        stopped = story.worker_stops()
+        os.kill(stopped.pid, signal.SIGKILL)
+        hidden = story.goes_on(run)
+        assert hidden > 0  # the task ran twice, and one of the two is not seen
+
+        stopped = story.worker_stops()
+        os.kill(story.cluster.executor_of(stopped).pid, signal.SIGKILL)
+        assert story.goes_on(run) > hidden
+
+        story.driver_dies(run)
+
+    with story.running(**SPECULATION) as run:
+        hidden = story.goes_on(run)
+        run.until(lambda one: len(one.replays()) == 1)
+
+        stopped = story.worker_stops()
+        speculated = story.goes_on(run)
+        assert speculated > hidden
+
+        stopped = story.worker_stops()
+        story.cluster.kill_worker(story.cluster.worker_of(stopped))
+        assert story.goes_on(run) > speculated
+
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait() == 0, run.text()
+    story.pipeline.audit(story.follower)
