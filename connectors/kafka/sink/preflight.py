@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
-from connectors.kafka.client_settings import librdkafka_settings, settings_checked
+from connectors.kafka.doctor.facts import Wanted
+from connectors.kafka.doctor.probe import gather
+from connectors.kafka.doctor.verdicts import Kind, Level, judge
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
 from transactions.clock import Deadline
-from transactions.errors import BrokerUnavailableError, ConfigurationError, MissingTopicError
+from transactions.errors import (
+    AuthenticationError,
+    BrokerUnavailableError,
+    ConfigurationError,
+    MissingTopicError,
+    SparkOnceError,
+)
+
+logger = logging.getLogger(__name__)
+
+_OUTAGE_PAUSE_S: Final = 0.5
+_ERRORS: Final[Mapping[Kind, type[SparkOnceError]]] = {
+    Kind.SETTING: ConfigurationError,
+    Kind.MISSING: MissingTopicError,
+    Kind.RIGHTS: AuthenticationError,
+    Kind.OUTAGE: BrokerUnavailableError,
+}
 
 
 def check_source(source: KafkaSource, deadline: Deadline) -> None:
@@ -75,31 +93,49 @@ def transaction_timeout_ms(
     return timeout
 
 
-def check_topic(options: KafkaSink, deadline: Deadline) -> None:
-    """Check that the sink's topic exists; a producer would create it, or wait for it, silently.
+def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadline) -> None:
+    """Make the checks of `sparkonce doctor` for every cluster that is written to.
+
+    What would break the guarantee, or could only wait for ever, is refused; the rest is logged as
+    a warning. An outage is waited for until the deadline. On the driver, once, before its Fence.
+
+    Args:
+        sinks: all sinks of the driver; their topics are checked.
+        wanted: the application and its budgets.
+        deadline: for all of it.
 
     Raises:
-        MissingTopicError: it does not.
-        BrokerUnavailableError: no broker answered.
+        MissingTopicError: a topic does not exist; a producer would wait for it silently.
+        AuthenticationError: a right is missing.
+        BrokerUnavailableError: no broker answered, or a topic cannot be written to now.
+        ConfigurationError: a setting of the brokers does not allow what is wanted.
     """
-    if options.topic is None:
-        return
-    settings = librdkafka_settings(options.settings)
-    with settings_checked(options.settings, "admin client"):
-        admin = AdminClient(settings)
-    try:
-        topics = admin.list_topics(timeout=max(1.0, deadline.remaining())).topics
-    except KafkaException as error:
-        raise BrokerUnavailableError(
-            "The sink's cluster does not answer.",
-            where=f"sink {options.name!r}: {error}",
-            cause="the address is wrong, or the brokers are down",
-            option=f"kafka.bootstrap.servers={options.bootstrap_servers}",
-        ) from error
-    if options.topic not in topics:
-        raise MissingTopicError(
-            f"The sink's topic {options.topic!r} does not exist.",
-            where=f"sink {options.name!r} on {options.bootstrap_servers}",
-            cause="it was not created, or the name is misspelt",
-            option=f"topic={options.topic}",
+    clusters: dict[tuple[tuple[str, str], ...], list[KafkaSink]] = {}
+    for sink in sinks:
+        clusters.setdefault(tuple(sorted(sink.settings.items())), []).append(sink)
+    for settings, here in clusters.items():
+        topics = tuple(dict.fromkeys(sink.topic for sink in here if sink.topic))
+        _check_cluster(dict(settings), dataclasses.replace(wanted, outputs=topics), deadline)
+
+
+def _check_cluster(settings: dict[str, str], wanted: Wanted, deadline: Deadline) -> None:
+    while True:
+        facts = gather(settings, wanted, deadline)
+        verdicts = judge(facts, wanted)
+        refused = [one for one in verdicts if one.level is Level.REFUSE]
+        passing = all(one.kind is Kind.OUTAGE for one in refused)
+        if not refused or not passing or deadline.expired():
+            break
+        deadline.pause(_OUTAGE_PAUSE_S)
+    for one in verdicts:
+        if one.level is Level.WARN:
+            advice = f"; change: {one.option}" if one.option else ""
+            logger.warning("pre-flight: %s: %s: %s%s", one.check, one.found, one.reason, advice)
+    if refused:
+        worst = min(refused, key=lambda one: one.kind is Kind.OUTAGE)
+        raise _ERRORS[worst.kind](
+            f"The cluster cannot be used by this pipeline: {worst.check}: {worst.found}.",
+            where=facts.bootstrap,
+            cause=worst.reason,
+            option=worst.option,
         )
