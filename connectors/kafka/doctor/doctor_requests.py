@@ -152,10 +152,10 @@ def has_authorizer(response: Any) -> bool | None:
     return True if answer.meaning in (Meaning.DONE, Meaning.AUTHORIZATION) else None
 
 
-def group(name: str) -> Any:
-    """Return a request for what we may do with a group; it need not exist."""
+def groups(names: Sequence[str]) -> Any:
+    """Return a request for what we may do with groups; they need not exist."""
     return DescribeGroupsRequest(
-        groups=[name], include_authorized_operations=True, min_version=3, max_version=5
+        groups=list(names), include_authorized_operations=True, min_version=3, max_version=5
     )
 
 

@@ -273,17 +273,20 @@ class _Probe:
         return answer.meaning is Meaning.DONE
 
     async def _group_operations(self) -> frozenset[str]:
-        app = self._wanted.application_id
+        """What we may do with the application's group, and with those of its markers as well."""
+        groups = [self._wanted.application_id, probe_id(self._wanted.application_id)]
 
         async def ask(node_and_keys: tuple[int, list[str]]) -> dict[str, frozenset[str]]:
-            request = doctor_requests.group(app)
-            response = await self._wire.send(node_and_keys[0], request, self._deadline)
-            row = response.groups[0]
-            if self._done(Request.DESCRIBE_GROUPS, row.error_code, app):
-                return {app: doctor_requests.operations(row.authorized_operations)}
-            return {}
+            node, names = node_and_keys
+            response = await self._wire.send(node, doctor_requests.groups(names), self._deadline)
+            return {
+                row.group_id: doctor_requests.operations(row.authorized_operations)
+                for row in response.groups
+                if self._done(Request.DESCRIBE_GROUPS, row.error_code, row.group_id)
+            }
 
-        return (await until_all(self._wire, GROUP, [app], ask, self._step_deadline()))[app]
+        found = await until_all(self._wire, GROUP, groups, ask, self._step_deadline())
+        return frozenset.intersection(*found.values())
 
     # -- open transactions --------------------------------------------------------------------
 
