@@ -127,9 +127,12 @@ def recover(
     """Take over after an older run, before any new data moves. On the driver, once, at start.
 
     1. The Fence is already written: no older run can decide any more.
-    2. The last decision is settled: what it promised is visible, or proven lost. What is lost is
+    2. What is open under an id that the last decision does not name belongs to no checkpoint: it is
+       aborted, its writers are fenced. Some of it can hold the very offsets whose markers are the
+       proof in step 3, and a stable read waits for it (seen, after a crash while healing).
+    3. The last decision is settled: what it promised is visible, or proven lost. What is lost is
        healed where its records can be had again: in the engine's replay of that checkpoint.
-    3. What is still open belongs to no checkpoint: it is aborted, its writers are fenced.
+    4. What is open under the other ids is aborted as well: their producers had gone on.
 
     Args:
         log: opened by this run.
@@ -152,15 +155,17 @@ def recover(
     oldest = oldest_start_ms(() if last is None else last.committables)
     publish("recovering", **state, oldest_start_ms=oldest)
     crash_points.reach("recovery_fenced")
+    owner = Owner(
+        application_id=log.state.application_id, log_id=log.log_id, run_epoch=log.run_epoch
+    )
+    decided = frozenset(() if last is None else (one.transactional_id for one in last.committables))
+    swept = sweep(sinks, owner, deadline, spare=decided)
     if last is not None and last.checkpoint_id <= finished:
         settlement = Settlement(())
     else:
         settlement = settle_last_decision(log, sinks, deadline)
     crash_points.reach("recovery_settled")
-    owner = Owner(
-        application_id=log.state.application_id, log_id=log.log_id, run_epoch=log.run_epoch
-    )
-    swept = sweep(sinks, owner, deadline)
+    swept += sweep(sinks, owner, deadline)
     if lost := settlement.lost:
         publish("lost", app=owner.application_id, transactions=len(lost), where=names(lost))
     ended = {"recommitted": settlement.recommitted, "lost": len(lost), "swept": len(swept)}

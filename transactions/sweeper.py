@@ -16,14 +16,21 @@ from transactions.events import publish
 from transactions.sink import AnySink, Owner
 
 
-def sweep(sinks: Mapping[str, AnySink], owner: Owner, deadline: Deadline) -> list[str]:
+def sweep(
+    sinks: Mapping[str, AnySink],
+    owner: Owner,
+    deadline: Deadline,
+    *,
+    spare: frozenset[str] = frozenset(),
+) -> list[str]:
     """Abort what lingers in every sink and return the ids.
 
-    Precondition: no task of this run is writing, and the last decision is settled.
+    Precondition: no task of this run is writing, and the last decision is settled, or its ids are
+    spared.
     """
     swept: list[str] = []
     for name, sink in sinks.items():
-        ids = sink.lingering(owner, deadline)
+        ids = [one for one in sink.lingering(owner, deadline) if one not in spare]
         if ids:
             sink.recover_and_abort(ids, deadline)
             swept += ids

@@ -17,11 +17,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from connectors import KafkaSink, KafkaSource
 from connectors.spark import StreamingDriver, build_session
-from transactions.coordinator import CheckpointReport
+from connectors.testing.child import FAILED, say, say_checkpoint
+from connectors.testing.jobs import QUICK_START
 from transactions.errors import SparkOnceError
-
-#: A process that lives half a minute: the JVM's second compiler costs more than it gives.
-QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 
 class CountRows(StatefulProcessor):  # type: ignore[misc]
@@ -82,25 +80,35 @@ def main() -> int:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--max-offsets", type=int, default=40)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--conf", type=orjson.loads, default={}, help="Spark settings, JSON")
     parser.add_argument("--trigger", default="available-now")
+    parser.add_argument("--value", default="value", help="SQL of the copies' value")
+    parser.add_argument(
+        "--restart-strategy", default="none", help="a killed worker is an exit code"
+    )
+    parser.add_argument("--checkpoint-timeout", type=float, default=600.0)
+    parser.add_argument("--poll-timeout-ms", type=int, default=120_000)
     parser.add_argument("--stateful", choices=STATEFUL, default="aggregation")
     given = parser.parse_args()
-    spark = build_session("pipeline", master=given.master, conf=QUICK_START)
+    spark = build_session("pipeline", master=given.master, conf=QUICK_START | given.conf)
     driver = StreamingDriver(
         spark,
         app_id=given.app,
         checkpoint=given.checkpoint,
         trigger=given.trigger,
-        on_checkpoint=_report,
+        checkpoint_timeout_s=given.checkpoint_timeout,
+        restart_strategy=given.restart_strategy,
+        on_checkpoint=say_checkpoint,
     )
     source = KafkaSource(
         bootstrap_servers=given.bootstrap,
         subscribe=given.input,
         starting_offsets="earliest",
         max_offsets_per_trigger=given.max_offsets,
+        poll_timeout_ms=given.poll_timeout_ms,
     )
     rows = driver.read(source)
-    copies = rows.select("key", "value", "partition")
+    copies = rows.selectExpr("key", f"{given.value} AS value", "partition")
     driver.write(copies, KafkaSink(bootstrap_servers=given.bootstrap, topic=given.copies))
     driver.write(
         STATEFUL[given.stateful](rows),
@@ -110,15 +118,10 @@ def main() -> int:
         driver.run()
     except SparkOnceError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return 3
+        return FAILED
     finally:
-        print(orjson.dumps({"recommitted": driver.recommitted}).decode(), flush=True)
+        say(recommitted=driver.recommitted)
     return 0
-
-
-def _report(report: CheckpointReport) -> None:
-    line = {"checkpoint": report.checkpoint_id, "records": report.records}
-    print(orjson.dumps({**line, "replayed": report.replayed}).decode(), flush=True)
 
 
 if __name__ == "__main__":

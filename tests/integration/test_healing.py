@@ -1,0 +1,169 @@
+"""X9: the broker aborts what was decided; it is produced again, compared and committed.
+
+An operator's InitProducerId stands for the passing of the timeout, which takes a minute on a broker
+that is set up as usual; one test below the sink waits for a real one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.sink_options import KafkaSink
+from tests.auditor.reader import Follower, read_committed
+from tests.integration.pipeline_process import PARTITIONS, Pipeline
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+from transactions.decision_log import DecisionLog, LogState, read_log
+from transactions.log_backend import LocalFileBackend
+from transactions.log_entries import ACCEPT_LOSS, Resolved
+from transactions.sink import Attempt, Owner
+
+RECORDS = 120  # three batches of 40
+NOT_DETERMINISTIC = "cast(concat(cast(value AS string), '/', uuid()) AS binary)"
+
+
+@pytest.fixture
+def pipeline(bootstrap, topic, application_id, checkpoint, tmp_path) -> Pipeline:
+    made = Pipeline(
+        bootstrap=bootstrap,
+        application_id=application_id,
+        checkpoint=checkpoint,
+        source=topic(PARTITIONS, "source"),
+        copies=topic(PARTITIONS, "copies"),
+        counts=topic(PARTITIONS, "counts"),
+        folder=tmp_path,
+    )
+    made.produce(RECORDS)
+    return made
+
+
+def log_of(pipeline: Pipeline) -> LogState:
+    return read_log(LocalFileBackend(Path(pipeline.checkpoint) / "decisions"))
+
+
+def lose(pipeline: Pipeline, sinks: tuple[str, ...], value: str = "value") -> list[str]:
+    """Kill the driver between decision and commit, and abort decided transactions behind it."""
+    code, run = pipeline.run_once(crash_at="decision_durable@1", value=value)
+    assert code == -signal.SIGKILL, run.text()
+    decision = log_of(pipeline).decision
+    assert decision is not None
+    lost = [one for one in decision.committables if one.sink in sinks]
+    assert lost
+    with CoordinatorWire({"bootstrap.servers": pipeline.bootstrap}) as operator:
+        for one in lost:
+            operator.fence(one.transactional_id, one.timeout_ms, Deadline(30))
+    return [one.transactional_id for one in lost]
+
+
+def test_x9_lost_transactions_of_both_branches_are_healed(pipeline: Pipeline):
+    """A driver dies in the middle of healing as well; state, order and both topics agree."""
+    with Follower(pipeline.bootstrap, pipeline.copies) as follower:
+        lose(pipeline, (pipeline.copies, pipeline.counts))
+        code, run = pipeline.run_once(crash_at="heal_durable@1")
+        assert code == -signal.SIGKILL, run.text()
+        code, run = pipeline.run_once()
+        assert code == 0, run.text()
+        assert run.replays() == [1]
+        assert "event=healed" in run.text()
+        pipeline.audit(follower)
+
+
+def test_x9_a_replay_that_does_not_match_is_a_persons_decision(pipeline: Pipeline):
+    """The plan is not deterministic, so what is lost cannot be proven to be what comes back."""
+    lost = lose(pipeline, (pipeline.copies,), NOT_DETERMINISTIC)
+    before = read_committed(pipeline.bootstrap, pipeline.copies)
+    code, run = pipeline.run_once(value=NOT_DETERMINISTIC)
+    assert code == 3, run.text()
+    for part in ("TransactionLostError", "checkpoint 1", lost[0], "--accept-loss"):
+        assert part in run.text()
+    assert read_committed(pipeline.bootstrap, pipeline.copies) == before
+
+    log = DecisionLog.open(
+        LocalFileBackend(Path(pipeline.checkpoint) / "decisions"),
+        application_id=pipeline.application_id,
+        identity=log_of(pipeline).identity,
+    )
+    decision = log.state.decision
+    assert decision is not None
+    tokens = tuple(one.token for one in decision.committables if one.transactional_id in lost)
+    log.resolve(Resolved(checkpoint_id=1, verdict=ACCEPT_LOSS, tokens=tokens, note="a test"))
+    code, run = pipeline.run_once(value=NOT_DETERMINISTIC)
+    assert code == 0, run.text()
+    outputs = read_committed(pipeline.bootstrap, pipeline.copies)
+    inputs = read_committed(pipeline.bootstrap, pipeline.source)
+    seen = [(record.value or b"").split(b"/")[0] for record in outputs]
+    assert len(seen) == len(set(seen)) == RECORDS - 40  # exactly what was accepted is missing
+    assert set(seen) <= {record.value for record in inputs}
+
+
+# --- below Spark: what proves an abort ------------------------------------------------------------
+
+
+@pytest.fixture
+def sink(bootstrap, topic):
+    options = KafkaSink(bootstrap_servers=bootstrap, topic=topic(1), name="out")
+    made = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=30)
+    yield made
+    made.close()
+
+
+def prepared(sink: KafkaTransactionalSink, application_id: str, checkpoint: int) -> Committable:
+    attempt = Attempt(
+        owner=Owner(application_id=application_id, log_id="log", run_epoch=checkpoint + 1),
+        checkpoint_id=checkpoint,
+        subtask=0,
+        attempt_id=f"{checkpoint + 1}.0",
+        source_offsets={f"{sink.options.topic}-0": checkpoint},
+    )
+    transaction = sink.begin_transaction(attempt)
+    sink.invoke(transaction, pa.record_batch({"value": pa.array([b"x"], pa.binary())}))
+    one = sink.pre_commit(transaction)
+    assert one is not None
+    return sink.check_prepared([one], Deadline(10))[0]
+
+
+def outcome(sink: KafkaTransactionalSink, one: Committable) -> Outcome:
+    return sink.recover_and_commit([one], Deadline(10))[one.token]
+
+
+def test_x9_a_real_timeout_is_a_positive_proof(sink, application_id):
+    sink.timeout_ms = 1000
+    one = prepared(sink, application_id, 0)
+    deadline = Deadline(40)
+    while sink.wire.describe([one.transactional_id], deadline)[one.transactional_id].state in (
+        "Ongoing",
+        "PrepareAbort",
+    ):
+        assert not deadline.expired()
+        deadline.pause(0.2)
+    assert outcome(sink, one) is Outcome.ABORTED
+    assert one.transactional_id in sink.retired()
+
+
+def test_x19_an_absent_marker_proves_an_abort_while_it_could_not_have_expired(sink, application_id):
+    assert sink.commit([first := prepared(sink, application_id, 0)], Deadline(10)) == {
+        first.token: Outcome.COMMITTED
+    }
+    one = prepared(sink, application_id, 1)
+    sink.wire.fence(one.transactional_id, 60_000, Deadline(10))
+    assert outcome(sink, one) is Outcome.ABORTED
+    eight_days = 8 * 24 * 3600 * 1000
+    old = dataclasses.replace(one, start_time_ms=one.start_time_ms - eight_days)
+    assert outcome(sink, old) is Outcome.UNKNOWN  # offsets are kept for seven
+    unknown_start = dataclasses.replace(one, start_time_ms=-1)
+    assert outcome(sink, unknown_start) is Outcome.UNKNOWN
+
+
+def test_x19_a_marker_that_somebody_overwrote_proves_nothing(sink, application_id):
+    one = prepared(sink, application_id, 1)
+    sink.wire.fence(one.transactional_id, 60_000, Deadline(10))
+    later = prepared(sink, application_id, 2)
+    assert sink.commit([later], Deadline(10)) == {later.token: Outcome.COMMITTED}
+    assert outcome(sink, one) is Outcome.UNKNOWN
