@@ -42,6 +42,20 @@ def tell_recommitted(app: str, checkpoint_id: int, transactions: int) -> None:
         publish("recommitted", app=app, checkpoint=checkpoint_id, transactions=transactions)
 
 
+def tell_retried(committables: Sequence[Committable], cause: str) -> None:
+    """Publish that the end of these transactions is asked for again, if there are any."""
+    if not committables:
+        return
+    first = committables[0]
+    publish(
+        "retried",
+        app=first.transactional_id.partition(".")[0],
+        checkpoint=first.checkpoint_id,
+        transactions=len(committables),
+        cause=cause,
+    )
+
+
 def tell_completed(
     app: str, checkpoint_id: int, phase_ms: Mapping[str, float], **facts: int
 ) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from transactions import crash_points
-from transactions.checkpoint_watch import tell_recommitted
+from transactions.checkpoint_watch import tell_recommitted, tell_retried
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome, oldest_start_ms
 from transactions.decision_log import DecisionLog
@@ -83,7 +83,10 @@ class Settlement:
         Raises:
             OutcomeUnknownError: not all could be proven before the deadline; a restart goes on.
         """
+        tell_retried(self.in_state(State.IN_DOUBT), "the answers to their commits were lost")
+        rounds = 0
         while pending := self.in_state(State.DECIDED, State.IN_DOUBT):
+            rounds += 1
             for name, sink in sinks.items():
                 mine = [one for one in pending if one.sink == name]
                 if mine:
@@ -94,6 +97,8 @@ class Settlement:
             if left and deadline.expired():
                 self._believe_a_person(left, deadline)
             elif left:
+                if rounds == 1:  # once: it can go on for minutes
+                    tell_retried(left, "the coordinator gives no proof yet")
                 deadline.pause(0.2)
 
     def _believe_a_person(self, unproven: Sequence[Committable], deadline: Deadline) -> None:

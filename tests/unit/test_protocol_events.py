@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.fake_broker import FakeSink
 from tests.simulation.pipeline import SUBTASKS, Crash, Driver, Durable
 from transactions import crash_points
-from transactions.errors import FencedError, PhaseOneError, StoppedError
+from transactions.committable import Outcome
+from transactions.errors import FencedError, OutcomeUnknownError, PhaseOneError, StoppedError
 from transactions.events import Event, subscribe
 
 TRANSACTIONS = 2 * SUBTASKS  # two sinks
@@ -110,6 +112,30 @@ def test_a_stop_is_no_failure(heard, crash):
     with pytest.raises(StoppedError):
         driver.run(4)
     assert kinds(heard) == ["recovering", "recovered"]
+
+
+def test_x6_lost_answers_are_a_retry_that_is_told_once(heard):
+    durable = Durable()
+    durable.broker.drop_answers = 3
+    Driver(durable).run(4)
+    told = ["recovering", "recovered", "decided", "retried", "checkpoint_completed"]
+    assert [kind for kind in kinds(heard) if kind != "recommitted"] == told
+    retried = only(heard, "retried")
+    assert (retried["checkpoint"], retried["transactions"]) == (0, 3)
+
+
+def test_a_coordinator_without_proof_is_told_once_not_per_try(heard, crash, monkeypatch):
+    durable = Durable()
+    crash("decision_durable", 0)
+    with pytest.raises(Crash):
+        Driver(durable).run(4)
+    del heard[:]
+    unknown = lambda _, mine, deadline: {one.token: Outcome.UNKNOWN for one in mine}  # noqa: E731
+    monkeypatch.setattr(FakeSink, "recover_and_commit", unknown)
+    with pytest.raises(OutcomeUnknownError):
+        Driver(durable)
+    assert kinds(heard) == ["recovering", "retried"]
+    assert "no proof" in str(only(heard, "retried")["cause"])
 
 
 def test_x15_the_older_of_two_drivers_says_once_who_fenced_it(heard):
