@@ -35,6 +35,7 @@ class Profile:
     refused_for_now: float
     slow_markers: float
     driver_crash: float
+    killed_anywhere: float
     worker_crash: float
     zombie: float
     second_driver: float
@@ -42,6 +43,7 @@ class Profile:
     pause: float
     log_error: float
     past_the_timeout: float
+    ids_expire: float
     switch: float
 
     @classmethod
@@ -49,11 +51,13 @@ class Profile:
         """Draw a mixture."""
         rates = {field.name: rng.choice(_RATES) for field in dataclasses.fields(cls)}
         rates["driver_crash"] = rng.choice((0.0, 0.01, 0.03, 0.06))
+        rates["killed_anywhere"] /= 40
         rates["zombie"] = rng.choice((0.0, 0.1, 0.3))
         rates["stop"] /= 4
         rates["pause"] /= 4
         rates["second_driver"] = rng.choice((0.0, 0.002, 0.01))
         rates["past_the_timeout"] = rng.choice((0.0, 0.0, 0.15, 0.4))
+        rates["ids_expire"] = rng.choice((0.0, 0.0, 0.2))
         rates["switch"] = rng.choice((0.02, 0.1, 0.3))
         return cls(**rates)
 

@@ -264,6 +264,8 @@ class World:
         if self.rng.random() < 0.3:
             self.cluster.write_markers()
         self.cluster.abort_timed_out()
+        if self._who().startswith("driver-") and self.network.happens("killed_anywhere"):
+            raise Crash(what)
         self.scheduler.point()
 
     def on_crash_point(self, point: str, checkpoint_id: int) -> None:
@@ -368,6 +370,9 @@ class World:
             self.clock.sleep(TIMEOUT_MS / 1000)
         self.network.arrive()
         self.cluster.abort_timed_out()
+        if self.network.happens("ids_expire"):
+            for name in list(self.cluster.transactions):
+                self.cluster.expire(name)
 
     def _be_quiet(self) -> None:
         self.network.profile = Profile.quiet()
