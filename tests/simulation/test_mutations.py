@@ -2,6 +2,10 @@
 
 A simulation that never failed would prove nothing. Each test here removes one safeguard of the
 product and expects a violation within a bounded number of seeds.
+
+Two safeguards are not here because another one stands behind them: without the describe before the
+decision (rule 10) healing makes good what was decided in vain, and a task that is told of no
+decided token (rule 7, the other way round) loses its producer, never a record.
 """
 
 from __future__ import annotations
@@ -120,19 +124,6 @@ def test_rule_7_only_what_was_decided_is_committed_by_its_worker(monkeypatch):
     assert found("twice", zombie=0.3) >= 0
 
 
-def test_rule_10_describe_before_deciding(monkeypatch):
-    def unchecked(self, committables, deadline):
-        found = self.wire.describe([one.transactional_id for one in committables], deadline)
-        return [
-            one.described(start_time_ms=found[one.transactional_id].start_time_ms)
-            for one in committables
-        ]
-
-    monkeypatch.setattr(KafkaTransactionalSink, "check_prepared", unchecked)
-    symptom = "twice|lost|gave up|pending|never came to its end"
-    assert found(symptom, request_delayed=0.15, pause=0.05) >= 0
-
-
 def test_rule_11_the_next_decision_waits_for_the_last(monkeypatch):
     monkeypatch.setattr(Settlement, "settle", lambda self, sinks, deadline: None)
     assert found("is pending") >= 0
@@ -201,7 +192,6 @@ def test_the_log_forgets_its_fence(monkeypatch):
     [
         {"zombie": 0.3, "driver_crash": 0.03},
         {"zombie": 0.3},
-        {"request_delayed": 0.15, "pause": 0.05},
         {"second_driver": 0.01},
     ],
     ids=", ".join,
