@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from transactions.clock import Clock
 from transactions.committable import Committable, oldest_start_ms
+from transactions.errors import TransactionLostError
 from transactions.events import publish
 
 
@@ -65,6 +66,8 @@ def tell_completed(
 
 
 def tell_failed(app: str, checkpoint_id: int, error: Exception) -> None:
-    """Publish the kind of an error and the first line of its text."""
+    """Publish the kind of an error and the first line of its text; a refused heal is told too."""
     kind, cause = type(error).__name__, str(error).partition("\n")[0]
+    if isinstance(error, TransactionLostError):
+        publish("heal_refused", app=app, checkpoint=checkpoint_id, cause=cause)
     publish("checkpoint_failed", app=app, checkpoint=checkpoint_id, error=kind, cause=cause)

@@ -26,7 +26,7 @@ from transactions.committable import Committable
 from transactions.decision_log import DecisionLog
 from transactions.errors import PhaseOneError, ReplayMismatchError, StoppedError
 from transactions.events import publish
-from transactions.healing import MOST_ROUNDS, Rerun, matched, refusal
+from transactions.healing import MOST_ROUNDS, Rerun, matched, names, refusal
 from transactions.log_entries import ACCEPT_LOSS, Decision, Healed, Resolved
 from transactions.recovery import Settlement, settle_last_decision
 from transactions.sink import AnySink, DecidedToken, Owner
@@ -345,6 +345,9 @@ class CheckpointCoordinator:
                 crash_points.reach("one_committed", number)
         settlement.settle(self._sinks, deadline)
         tell_recommitted(self.owner.application_id, number, settlement.recommitted)
+        if lost := settlement.lost:
+            app, where = self.owner.application_id, names(lost)
+            publish("lost", app=app, transactions=len(lost), where=where)
         self._settled = True
         return settlement
 

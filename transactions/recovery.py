@@ -83,7 +83,7 @@ class Settlement:
         Raises:
             OutcomeUnknownError: not all could be proven before the deadline; a restart goes on.
         """
-        tell_retried(self.in_state(State.IN_DOUBT), "the answers to their commits were lost")
+        tell_retried(self.in_state(State.IN_DOUBT), "their commits were not acknowledged")
         rounds = 0
         while pending := self.in_state(State.DECIDED, State.IN_DOUBT):
             rounds += 1

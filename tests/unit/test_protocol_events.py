@@ -8,11 +8,19 @@ from tests.simulation.fake_broker import FakeSink
 from tests.simulation.pipeline import SUBTASKS, Crash, Driver, Durable
 from transactions import crash_points
 from transactions.committable import Outcome
-from transactions.errors import FencedError, OutcomeUnknownError, PhaseOneError, StoppedError
+from transactions.coordinator import Checkpoint
+from transactions.errors import (
+    FencedError,
+    OutcomeUnknownError,
+    PhaseOneError,
+    StoppedError,
+    TransactionLostError,
+)
 from transactions.events import Event, subscribe
 
 TRANSACTIONS = 2 * SUBTASKS  # two sinks
 PHASES = ["start", "write", "check", "decide", "commit", "finish"]
+UNHEALED = ["lost", "heal_refused", "checkpoint_failed"]
 EVERY_CHECKPOINT = ["decided", "checkpoint_completed"]
 
 
@@ -104,6 +112,25 @@ def test_a_failed_checkpoint_names_its_cause_in_one_line(heard, crash):
         "error": "PhaseOneError",
         "cause": "A task failed.",
     }
+
+
+def test_a_transaction_that_the_broker_aborts_is_lost_and_without_a_rerun_refused(heard, crash):
+    durable = Durable(offsets={0: (0, 4)})
+    driver = Driver(durable)
+
+    def abort(point: str, _checkpoint_id: int) -> None:
+        if point == "decision_durable":
+            durable.broker.abort(durable.broker.open_ids()[0])
+
+    crash_points.install(abort)
+    with pytest.raises(TransactionLostError):
+        driver.coordinator.commit_batch(
+            Checkpoint(checkpoint_id=0, query_id="q", start_offsets=("0",), end_offsets=("4",)),
+            lambda: driver.phase_one(0),
+        )
+    assert kinds(heard)[2:] == ["decided", "retried", *UNHEALED]
+    assert only(heard, "lost")["transactions"] == 1
+    assert only(heard, "heal_refused")["checkpoint"] == 0
 
 
 def test_a_stop_is_no_failure(heard, crash):
