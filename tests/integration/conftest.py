@@ -10,12 +10,12 @@ import pytest
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
+from connectors.testing.jobs import QUICK_START
+from connectors.testing.topics import TopicFactory
 from tests.conftest import BROKERS_THAT_RAN
 from tests.integration.brokers import IMAGE, Broker, running_broker, selected_kinds
 from transactions.clock import Deadline
 
-#: For JVMs that live a minute: the second compiler costs more than it gives.
-QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
@@ -40,6 +40,12 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Broker]:
         yield broker
 
 
+@pytest.fixture(scope="session")
+def sparkonce_broker(kafka_cluster: Broker) -> Broker:
+    """The plugin's own fixtures run on the shared broker too, of each kind."""
+    return kafka_cluster
+
+
 @pytest.fixture
 def bootstrap(kafka_cluster: Broker) -> str:
     """host:port of the shared broker."""
@@ -49,14 +55,8 @@ def bootstrap(kafka_cluster: Broker) -> str:
 @pytest.fixture
 def topic(kafka_cluster: Broker) -> Callable[..., str]:
     """Make a topic with a name that no other test has: ``topic(partitions=1, name="t")``."""
-
-    def make(partitions: int = 1, name: str = "t", **config: str) -> str:
-        unique = f"{name}-{uuid.uuid4().hex[:10]}"
-        settings = {key.replace("_", "."): value for key, value in config.items()}
-        kafka_cluster.create_topic(unique, partitions, config=settings)
-        return unique
-
-    return make
+    topics = TopicFactory(kafka_cluster)
+    return lambda partitions=1, name="t", **config: str(topics(name, partitions, **config))
 
 
 @pytest.fixture

@@ -3,72 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
 import sys
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
 from confluent_kafka import Producer
 
+from connectors.testing.run import Run, running
 from tests.auditor import checkers
 from tests.auditor.reader import Follower, Record, read_committed
 
+__all__ = ["KEYS", "PARTITIONS", "Pipeline", "Run"]
+
+ROOT = Path(__file__).parents[2]
 PARTITIONS = 2
 KEYS = 5
-
-
-@dataclass
-class Run:
-    """One process of the pipeline, with what it printed."""
-
-    process: subprocess.Popen[str]
-    lines: list[dict[str, object]] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    _news: threading.Condition = field(default_factory=threading.Condition)
-
-    def wait(self, timeout: float = 120.0) -> int:
-        """Wait for its end and return the exit code."""
-        return self.process.wait(timeout)
-
-    def until(self, condition: Callable[[Run], bool], timeout: float = 90.0) -> None:
-        """Wait until its output shows something."""
-        with self._news:
-            held = self._news.wait_for(
-                lambda: condition(self) or self.process.poll() is not None, timeout
-            )
-        assert held, self.text()
-        assert condition(self), self.text()
-
-    def checkpoints(self) -> list[int]:
-        """Return the checkpoints that it reported."""
-        return [int(str(line["checkpoint"])) for line in self.lines if "checkpoint" in line]
-
-    def replays(self) -> list[int]:
-        """Return the checkpoints that an earlier run had decided and this one finished."""
-        return [int(str(line["checkpoint"])) for line in self.lines if line.get("replayed")]
-
-    def text(self) -> str:
-        """Return the end of its log, for a failing test."""
-        return f"exit {self.process.poll()}; {self.lines[-3:]}\n" + "".join(self.errors[-60:])
-
-    def follow(self, stream: str) -> None:
-        """Collect one of its streams; runs on a thread of its own."""
-        pipe = getattr(self.process, stream)
-        for line in pipe:
-            with self._news:
-                if stream == "stderr":
-                    self.errors.append(line)
-                elif line.startswith("{"):
-                    self.lines.append(orjson.loads(line))
-                self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
 
 
 @dataclass
@@ -113,34 +64,12 @@ class Pipeline:
         command = [sys.executable, "-m", "tests.integration.pipeline_main"]
         for name, value in arguments.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {}
         if crash_at:
             environment["SPARKONCE_CRASH_AT"] = crash_at
             environment["SPARKONCE_CRASH_ONCE"] = str(self.folder / f"crashed-{crash_at}")
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-            cwd=Path(__file__).parents[2],
-        )
-        run = Run(process)
-        followers = [
-            threading.Thread(target=run.follow, args=(name,), daemon=True)
-            for name in ("stdout", "stderr")
-        ]
-        for follower in followers:
-            follower.start()
-        try:
+        with running(command, environment=environment, folder=ROOT) as run:
             yield run
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
-            for follower in followers:
-                follower.join(30)
 
     def run_once(self, *, crash_at: str = "", **options: object) -> tuple[int, Run]:
         """Run a process to its end and return its exit code."""

@@ -1,0 +1,127 @@
+"""One process of a pipeline: started in a group of its own, watched, and gone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+_GONE_SECONDS = 30.0
+
+
+@dataclass
+class Run:
+    """One process of the pipeline, with what it printed.
+
+    Attributes:
+        process: the process; it leads a process group.
+        lines: the lines of its stdout that are JSON objects.
+        errors: the lines of its stderr.
+    """
+
+    process: subprocess.Popen[str]
+    lines: list[dict[str, object]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    _news: threading.Condition = field(default_factory=threading.Condition)
+
+    def wait(self, timeout: float = 120.0) -> int:
+        """Wait for its end and return the exit code; minus a signal's number when that killed it.
+
+        Raises:
+            AssertionError: it still runs after `timeout` seconds; the text is what it last said.
+        """
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"still running after {timeout} s; {self.text()}") from error
+
+    def until(self, condition: Callable[[Run], bool], timeout: float = 90.0) -> None:
+        """Wait until its output shows something."""
+        with self._news:
+            held = self._news.wait_for(
+                lambda: condition(self) or self.process.poll() is not None, timeout
+            )
+        if not held or not condition(self):
+            raise AssertionError(self.text())
+
+    def stop(self, timeout: float = 120.0) -> int:
+        """Ask it to stop (SIGTERM), and return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def kill(self) -> None:
+        """SIGKILL the process itself; what it started notices, or is killed at the end."""
+        self.process.kill()
+        self.process.wait(_GONE_SECONDS)
+
+    def checkpoints(self) -> list[int]:
+        """Return the checkpoints that it reported."""
+        return [int(str(line["checkpoint"])) for line in self.lines if "checkpoint" in line]
+
+    def replays(self) -> list[int]:
+        """Return the checkpoints that an earlier run had decided and this one finished."""
+        return [int(str(line["checkpoint"])) for line in self.lines if line.get("replayed")]
+
+    def text(self) -> str:
+        """Return the end of its log, for a failing test."""
+        return f"exit {self.process.poll()}; {self.lines[-3:]}\n" + "".join(self.errors[-60:])
+
+    def follow(self, stream: str) -> None:
+        """Collect one of its streams; runs on a thread of its own."""
+        pipe = getattr(self.process, stream)
+        for line in pipe:
+            with self._news:
+                if stream == "stderr":
+                    self.errors.append(line)
+                elif line.startswith("{"):
+                    # What is no JSON object after all is the user's own output.
+                    with contextlib.suppress(orjson.JSONDecodeError):
+                        self.lines.append(orjson.loads(line))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], *, environment: Mapping[str, str], folder: Path
+) -> Iterator[Run]:
+    """Start a process; it and everything it started in its group is gone when the block ends.
+
+    Args:
+        command: its words.
+        environment: variables beside those of this process.
+        folder: where it starts.
+    """
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+        start_new_session=True,
+        cwd=folder,
+    )
+    run = Run(process)
+    followers = [
+        threading.Thread(target=run.follow, args=(name,), daemon=True)
+        for name in ("stdout", "stderr")
+    ]
+    for follower in followers:
+        follower.start()
+    try:
+        yield run
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(_GONE_SECONDS)
+        for follower in followers:
+            follower.join(_GONE_SECONDS)

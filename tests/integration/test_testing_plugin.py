@@ -1,0 +1,77 @@
+"""The pytest plugin as a user meets it: the example project, a good job, and a broken one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.driver_function import copy
+
+ROOT = Path(__file__).parents[2]
+BROKEN_JOB = [sys.executable, "-m", "tests.integration.doubling_job"]
+
+
+def test_the_example_project_passes_its_own_test():
+    """In a pytest of its own: entry point, ini file, embedded broker, job file, two kills."""
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-v",
+            "-p",
+            "no:cacheprovider",
+            "examples/flights_project",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-6000:]
+    assert "test_every_flight_comes_through_exactly_once PASSED" in run.stdout
+
+
+def test_crashes_by_a_seed_then_until_a_reader_has_seen_all(sparkonce_topic, sparkonce_pipeline):
+    source, output = sparkonce_topic("source", partitions=2), sparkonce_topic("output")
+    source.produce((f"{n}", "x") for n in range(120))
+    pipeline = sparkonce_pipeline(copy, source=source, output=output, most=40)
+    (point,) = pipeline.crashes(seed=3, times=1)
+    assert point in pipeline.crash_points
+    pipeline.run_until(lambda seen: len(seen) == 120, topic=output)
+    pipeline.audit(input=source, output=output, id="key").assert_exactly_once()
+    assert pipeline.story[1].startswith(f"killed at {point}; exit ")
+    assert pipeline.story[2] == "ran; exit 0"
+
+
+def test_a_job_that_doubles_and_loses_fails_with_both_ids(sparkonce_topic, sparkonce_pipeline):
+    source, output = sparkonce_topic("source", partitions=2), sparkonce_topic("output")
+    source.produce((f"flight {n}", "x") for n in range(50))
+    pipeline = sparkonce_pipeline(
+        BROKEN_JOB, SOURCE=source, OUTPUT=output, DOUBLE="flight 17", LOSE="flight 31"
+    )
+    pipeline.run()
+    audit = pipeline.audit(input=source, output=output, id="key")
+    assert (audit.lost, audit.duplicated) == ([b"flight 31"], [b"flight 17"])
+    with pytest.raises(AssertionError) as failed:
+        audit.assert_exactly_once()
+    text = str(failed.value)
+    assert "not exactly once: duplicate (1), lost" in text
+    assert "duplicated: b'flight 17'" in text
+    assert "lost:       b'flight 31'" in text
+    assert "ran; exit 0" in text
+
+
+def test_a_crash_point_that_is_not_reached_fails_the_test(sparkonce_topic, sparkonce_pipeline):
+    """A crash test that did not crash proves nothing."""
+    source, output = sparkonce_topic("source"), sparkonce_topic("output")
+    source.produce(["x"])
+    pipeline = sparkonce_pipeline(BROKEN_JOB, SOURCE=source, OUTPUT=output, DOUBLE="none")
+    with pytest.raises(AssertionError, match="never came to 'decision_durable'"):
+        pipeline.kill_at("decision_durable")
+    with pytest.raises(ValueError, match="there is no crash point 'decision_durabel'"):
+        pipeline.kill_at("decision_durabel")
