@@ -24,6 +24,7 @@ from tests.simulation.fake_cluster import Append
 
 PARTITIONS = 2
 _TRIES = 8
+RETRY_BACKOFF_S = 0.1  # retry.backoff.ms: a call that repeated a request took as long at least
 #: The product assumes that a lost answer to EndTxn comes back as an error (design rule 3).
 #: test_mutations.py shows what happens where librdkafka repeats it instead.
 END_TXN_TRIES = 1
@@ -179,6 +180,7 @@ class FakeProducer:
                 lost += 1
                 if lost >= tries:
                     break
+                self._pause(RETRY_BACKOFF_S)
                 continue
             code = code_of(answer)
             if code == table.NONE:

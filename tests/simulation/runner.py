@@ -16,6 +16,7 @@ from tests.simulation.adversary import Profile
 from tests.simulation.fake_producer import FakeProducer
 from tests.simulation.world import World
 from transactions import decision_log
+from transactions.clock import Deadline
 
 REPLAY = "python -m tests.simulation --seed {seed} --trace"
 
@@ -47,6 +48,9 @@ def installed(world: World) -> Iterator[None]:
             mock.patch.object(transactional_producer, "_group_metadata", str.encode),
             mock.patch.object(decision_log, "COMPACT_EVERY", world.compact_every),
             mock.patch.object(transactional_sink, "SYSTEM_CLOCK", world.clock),
+            mock.patch.object(
+                transactional_sink, "Deadline", lambda seconds: Deadline(seconds, world.clock)
+            ),
             mock.patch.object(producer_pool, "_PROCESS", CurrentProcess()),
             mock.patch.object(producer_pool, "_SLOTS", itertools.count()),
             mock.patch.object(
