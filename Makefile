@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test unit integration demo bench docker-image compose-check clean
+.PHONY: help venv lint test unit integration chaos demo bench docker-image compose-check clean mutations
 
 # The first Python 3.11 or newer; PYTHON=... chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -40,6 +40,12 @@ unit: $(STAMP)  ## tests without a broker: seconds
 
 integration: $(STAMP)  ## tests with a real broker and a real Spark
 	$(BIN)/python -m pytest --numprocesses 2 tests/integration $(ARGS)
+
+mutations: $(STAMP)  ## each rule of the protocol broken in a copy; its test must be red
+	$(BIN)/python -m tests.mutations $(ARGS)
+
+chaos: $(STAMP)  ## kills, freezes, lost requests, MINUTES=10; SEED=7 replays a schedule
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 demo: $(STAMP)  ## the main job, killed twice, and its proof
 	$(BIN)/sparkonce demo $(ARGS)

@@ -17,6 +17,7 @@ from transactions.errors import (
     OutcomeUnknownError,
     ReplayMismatchError,
 )
+from transactions.events import Event, subscribe
 
 TOTAL = 14
 #: Those of healing need a transaction that was lost: test_healing.py.
@@ -37,6 +38,16 @@ class Killer:
             del self.moments[0]
             self.counts.clear()
             raise Crash(point)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_lost():
+    """Here the broker aborts nothing by itself, so what had to be healed was aborted by us."""
+    events: list[Event] = []
+    unsubscribe = subscribe(events.append)
+    yield
+    unsubscribe()
+    assert [one for one in events if one.kind in {"lost", "healed"}] == []
 
 
 @pytest.fixture

@@ -1,0 +1,329 @@
+"""What is broken on purpose, one line each, and the test that must then be red.
+
+`old` must stand exactly once in the file; `tests/unit/test_mutation_list.py` sees to it that the
+list does not rot. Rules are those of the protocol: ids and producers (1-6), phase 1 (7-9), decision
+and phase 2 (10-12), always (13, 14), the decision log, the rows of the recovery table, healing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mutation:
+    """One broken line.
+
+    Attributes:
+        rule: which rule it breaks.
+        file: where.
+        old: the text that is replaced.
+        new: by what.
+        test: node id of a test that must fail.
+    """
+
+    rule: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+SINK = "connectors/kafka/sink/transactional_sink.py"
+POOL = "connectors/kafka/sink/producer_pool.py"
+PRODUCER = "connectors/kafka/sink/transactional_producer.py"
+WIRE = "connectors/kafka/wire/coordinator_wire.py"
+REQUESTS = "connectors/kafka/wire/wire_requests.py"
+ANSWERS = "connectors/kafka/wire/broker_answers.py"
+LOG = "transactions/decision_log.py"
+BACKEND = "transactions/log_backend.py"
+COORDINATOR = "transactions/coordinator.py"
+RECOVERY = "transactions/recovery.py"
+HEALING = "transactions/healing.py"
+
+ON_SINK = "tests/integration/test_transactional_sink.py::"
+ON_WIRE = "tests/integration/test_coordinator_wire.py::"
+ON_HEALING = "tests/integration/test_healing.py::"
+SEEDS = "tests/simulation/test_seeds.py::test_nothing_is_lost_or_doubled_under_random_faults"
+POINTS = "tests/simulation/test_crash_points.py"
+HEAL = "tests/simulation/test_healing.py::"
+UNIT_LOG = "tests/unit/test_decision_log.py::"
+
+MUTATIONS = (
+    Mutation(
+        "1 an id is of one log only",
+        SINK,
+        "self.wire.list_open(owner.application_id, owner.log_id, deadline)",
+        "self.wire.list_open(owner.application_id, None, deadline)",
+        SEEDS,
+    ),
+    Mutation(
+        "1 a match is exact",
+        WIRE,
+        'prefix = f"{application_id}." if log_id',
+        'prefix = f"{application_id}" if log_id',
+        ON_WIRE + "test_list_open_never_matches_another_application",
+    ),
+    Mutation(
+        "2 pid and epoch are those after init",
+        PRODUCER,
+        'self.producer_epoch = facts["producer_epoch"]',
+        'self.producer_epoch = facts["producer_epoch"] + 1',
+        ON_SINK + "test_prepared_records_are_invisible_until_the_commit",
+    ),
+    Mutation(
+        "3 retire on doubt",
+        SINK,
+        "self._retired |= self.wire.doubtful & {one.transactional_id for one in committables}",
+        "pass",
+        SEEDS,
+    ),
+    Mutation(
+        "3 a retired id is not used",
+        POOL,
+        "if slot.producer.transactional_id in attempt.retired:",
+        "if False:",
+        ON_SINK + "test_rule_3_a_retired_id_is_never_used_again",
+    ),
+    Mutation(
+        "4 EndTxn at version 4",
+        REQUESTS,
+        "END_TXN_MAX_VERSION: Final = 4",
+        "END_TXN_MAX_VERSION: Final = 5",
+        ON_WIRE + "test_the_live_producer_goes_on_after_our_commit",
+    ),
+    Mutation(
+        "5 a producer begins again only when its transaction ended",
+        POOL,
+        "slot.producer.resync(deadline)",
+        "pass",
+        ON_SINK + "test_rule_7_a_decided_transaction_is_resynced_and_its_producer_used_again",
+    ),
+    Mutation(
+        "6 a fenced producer is replaced",
+        POOL,
+        "            self.drop(slot)\n            return False",
+        "            return True",
+        ON_SINK + "test_rule_5_a_fenced_producer_is_replaced_under_another_id",
+    ),
+    Mutation(
+        "7 not decided: abort",
+        POOL,
+        "if decided is not None and decided.token == slot.token:",
+        "if True:",
+        ON_SINK + "test_rule_7_an_undecided_transaction_of_an_earlier_checkpoint_is_aborted",
+    ),
+    Mutation(
+        "7 of this checkpoint: leave it",
+        POOL,
+        "elif slot.checkpoint_id < attempt.checkpoint_id and self._clear(",
+        "elif slot.checkpoint_id <= attempt.checkpoint_id and self._clear(",
+        ON_SINK + "test_rule_7_a_second_task_of_the_same_checkpoint_takes_another_slot",
+    ),
+    Mutation(
+        "7 a zombie stops",
+        POOL,
+        "elif slot.checkpoint_id > attempt.checkpoint_id:",
+        "elif False:",
+        ON_SINK + "test_rule_7_a_zombie_of_an_older_checkpoint_stops",
+    ),
+    Mutation(
+        "8 zero delivery errors",
+        PRODUCER,
+        "            self._failed += 1",
+        "            pass",
+        ON_SINK + "test_w6_x22_a_record_the_broker_refuses_fails_the_attempt",
+    ),
+    Mutation(
+        "8 everything is acknowledged",
+        SINK,
+        "        producer.flush(transaction.deadline)\n",
+        "",
+        ON_SINK + "test_w6_x22_a_record_the_broker_refuses_fails_the_attempt",
+    ),
+    Mutation(
+        "9 an empty transaction is no committable",
+        SINK,
+        "if transaction.slot is None and not offsets:",
+        "if False:",
+        ON_SINK + "test_f15_an_empty_transaction_is_no_committable",
+    ),
+    Mutation(
+        "9 the token travels with the transaction",
+        PRODUCER,
+        "int(partition), offset, metadata=token)",
+        "int(partition), offset)",
+        ON_SINK + "test_recovery_by_the_marker_after_a_stranger_took_the_id",
+    ),
+    Mutation(
+        "10 describe before deciding",
+        SINK,
+        "if problem := _not_prepared(one, now):",
+        "if problem := '':",
+        ON_SINK + "test_rule_10_a_transaction_that_was_ended_behind_our_back_is_not_decided",
+    ),
+    Mutation(
+        "11 the next decision waits for the last",
+        COORDINATOR,
+        "        settlement.settle(self._sinks, deadline)\n",
+        "",
+        POINTS + "::test_x6_lost_answers_are_settled_by_proof",
+    ),
+    Mutation(
+        "12 markers still being written: again",
+        ANSWERS,
+        '"CONCURRENT_TRANSACTIONS",\n            Meaning.RETRY,',
+        '"CONCURRENT_TRANSACTIONS",\n            Meaning.ASK,',
+        "tests/unit/test_broker_answers.py",
+    ),
+    Mutation(
+        "13 the janitor after each batch",
+        COORDINATOR,
+        "        self._log.compact_if_due()\n        self._janitor.start()\n",
+        "        self._log.compact_if_due()\n",
+        "tests/simulation",
+    ),
+    Mutation(
+        "14 the transaction outlives checkpoint and restart",
+        "connectors/kafka/sink/preflight.py",
+        "if timeout < at_least_s * 1000:",
+        "if False:",
+        "tests/integration/test_bad_input.py::test_a_transaction_timeout_that_the_broker_refuses",
+    ),
+    Mutation(
+        "log: the nonce tells whose put it was",
+        LOG,
+        "if Entry.from_bytes(data, where=where).nonce != entry.nonce:",
+        "if False:",
+        UNIT_LOG + "test_x15_an_older_run_can_not_decide_any_more",
+    ),
+    Mutation(
+        "log: the floor fences",
+        LOG,
+        "if floor > self.state.tail + 1:",
+        "if False:",
+        UNIT_LOG + "test_a_freed_number_does_not_bring_a_zombie_back",
+    ),
+    Mutation(
+        "log: density",
+        LOG,
+        "        if data is None:\n            return None\n        where",
+        "        if data is None:\n            continue\n        where",
+        UNIT_LOG + "test_a_missing_entry_is_corruption",
+    ),
+    Mutation(
+        "log: folder fsync of the writer",
+        BACKEND,
+        "            self._sync(self._folder)\n            return True",
+        "            return True",
+        "tests/unit/test_log_backend.py::test_a_local_put_syncs_the_entry_and_its_folder",
+    ),
+    Mutation(
+        "log: newest wins",
+        LOG,
+        "raise self._fenced_by(data)\n        self._check_floor()",
+        "pass\n        self._check_floor()",
+        UNIT_LOG + "test_x15_an_older_run_sees_the_fence_without_writing",
+    ),
+    Mutation(
+        "log: put-if-absent",
+        BACKEND,
+        "                return False\n            self._sync",
+        "                os.replace(temporary, self._folder / name)\n            self._sync",
+        "tests/unit/test_log_backend.py::test_a_taken_name_is_refused_and_keeps_its_data",
+    ),
+    Mutation(
+        "recovery: what is open and ours is committed",
+        SINK,
+        'if ours and now.state == "Ongoing" and now.producer_epoch == one.producer_epoch:',
+        "if False:",
+        ON_HEALING + "test_x5_what_is_open_as_it_was_prepared_is_committed",
+    ),
+    Mutation(
+        "recovery: a completed commit is a proof",
+        SINK,
+        '_COMMITTED_STATES = frozenset({"PrepareCommit", "CompleteCommit"})',
+        '_COMMITTED_STATES = frozenset({"PrepareCommit", "CompleteCommit", "CompleteAbort"})',
+        ON_HEALING + "test_x9_a_real_timeout_is_a_positive_proof",
+    ),
+    Mutation(
+        "recovery: a completed abort is a proof",
+        SINK,
+        '_ABORTED_STATES = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})',
+        "_ABORTED_STATES = frozenset()",
+        ON_HEALING + "test_x9_a_real_timeout_is_a_positive_proof",
+    ),
+    Mutation(
+        "recovery: the start time tells two transactions of one id apart",
+        SINK,
+        "and now.start_time_ms == one.start_time_ms",
+        "",
+        SEEDS,
+    ),
+    Mutation(
+        "recovery: an absent marker that may have expired proves nothing",
+        SINK,
+        "return Outcome.ABORTED if young and one.start_time_ms >= 0 else Outcome.UNKNOWN",
+        "return Outcome.ABORTED",
+        ON_HEALING + "test_x19_an_absent_marker_proves_an_abort_while_it_could_not_have_expired",
+    ),
+    Mutation(
+        "recovery: a marker that was overwritten proves nothing",
+        SINK,
+        'if state == "Ongoing" or not _is_older(metadata, one):',
+        'if state == "Ongoing":',
+        ON_HEALING + "test_x19_a_marker_that_somebody_overwrote_proves_nothing",
+    ),
+    Mutation(
+        "recovery: the last decision is settled",
+        RECOVERY,
+        "        settlement = settle_last_decision(log, sinks, deadline)\n    crash",
+        "        settlement = Settlement(())\n    crash",
+        POINTS,
+    ),
+    Mutation(
+        "recovery: settle, then sweep the ids of the decision",
+        RECOVERY,
+        "swept = sweep(sinks, owner, deadline, spare=decided)",
+        "swept = sweep(sinks, owner, deadline)",
+        POINTS,
+    ),
+    Mutation(
+        "recovery: nothing stays open",
+        RECOVERY,
+        "    swept = sweep(sinks, owner, deadline, spare=decided)\n",
+        "    swept = []\n    sweep = lambda *_: []\n",
+        POINTS + "::test_after_recovery_nothing_is_open",
+    ),
+    Mutation(
+        "healing: the records are compared",
+        HEALING,
+        "if problem and not forced:",
+        "if False:",
+        HEAL + "test_a_replay_that_does_not_match_is_refused_and_nothing_of_it_is_visible",
+    ),
+    Mutation(
+        "healing: durable before it is committed",
+        COORDINATOR,
+        "            self._replace([old for old, _ in pairs], new, settlement, number)\n"
+        "            settlement = self._commit(new, number, deadline)\n",
+        "            old_settlement = settlement\n"
+        "            settlement = self._commit(new, number, deadline)\n"
+        "            self._replace([old for old, _ in pairs], new, old_settlement, number)\n",
+        HEAL + "test_a_crash_at_each_point_of_healing",
+    ),
+    Mutation(
+        "healing: no later checkpoint while something is lost",
+        COORDINATOR,
+        "        if self._lost:\n",
+        "        if False:\n",
+        HEAL + "test_without_a_replay_of_the_checkpoint_no_later_one_is_made",
+    ),
+    Mutation(
+        "healing: a person's word holds for what cannot be healed only",
+        RECOVERY,
+        "if walk.state is State.LOST and self._resolved.get(token) == ACCEPT_LOSS:",
+        "if False:",
+        HEAL + "test_a_person_decides_about_what_cannot_be_healed",
+    ),
+)
