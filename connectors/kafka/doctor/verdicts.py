@@ -340,7 +340,8 @@ def _clock(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
         if wanted.application_id and (reason := facts.unread.get("clock")):
             yield Verdict("clock", Level.WARN, "not measured", reason)
         return
-    found = f"the broker is {facts.skew_ms:+.0f} ms from us, give or take {facts.skew_error_ms:.0f}"
+    found = f"the broker is {round(facts.skew_ms):+d} ms from us"
+    found += f", give or take {facts.skew_error_ms:.0f}"
     if abs(facts.skew_ms) - facts.skew_error_ms > MOST_SKEW_MS:
         yield Verdict(
             "clock",
