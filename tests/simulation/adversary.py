@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
 from typing import Any
 
 from connectors.kafka.wire.wire_client import AnswerLostError, NotSentError
@@ -86,6 +87,7 @@ class Network:
         self.late: list[tuple[int, str, Any]] = []
         self.carrying = ""
         self.counts: dict[str, int] = {}
+        self.on_late: Callable[[str], None] = lambda _: None
 
     def happens(self, kind: str) -> bool:
         """Decide whether a kind of fault happens now."""
@@ -132,6 +134,7 @@ class Network:
         self._rng.shuffle(due)
         for _, sender, request in due:
             self.carrying = f"late: {type(request).__name__.removesuffix('Request')} of {sender}"
+            self.on_late(f"{self.carrying} {getattr(request, 'transactional_id', '')}")
             self._cluster.handle(request)
 
     def _send_later(self, request: Any, sender: str) -> None:

@@ -25,9 +25,11 @@ from tests.simulation.fake_cluster import Append
 PARTITIONS = 2
 _TRIES = 8
 RETRY_BACKOFF_S = 0.1  # retry.backoff.ms: a call that repeated a request took as long at least
-#: The product assumes that a lost answer to EndTxn comes back as an error (design rule 3).
-#: test_mutations.py shows what happens where librdkafka repeats it instead.
+#: The product assumes that a lost answer to these comes back as an error, so that the producer is
+#: not used again (design rule 3). librdkafka repeats them by itself, and a copy that arrives in the
+#: next transaction of the producer is believed: test_mutations.py shows what happens then.
 END_TXN_TRIES = 1
+TXN_OFFSETS_TRIES = 1
 _RETRIED = {*table.NOT_NOW, table.CONCURRENT}
 
 
@@ -125,7 +127,9 @@ class FakeProducer:
             for one in positions
         ]
         request = TxnOffsetCommitRequest(topics=rows, max_version=3, **ids)
-        self._ask(request, lambda one: one.topics[0].partitions[0].error_code)
+        self._ask(
+            request, lambda one: one.topics[0].partitions[0].error_code, tries=TXN_OFFSETS_TRIES
+        )
 
     def commit_transaction(self, _timeout: float) -> None:
         self.flush()

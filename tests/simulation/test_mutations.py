@@ -167,6 +167,15 @@ def test_librdkafka_repeats_end_txn_by_itself(monkeypatch):
     assert found("twice|lost") >= 0
 
 
+def test_librdkafka_repeats_offsets_by_itself(monkeypatch):
+    """A copy that is late puts the token of the last transaction in the place of this one's.
+
+    Where the broker has forgotten the id, that reads as a proof that this one was aborted.
+    """
+    monkeypatch.setattr(fake_producer, "TXN_OFFSETS_TRIES", 8)
+    assert found("twice", repeated_late=0.1, driver_crash=0.08, ids_expire=1.0) >= 0
+
+
 def test_a_fence_that_is_not_seen(monkeypatch):
     monkeypatch.setattr(DecisionLog, "check_newest", lambda self: None)
     assert found("a fenced run began", second_driver=0.01) >= 0

@@ -217,6 +217,7 @@ class World:
             on_end=self._watch_end,
         )
         self.network = Network(self.rng, self.clock, self.cluster, self.profile)
+        self.network.on_late = lambda what: self.trace.append(f"{self.clock.now_ms()} {what}")
         self.scheduler = Scheduler(self.rng, self.profile.switch)
         self.backend = WatchedBackend(self)
         self.spark = SparkLogs()
