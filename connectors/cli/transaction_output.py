@@ -100,7 +100,8 @@ def show(reader: TransactionReader, rows: Sequence[Row]) -> None:
     )
     names = ("checkpoint", "sink", "transactional id", "producer", "token", "broker", "age")
     for name in (*names, "verdict", "because", "what to do"):
-        table.add_column(name, overflow="fold")
+        # an id and a verdict are copied and searched for: never folded
+        table.add_column(name, overflow="fold", no_wrap=name in ("transactional id", "verdict"))
     for row in rows:
         fields = plain(row)
         age = "" if row.age_ms < 0 else f"{row.age_ms / 1000:.0f} s"
