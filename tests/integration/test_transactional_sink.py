@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import multiprocessing
 import os
@@ -10,7 +11,9 @@ import signal
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.sink import producer_pool
+from connectors.kafka.client_settings import librdkafka_settings
+from connectors.kafka.sink import producer_pool, transactional_producer
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.records import HEADERS_TYPE
 from connectors.sink_options import KafkaSink
@@ -193,6 +196,22 @@ def test_rule_5_a_fenced_producer_is_replaced_under_another_id(make, owner, topi
     assert values(bootstrap, out) == [b"b"]
 
 
+def test_rule_1_x13_x21_a_sweep_is_of_one_log_and_its_older_runs(make, owner, topic):
+    """Another log, an application whose name ours begins, and a newer run are left alone."""
+    sink = make(topic(1))
+    others = [
+        dataclasses.replace(owner, log_id="log2"),
+        dataclasses.replace(owner, application_id=owner.application_id + "-2"),
+        dataclasses.replace(owner, run_epoch=owner.run_epoch + 100),
+    ]
+    mine, *foreign = (prepare(sink, attempt(one, 1), rows(b"x")) for one in [owner, *others])
+    newer_run = dataclasses.replace(owner, run_epoch=owner.run_epoch + 7)
+    assert sink.lingering(owner, Deadline(10)) == [mine.transactional_id]
+    assert sink.lingering(newer_run, Deadline(10)) == [mine.transactional_id]
+    ids = [one.transactional_id for one in [mine, *foreign]]
+    sink.recover_and_abort(ids, Deadline(10))
+
+
 def test_rule_10_a_transaction_that_was_ended_behind_our_back_is_not_decided(make, owner, topic):
     sink = make(topic())
     committable = prepare(sink, attempt(owner, 0), rows(b"a"))
@@ -290,6 +309,19 @@ def test_w5_more_than_the_buffer_holds_is_delivered(make, owner, topic, bootstra
     batch = rows(*(b"%05d" % n for n in range(5000)))
     commit(sink, prepare(sink, attempt(owner, 0), batch))
     assert values(bootstrap, out) == [b"%05d" % n for n in range(5000)]
+
+
+def test_w6_waiting_statistics_are_no_records(bootstrap, application_id, monkeypatch):
+    """`len(producer)` counts them as well, and with it good batches were refused (seen)."""
+    monkeypatch.setattr(transactional_producer, "_STATISTICS_MS", 1)
+    settings = librdkafka_settings({"bootstrap.servers": bootstrap})
+    producer = TransactionalProducer(settings, f"{application_id}.log.1.p.0", timeout_ms=60_000)
+    producer.init(Deadline(20))
+    producer.begin()
+    for_a_second = Deadline(1.5)
+    while not for_a_second.expired():
+        producer.flush(Deadline(10))
+    producer.abort(Deadline(10))
 
 
 def test_w6_x22_a_record_the_broker_refuses_fails_the_attempt(make, owner, topic, bootstrap):

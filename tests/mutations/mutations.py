@@ -55,7 +55,7 @@ MUTATIONS = (
         SINK,
         "self.wire.list_open(owner.application_id, owner.log_id, deadline)",
         "self.wire.list_open(owner.application_id, None, deadline)",
-        SEEDS,
+        ON_SINK + "test_rule_1_x13_x21_a_sweep_is_of_one_log_and_its_older_runs",
     ),
     Mutation(
         "1 a match is exact",
