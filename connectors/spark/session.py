@@ -55,28 +55,46 @@ def build_session(
     """
     java_home = ensure_java_home()
     os.environ["JAVA_HOME"] = java_home
-    # Spark takes `python3` from PATH for its workers otherwise, which need not be this one.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python(master, os.environ)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName(name).master(master)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.session.timeZone": "UTC",
-        # Small answers wait up to 40 ms on a TCP socket to a Python worker (Nagle, measured).
-        "spark.python.unix.domain.socket.enabled": "true",
-        **RUNTIME_CONF,
-        **(conf or {}),
-    }
-    if master.startswith("local"):
+    settings = {**default_settings(master), **(conf or {})}
+    if _is_local(master):
         # Executors of a cluster would not have the jar.
         settings |= local_file_system_conf(java_home, settings)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def default_settings(master: str) -> dict[str, str]:
+    """Return the settings of a session that its user's own replace."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        # Small answers wait up to 40 ms on a TCP socket to a Python worker (Nagle, measured).
+        "spark.python.unix.domain.socket.enabled": "true",
+        **RUNTIME_CONF,
+    }
+    if _is_local(master):
+        # Nobody else talks to it. Executors of a cluster must reach the driver from their hosts.
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
+
+
+def worker_python(master: str, environment: Mapping[str, str]) -> str:
+    """Return the Python of the workers: this one, as Spark would take `python3` from PATH.
+
+    On a cluster the variable PYSPARK_PYTHON wins: hosts may keep theirs at another path.
+    """
+    named = "" if _is_local(master) else environment.get("PYSPARK_PYTHON", "")
+    return named or sys.executable
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
 
 
 def prepare_session(spark: SparkSession, *, local_checkpoint: bool) -> None:
