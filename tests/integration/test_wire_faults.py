@@ -1,0 +1,277 @@
+"""Lost, late and repeated requests between our classes and a real broker: X6, X7, X16, K16, K17.
+
+Every client of these tests goes through `tests/chaos/kafka_proxy.py`; readers do not. The tasks
+of a checkpoint run in this process, with the sink's own producers; the driver's side is the
+coordinator with a decision log on disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka.sink import producer_pool
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.sink_options import KafkaSink
+from tests.auditor.reader import read_committed
+from tests.chaos.kafka_proxy import (
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    Action,
+    Rule,
+)
+from tests.chaos.proxied_cluster import ProxiedCluster
+from tests.integration.conftest import assert_no_open_transaction
+from tests.integration.wire_helpers import settled, values
+from transactions import crash_points
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport
+from transactions.decision_log import DecisionLog
+from transactions.errors import PhaseOneError, SparkOnceError
+from transactions.log_backend import LocalFileBackend
+from transactions.recovery import recover
+from transactions.sink import Attempt
+
+REQUEST_TIMEOUT_S = 1.0
+CHECKPOINT_TIMEOUT_S = 60.0
+DRIVER, WORKER = "kafka-python", "rdkafka"  # how their client ids begin
+TRANSACTION_TIMEOUT_MS = 60_000
+#: A refused or lost request of a producer is tried again within a second and not in a minute.
+IMPATIENT = {"socket.timeout.ms": "2000"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProxiedCluster]:
+    expiry = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    with ProxiedCluster(properties=expiry) as one:
+        yield one
+
+
+@dataclass
+class Driver:
+    """One run of a pipeline: the driver's side, and tasks in this process."""
+
+    cluster: ProxiedCluster
+    folder: Path
+    application_id: str
+    topics: tuple[str, ...]
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    committables: list[Committable] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sinks = {topic: self._sink(topic) for topic in self.topics}
+        self.log = DecisionLog.open(
+            LocalFileBackend(self.folder / "decisions"),
+            application_id=self.application_id,
+            identity={},
+        )
+        self.settlement = recover(self.log, self.sinks, Deadline(CHECKPOINT_TIMEOUT_S))
+        self.coordinator = CheckpointCoordinator(
+            self.log, self.sinks, timeout_s=CHECKPOINT_TIMEOUT_S, stopping=lambda: False
+        )
+        self._attempts = itertools.count()
+
+    def _sink(self, topic: str) -> KafkaTransactionalSink:
+        options = KafkaSink(
+            bootstrap_servers=self.cluster.proxied_servers, topic=topic, kafka=IMPATIENT
+        )
+        sink = KafkaTransactionalSink(
+            options, timeout_ms=self.timeout_ms, checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S
+        )
+        sink._wire = CoordinatorWire(options.settings, request_timeout_s=REQUEST_TIMEOUT_S)
+        return sink
+
+    def checkpoint(
+        self, number: int, *values: bytes, halfway: Callable[[], None] | None = None
+    ) -> CheckpointReport:
+        """Make a checkpoint: one task per topic writes `values`, `halfway` after the first."""
+
+        def task(sink: KafkaTransactionalSink, subtask: int) -> Committable:
+            one = sink.begin_transaction(self._attempt(number, subtask))
+            try:
+                for place, value in enumerate(values):
+                    if place == 1 and halfway is not None:
+                        sink._slot(one).producer.flush(one.deadline)
+                        halfway()
+                    sink.invoke(one, pa.record_batch({"value": pa.array([value], pa.binary())}))
+                prepared = sink.pre_commit(one)
+            except BaseException:
+                sink.abort(one)
+                raise
+            assert prepared is not None
+            return prepared
+
+        def phase_one() -> list[Committable]:
+            self.committables = [task(s, n) for n, s in enumerate(self.sinks.values())]
+            return self.committables
+
+        made = Checkpoint(
+            checkpoint_id=number, query_id="q", start_offsets=("",), end_offsets=(f"{number}",)
+        )
+        return self.coordinator.commit_batch(made, phase_one)
+
+    def ids(self) -> set[str]:
+        return {one.transactional_id for one in self.committables}
+
+    def close(self) -> None:
+        self.coordinator.close()
+        for sink in self.sinks.values():
+            sink.close()
+
+    def _attempt(self, number: int, subtask: int) -> Attempt:
+        return Attempt(
+            owner=self.coordinator.owner,
+            checkpoint_id=number,
+            subtask=subtask,
+            attempt_id=f"{self.coordinator.owner.run_epoch}.{next(self._attempts)}",
+            source_offsets={f"{self.topics[0]}-0": number} if subtask == 0 else {},
+            last_decided=self.coordinator.last_decided(),
+            retired=self.coordinator.retired(),
+        )
+
+
+@pytest.fixture
+def driver(cluster: ProxiedCluster, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    """Start runs of one pipeline; afterwards no rule is left and no transaction is open (S11)."""
+    application_id = f"app-{uuid.uuid4().hex[:10]}"
+    runs: list[Driver] = []
+    topics: list[str] = []
+
+    def start(outputs: int = 2, **options: int) -> Driver:
+        for number in range(len(topics), outputs):
+            topics.append(f"out{number}-{application_id}")
+            cluster.create_topic(topics[-1])
+        runs.append(Driver(cluster, tmp_path, application_id, tuple(topics), **options))
+        return runs[-1]
+
+    yield start
+    crash_points.install(None)
+    cluster.proxy.clear()
+    for run in runs:
+        run.close()
+    producer_pool._pools.clear()  # idle producers queue their statistics, ten times a second
+    assert_no_open_transaction(cluster.bootstrap_servers, application_id)
+
+
+def visible(run: Driver) -> list[list[bytes | None]]:
+    """Return what an independent read_committed reader finds in each topic."""
+    servers = run.cluster.bootstrap_servers
+    return [[record.value for record in read_committed(servers, one)] for one in run.topics]
+
+
+@pytest.mark.parametrize("how", [Action.DROP_RESPONSE, Action.CLOSE_AFTER])
+def test_x6_the_answer_to_end_txn_is_lost(driver, cluster, how):
+    """The broker has committed; we learn it by describing, and never use the producer again."""
+    run = driver()
+    lost = cluster.proxy.add(Rule(END_TXN, how, client=DRIVER))
+    run.checkpoint(0, b"a", b"b")
+    assert lost.answers == 1
+    doubtful = run.coordinator.retired()
+    assert doubtful
+    assert doubtful <= run.ids()
+    first = run.ids()
+    run.checkpoint(1, b"c")
+    assert run.ids() & doubtful == set()  # rule 3: the id that met a doubt is gone
+    assert run.ids() & first == first - doubtful  # the other producer goes on
+    assert visible(run) == [[b"a", b"b", b"c"]] * 2
+
+
+def test_x6_the_request_itself_is_lost(driver, cluster):
+    """Nothing reached the broker: settling finds the transaction open and ends it."""
+    run = driver()
+    cluster.proxy.add(Rule(END_TXN, Action.DROP_REQUEST, client=DRIVER))
+    report = run.checkpoint(0, b"a", b"b")
+    assert report.recommitted >= 1
+    run.checkpoint(1, b"c")
+    assert visible(run) == [[b"a", b"b", b"c"]] * 2
+
+
+def test_x6_end_txn_arrives_twice(driver, cluster):
+    """A repeated commit on an unbumped epoch is answered like the first, and changes nothing."""
+    run = driver()
+    cluster.proxy.add(Rule(END_TXN, Action.REPEAT_REQUEST, times=2, client=DRIVER))
+    run.checkpoint(0, b"a", b"b")
+    assert run.coordinator.retired() == frozenset()
+    run.checkpoint(1, b"c")
+    assert visible(run) == [[b"a", b"b", b"c"]] * 2
+
+
+def delayed_end_txn(run: Driver, cluster: ProxiedCluster, seen: list[list[str]]) -> None:
+    """Checkpoint 0 with its EndTxn held back until the transaction of checkpoint 1 is half full.
+
+    What a reader could see in the moment when the late EndTxn had been done is appended to `seen`.
+    """
+    late = cluster.proxy.add(Rule(END_TXN, Action.DELAY_REQUEST, client=DRIVER))
+    run.checkpoint(0, b"a", b"b")  # gives up on the held one, describes, commits again
+    assert late.hits == 1
+    assert late.answers == 0
+    (delayed,) = run.ids()
+
+    def arrives() -> None:
+        late.release()
+        late.wait_for_answers()
+        settled(run.sinks[run.topics[0]].wire, delayed)
+        seen.append(values(cluster.bootstrap_servers, *run.topics))
+
+    run.checkpoint(1, b"c", b"d", halfway=arrives)
+
+
+def test_x7_delayed_end_txn_never_touches_the_next_transaction(driver, cluster):
+    """The torn transaction of Jepsen: here the next one has another id, since doubt retires."""
+    run = driver(outputs=1)
+    seen: list[list[str]] = []
+    delayed_end_txn(run, cluster, seen)
+    assert seen == [["a", "b"]]  # nothing of the open one
+    assert visible(run) == [[b"a", b"b", b"c", b"d"]]
+
+
+def test_x7_can_fail_without_retiring_the_next_transaction_is_torn(driver, cluster, monkeypatch):
+    """The same story with rule 3 switched off: the test above is able to see the tear."""
+    run = driver(outputs=1)
+    monkeypatch.setattr(KafkaTransactionalSink, "retired", lambda _self: frozenset())
+    seen: list[list[str]] = []
+    with pytest.raises(SparkOnceError):
+        delayed_end_txn(run, cluster, seen)
+    assert seen == [["a", "b", "c"]]  # half of the open transaction is visible
+
+
+#: What a worker sends on its way to a prepared transaction, and what may become of each.
+STEPS = {
+    "init": INIT_PRODUCER_ID,
+    "partitions": ADD_PARTITIONS_TO_TXN,
+}
+
+
+@pytest.mark.parametrize("how", [Action.CLOSE_AFTER, Action.CLOSE_BEFORE, Action.REPEAT_REQUEST])
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
+def test_x16_phase_one_with_a_lost_or_repeated_request(driver, cluster, step, how):
+    """The attempt fails or succeeds; whatever it does, no record is lost, doubled or torn."""
+    run = driver()
+    run.checkpoint(0, b"a")
+    fault = cluster.proxy.add(Rule(step, how, client=WORKER))
+    if step == INIT_PRODUCER_ID:
+        run.sinks[run.topics[0]]._retired |= run.ids()  # so that new producers are made
+    again_until_done(run, 1, b"b", b"c")
+    assert fault.hits == 1
+    run.checkpoint(2, b"d")
+    assert visible(run) == [[b"a", b"b", b"c", b"d"]] * 2
+
+
+def again_until_done(run: Driver, number: int, *values: bytes) -> None:
+    """Make a checkpoint, trying a failed attempt again as Spark's restart would."""
+    for _ in range(3):
+        try:
+            run.checkpoint(number, *values)
+        except PhaseOneError:
+            continue
+        return
+    raise AssertionError(f"checkpoint {number} never came through")
