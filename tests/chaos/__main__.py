@@ -1,0 +1,74 @@
+"""`python -m tests.chaos --minutes 10 --seed 7`: a chaos run for people; `make chaos` calls it."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.runner import Options, run
+from tests.chaos.schedule import EVERYTHING, OF_THREE, Kind
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+def main() -> int:
+    """Return 0 when the guarantee held, 1 on any violation, 130 after ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long faults are done")
+    parser.add_argument("--seed", type=int, default=None, help="replays a schedule")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=3)
+    parser.add_argument("--rate", type=float, default=100.0, help="input records per second")
+    parser.add_argument("--kinds", nargs="+", choices=[k.name for k in Kind], help="only these")
+    parser.add_argument("--keep", metavar="NAME", help="append the line to benchmarks/results")
+    given = parser.parse_args()
+    seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
+    kinds = [Kind[name] for name in given.kinds or ()] or [
+        kind for kind in EVERYTHING if given.brokers == 3 or kind not in OF_THREE
+    ]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder = Path(tempfile.mkdtemp(prefix="sparkonce-chaos-"))
+    again = f"make chaos MINUTES={given.minutes:g} SEED={seed}"
+    keep_logs = True
+    try:
+        report = run(
+            Options(
+                seed=seed,
+                seconds=given.minutes * 60.0,
+                folder=folder,
+                brokers=given.brokers,
+                kinds=kinds,
+                rate=given.rate,
+            ),
+            lambda line: print(line, file=sys.stderr, flush=True),
+        )
+        keep_logs = bool(report.violations)
+    except KeyboardInterrupt:
+        keep_logs = False
+        print(f"stopped; the same schedule: {again}", file=sys.stderr)
+        return 130
+    finally:
+        if keep_logs:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            print(f"logs of the drivers: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    today = dt.datetime.now(dt.UTC).date().isoformat()
+    line = json.dumps({"date": today, **report.to_dict()})
+    print(line)
+    if given.keep:
+        with (RESULTS / f"{today}-{given.keep}.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+    for violation in report.violations:
+        print(f"VIOLATION  {violation}\n           again: {again}", file=sys.stderr)
+    return 1 if report.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
