@@ -7,6 +7,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from confluent_kafka import Producer
+
+from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.doctor.facts import Wanted
 from connectors.kafka.doctor.probe import gather
 from connectors.kafka.doctor.verdicts import Kind, Level, judge
@@ -114,6 +117,9 @@ def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadlin
     for sink in sinks:
         clusters.setdefault(tuple(sorted(sink.settings.items())), []).append(sink)
     for settings, here in clusters.items():
+        # A worker would find a misspelt setting too, but only as a failed task, again and again.
+        with settings_checked(dict(settings), "producer"):
+            Producer(librdkafka_settings(dict(settings)))
         topics = tuple(dict.fromkeys(sink.topic for sink in here if sink.topic))
         _check_cluster(dict(settings), dataclasses.replace(wanted, outputs=topics), deadline)
 
