@@ -167,7 +167,7 @@ MUTATIONS = (
         COORDINATOR,
         "        settlement.settle(self._sinks, deadline)\n",
         "",
-        POINTS + "::test_x6_lost_answers_are_settled_by_proof",
+        SEEDS,
     ),
     Mutation(
         "12 markers still being written: again",
@@ -188,7 +188,8 @@ MUTATIONS = (
         "connectors/kafka/sink/preflight.py",
         "if timeout < at_least_s * 1000:",
         "if False:",
-        "tests/integration/test_bad_input.py::test_a_transaction_timeout_that_the_broker_refuses",
+        "tests/unit/test_preflight.py::"
+        "test_rule_14_a_transaction_that_a_checkpoint_and_a_restart_outlive_is_refused",
     ),
     Mutation(
         "log: the nonce tells whose put it was",

@@ -24,12 +24,11 @@ from tests.simulation.fake_cluster import Append
 
 PARTITIONS = 2
 _TRIES = 8
-RETRY_BACKOFF_S = 0.1  # retry.backoff.ms: a call that repeated a request took as long at least
-#: The product assumes that a lost answer to these comes back as an error, so that the producer is
-#: not used again (design rule 3). librdkafka repeats them by itself, and a copy that arrives in the
-#: next transaction of the producer is believed: test_mutations.py shows what happens then.
-END_TXN_TRIES = 1
-TXN_OFFSETS_TRIES = 1
+RETRY_BACKOFF_S = 0.32  # the product's retry.backoff.ms, less librdkafka's jitter of a fifth
+#: librdkafka repeats these by itself, and a copy can arrive in the producer's next transaction;
+#: the product uses no producer again whose call took as long as a repeat (design rule 3).
+END_TXN_TRIES = 8
+TXN_OFFSETS_TRIES = 8
 _RETRIED = {*table.NOT_NOW, table.CONCURRENT}
 
 

@@ -69,7 +69,9 @@ class ProducerPool:
             PhaseOneError: no producer could be made.
         """
         for slot in list(self._slots):
-            if slot.producer.transactional_id in attempt.retired:
+            if slot.producer.transactional_id in attempt.retired or (
+                slot.producer.spent and slot.checkpoint_id < attempt.checkpoint_id
+            ):
                 self._slots.remove(slot)
             elif slot.checkpoint_id > attempt.checkpoint_id:
                 raise FencedError(

@@ -24,6 +24,11 @@ from transactions.errors import DeliveryError, PhaseOneError, RecordRefusedError
 logger = logging.getLogger(__name__)
 
 _STATISTICS_MS: Final = 100
+# librdkafka repeats EndTxn and TxnOffsetCommit by itself after a timeout or a broken connection,
+# without a word, and a copy may still be under way when the call returns (rdkafka_txnmgr.c). It
+# waits this long before it does, less a fifth of jitter: a call that was quicker repeated nothing.
+_RETRY_BACKOFF_MS: Final = 400
+_CLEAR_ANSWER_S: Final = 0.2
 _NO_TOPIC = "a row has no topic, and the sink has no `topic` option"
 
 
@@ -34,6 +39,8 @@ class TransactionalProducer:
         transactional_id: its id, never used by another producer, before or after.
         producer_id: Kafka's pid, -1 before `init`.
         producer_epoch: Kafka's epoch, -1 before `init`.
+        spent: a copy of a request may still be under way; the transaction that is open is whole,
+            but no other may be begun.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class TransactionalProducer:
         self._failed = 0
         self._first_failure = ""
         self._unwritable = False
+        self.spent = False
         self._producer = Producer(
             {
                 "log_level": 2,  # errors are raised where they matter, with what they mean
@@ -58,6 +66,7 @@ class TransactionalProducer:
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
                 "message.timeout.ms": timeout_ms,
+                "retry.backoff.ms": _RETRY_BACKOFF_MS,
                 "statistics.interval.ms": _STATISTICS_MS,
                 "stats_cb": self._read_statistics,
                 "delivery.report.only.error": True,
@@ -158,6 +167,7 @@ class TransactionalProducer:
         for name, offset in offsets.items():
             topic, _, partition = name.rpartition("-")
             positions.append(TopicPartition(topic, int(partition), offset, metadata=token))
+        before = deadline.remaining()
         self._call(
             "send_offsets_to_transaction",
             self._producer.send_offsets_to_transaction,
@@ -165,6 +175,7 @@ class TransactionalProducer:
             _group_metadata(group),
             deadline.remaining(),
         )
+        self.spent |= before - deadline.remaining() > _CLEAR_ANSWER_S
 
     def resync(self, deadline: Deadline) -> None:
         """End a transaction on this side that the driver has committed on the broker.
@@ -172,7 +183,7 @@ class TransactionalProducer:
         Raises:
             PhaseOneError: without a clear answer: retire this producer and its id.
         """
-        self._call("commit_transaction", self._producer.commit_transaction, deadline.remaining())
+        self._end("commit_transaction", self._producer.commit_transaction, deadline)
 
     def abort(self, deadline: Deadline) -> None:
         """Abort the transaction that is open.
@@ -181,8 +192,19 @@ class TransactionalProducer:
             PhaseOneError: without a clear answer: retire this producer and its id.
         """
         self._producer.purge(in_flight=False)
-        self._call("abort_transaction", self._producer.abort_transaction, deadline.remaining())
+        self._end("abort_transaction", self._producer.abort_transaction, deadline)
         self._failed = 0
+
+    def _end(self, name: str, function: Callable[[float], Any], deadline: Deadline) -> None:
+        """Send EndTxn; an answer that may not be the only one's is no clear one (rule 3)."""
+        before = deadline.remaining()
+        self._call(name, function, before)
+        if (took := before - deadline.remaining()) > _CLEAR_ANSWER_S:
+            raise PhaseOneError(
+                f"{name} took {took:.2f} s; a repeated request may still be under way.",
+                where=self.transactional_id,
+                cause="a slow broker or a broken connection; this producer is replaced",
+            )
 
     def _produce_plain(
         self, topics: list[Any], keys: list[Any], values: list[Any], deadline: Deadline
