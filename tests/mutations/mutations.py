@@ -81,8 +81,8 @@ MUTATIONS = (
     Mutation(
         "3 a retired id is not used",
         POOL,
-        "if slot.producer.transactional_id in attempt.retired:",
-        "if False:",
+        "if slot.producer.transactional_id in attempt.retired or (",
+        "if (",
         ON_SINK + "test_rule_3_a_retired_id_is_never_used_again",
     ),
     Mutation(
