@@ -15,6 +15,10 @@ from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.events import publish
 from transactions.sink import AnySink, Owner
 
+# A broker that is away for longer fails the run, which is restarted; and closing a failed run, or
+# ctrl-C, never waits for more than this.
+_MOST_SECONDS = 30.0
+
 
 def sweep(
     sinks: Mapping[str, AnySink],
@@ -63,7 +67,7 @@ class Janitor:
 
     def start(self) -> None:
         """Begin a sweep; the batch before is settled and the next has not begun."""
-        deadline = Deadline(self._timeout_s, self._clock)
+        deadline = Deadline(min(self._timeout_s, _MOST_SECONDS), self._clock)
         self._running = self._executor.submit(sweep, self._sinks, self._owner, deadline)
 
     def finish(self) -> None:
