@@ -59,13 +59,9 @@ class Driver:
         return next((one for one in self._tree() if _name(one) == "java"), None)
 
     def workers(self) -> list[psutil.Process]:
-        """Return the Python workers: the children of PySpark's daemons."""
-        daemons = [one for one in self._tree() if "pyspark.daemon" in _command(one)]
-        found: list[psutil.Process] = []
-        for daemon in daemons:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found += [one for one in daemon.children() if one not in daemons]
-        return sorted(found, key=lambda one: one.pid)
+        """Return the Python workers: forks of PySpark's daemon, with the daemon's command line."""
+        forks = {one.pid: one for one in self._tree() if "pyspark.daemon" in _command(one)}
+        return [one for pid, one in sorted(forks.items()) if _parent(one) in forks]
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the driver process alone, if it has not ended."""
@@ -206,3 +202,9 @@ def _command(process: psutil.Process) -> str:
     with contextlib.suppress(psutil.Error):
         return " ".join(process.cmdline())
     return ""
+
+
+def _parent(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        return int(process.ppid())
+    return 0
