@@ -29,7 +29,7 @@ from transactions.events import publish
 from transactions.healing import MOST_ROUNDS, Rerun, matched, names, refusal
 from transactions.log_entries import ACCEPT_LOSS, Decision, Healed, Resolved
 from transactions.recovery import Settlement, settle_last_decision
-from transactions.sink import AnySink, DecidedToken, Owner
+from transactions.sink import AnySink, DecidedToken
 from transactions.sweeper import Janitor
 
 logger = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ class CheckpointCoordinator:
         timeout_s: how long one checkpoint may take.
         stopping: tells whether a stop was asked for.
         lost: what `recover` found lost; no new checkpoint is made before it is healed.
+        idle_sweep_s: see `Janitor`.
         clock: replaced in tests.
     """
 
@@ -135,6 +136,7 @@ class CheckpointCoordinator:
         timeout_s: float,
         stopping: Callable[[], bool],
         lost: Sequence[Committable] = (),
+        idle_sweep_s: float | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._log = log
@@ -142,10 +144,10 @@ class CheckpointCoordinator:
         self._timeout_s = timeout_s
         self._stopping = stopping
         self._clock = clock
-        self.owner = Owner(
-            application_id=log.state.application_id, log_id=log.log_id, run_epoch=log.run_epoch
+        self.owner = log.owner
+        self._janitor = Janitor(
+            sinks, self.owner, timeout_s=timeout_s, idle_every_s=idle_sweep_s, clock=clock
         )
-        self._janitor = Janitor(sinks, self.owner, timeout_s=timeout_s, clock=clock)
         self._last_decided: dict[str, DecidedToken] = {}
         self._settled = True
         self._lost = tuple(lost)

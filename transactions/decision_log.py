@@ -40,6 +40,7 @@ from transactions.log_entries import (
     Restore,
     Snapshot,
 )
+from transactions.sink import Owner
 
 COMPACT_EVERY = 100
 _FLOOR = "floor-"
@@ -238,6 +239,13 @@ class DecisionLog:
     def log_id(self) -> str:
         """The log's random name, part of every transactional id."""
         return self._log_id
+
+    @property
+    def owner(self) -> Owner:
+        """Whose transactions those of this run are."""
+        return Owner(
+            application_id=self._application_id, log_id=self._log_id, run_epoch=self.run_epoch
+        )
 
     def decide(self, decision: Decision) -> None:
         """Append a decision: when this returns the checkpoint will be committed.

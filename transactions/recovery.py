@@ -19,7 +19,7 @@ from transactions.errors import OutcomeUnknownError
 from transactions.events import publish
 from transactions.healing import names
 from transactions.log_entries import ACCEPT_LOSS
-from transactions.sink import AnySink, Owner
+from transactions.sink import AnySink
 from transactions.sweeper import sweep
 from transactions.two_phase import Event, Lifecycle, State
 
@@ -160,9 +160,7 @@ def recover(
     oldest = oldest_start_ms(() if last is None else last.committables)
     publish("recovering", **state, oldest_start_ms=oldest)
     crash_points.reach("recovery_fenced")
-    owner = Owner(
-        application_id=log.state.application_id, log_id=log.log_id, run_epoch=log.run_epoch
-    )
+    owner = log.owner
     decided = frozenset(() if last is None else (one.transactional_id for one in last.committables))
     swept = sweep(sinks, owner, deadline, spare=decided)
     if last is not None and last.checkpoint_id <= finished:

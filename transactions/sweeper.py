@@ -8,10 +8,13 @@ its own log, up to its own run.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
+from transactions.errors import SparkOnceError
 from transactions.events import publish
 from transactions.sink import AnySink, Owner
 
@@ -46,7 +49,16 @@ def sweep(
 class Janitor:
     """Sweeps after every batch, beside Spark's own log writes, and is done before the next.
 
-    One thread; `finish` is the barrier: no task may begin a transaction before it returned.
+    One thread; `finish` is the barrier: no task may begin a transaction before it returned. A task
+    that was cancelled or overtaken can begin one after the sweep of its batch, and on an idle
+    stream no other batch comes: so the sweep is repeated while nothing runs.
+
+    Args:
+        sinks: by name.
+        owner: whose transactions are swept.
+        timeout_s: of a checkpoint; a sweep takes half a minute at most.
+        idle_every_s: seconds between two sweeps of an idle stream; None for none.
+        clock: replaced in tests.
     """
 
     def __init__(
@@ -55,6 +67,7 @@ class Janitor:
         owner: Owner,
         *,
         timeout_s: float,
+        idle_every_s: float | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._sinks = sinks
@@ -63,19 +76,50 @@ class Janitor:
         self._clock = clock
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-janitor")
         self._running: Future[list[str]] | None = None
+        self._idle = True
+        self._again: Future[list[str]] | None = None
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
         self.swept = 0
+        if idle_every_s is not None:
+            name, arguments = "sparkonce-idle-sweep", (idle_every_s,)
+            threading.Thread(target=self._watch, args=arguments, name=name, daemon=True).start()
 
     def start(self) -> None:
         """Begin a sweep; the batch before is settled and the next has not begun."""
-        deadline = Deadline(min(self._timeout_s, _MOST_SECONDS), self._clock)
-        self._running = self._executor.submit(sweep, self._sinks, self._owner, deadline)
+        self._running = self._submit()
+        with self._lock:
+            self._idle = True
 
     def finish(self) -> None:
-        """Wait for the sweep, and raise what it raised."""
+        """Wait for the sweep, and raise what it raised; no other begins before `start`."""
+        with self._lock:
+            self._idle = False
+            again, self._again = self._again, None
         running, self._running = self._running, None
         if running is not None:
             self.swept += len(running.result())
+        if again is not None:
+            with contextlib.suppress(SparkOnceError):  # told already; the next batch is swept again
+                self.swept += len(again.result())
 
     def close(self) -> None:
-        """Stop the thread; a sweep under way is waited for."""
+        """Stop the threads; a sweep under way is waited for."""
+        self._closed.set()
+        with self._lock:
+            self._idle = False
         self._executor.shutdown(wait=True)
+
+    def _submit(self) -> Future[list[str]]:
+        deadline = Deadline(min(self._timeout_s, _MOST_SECONDS), self._clock)
+        return self._executor.submit(sweep, self._sinks, self._owner, deadline)
+
+    def _watch(self, every_s: float) -> None:
+        while not self._closed.wait(every_s):
+            with self._lock:
+                if not self._idle:
+                    continue
+                again = self._again = self._submit()
+            if error := again.exception():  # waits for it
+                app = self._owner.application_id
+                publish("retried", app=app, step="idle sweep", cause=str(error))

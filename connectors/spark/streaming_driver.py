@@ -57,6 +57,7 @@ _APP_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _CONNECT_SECONDS = 20.0
 _REPORTS = 1000
 _POLL_SECONDS = 0.2
+_IDLE_SWEEP_SECONDS = 10.0
 
 
 class StreamingDriver:
@@ -207,6 +208,7 @@ class StreamingDriver:
                 timeout_s=self._checkpoint_timeout_s,
                 stopping=self._stopping.is_set,
                 lost=settled.lost,
+                idle_sweep_s=_IDLE_SWEEP_SECONDS,
             )
             self._batches = MicroBatches(
                 self._coordinator,

@@ -1,0 +1,92 @@
+"""The janitor: when it may sweep, and that an idle stream is swept as well."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from transactions.clock import Deadline
+from transactions.errors import BrokerUnavailableError
+from transactions.sink import Owner
+from transactions.sweeper import Janitor, sweep
+
+OWNER = Owner(application_id="app", log_id="log", run_epoch=1)
+
+
+class Sink:
+    """The part of a sink that a sweep needs; zombies begin transactions whenever they like."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        self.looked = threading.Semaphore(0)
+        self.away = False
+
+    def lingering(self, _owner: Owner, _deadline: Deadline) -> list[str]:
+        self.looked.release()
+        if self.away:
+            raise BrokerUnavailableError("no broker")
+        return list(self.open)
+
+    def recover_and_abort(self, ids: list[str], _deadline: Deadline) -> None:
+        self.open = [one for one in self.open if one not in ids]
+
+
+@pytest.fixture
+def sink() -> Sink:
+    return Sink()
+
+
+@pytest.fixture
+def janitor(sink):
+    made = Janitor({"out": sink}, OWNER, timeout_s=10, idle_every_s=0.01)
+    yield made
+    made.close()
+
+
+def looked(sink: Sink, times: int = 1) -> None:
+    for _ in range(times):
+        assert sink.looked.acquire(timeout=10)
+
+
+def test_a_transaction_begun_after_the_sweep_is_swept_without_another_batch(sink, janitor):
+    janitor.finish()
+    janitor.start()
+    looked(sink)
+    sink.open = ["zombie"]
+    looked(sink, 3)
+    assert sink.open == []
+
+
+def test_nothing_is_swept_while_a_batch_runs(sink, janitor):
+    janitor.finish()
+    while sink.looked.acquire(blocking=False):
+        pass
+    sink.open = ["of this batch"]
+    assert not sink.looked.acquire(timeout=0.3)
+    assert sink.open == ["of this batch"]
+
+
+def test_a_broker_that_is_away_on_an_idle_stream_fails_nothing(sink, janitor):
+    janitor.finish()
+    janitor.start()
+    looked(sink)
+    sink.away = True
+    looked(sink, 3)
+    sink.away = False
+    janitor.finish()
+
+
+def test_the_sweep_of_a_batch_fails_loudly(sink):
+    quiet = Janitor({"out": sink}, OWNER, timeout_s=10)
+    sink.away = True
+    quiet.start()
+    with pytest.raises(BrokerUnavailableError):
+        quiet.finish()
+    quiet.close()
+
+
+def test_what_is_spared_stays_open(sink):
+    sink.open = ["decided", "lingering"]
+    assert sweep({"out": sink}, OWNER, Deadline(1), spare=frozenset({"decided"})) == ["lingering"]
+    assert sink.open == ["decided"]
