@@ -135,27 +135,23 @@ def commit(*, timeout: float, yes: bool, **place: Any) -> None:
 
     A driver that runs on this checkpoint is fenced by it and stops.
     """
-    from connectors.kafka.doctor.transaction_table import unsettled
+    from connectors.kafka.doctor.transaction_table import Standing, unsettled
     from transactions.clock import Deadline
-    from transactions.errors import TransactionLostError
     from transactions.recovery import settle_last_decision
 
     deadline = Deadline(timeout)
     with _reader(**place) as reader:
-        if not unsettled(reader.rows(deadline)):
+        rows = reader.rows(deadline)
+        lost = [row.transactional_id for row in rows if row.standing is Standing.ABORTED]
+        if unsettled(rows):
+            log = _take_over(reader, yes)
+            settlement = settle_last_decision(log, reader.sinks, deadline)
+            lost = [one.transactional_id for one in settlement.lost]
+            click.echo(f"{settlement.recommitted} transaction(s) committed.")
+        elif not lost:
             click.echo("Nothing is pending.")
-            return
-        log = _take_over(reader, yes)
-        settlement = settle_last_decision(log, reader.sinks, deadline)
-        click.echo(f"{settlement.recommitted} transaction(s) committed.")
-        if lost := settlement.lost:
-            raise TransactionLostError(
-                f"{len(lost)} decided transaction(s) had been aborted by the broker.",
-                where=", ".join(one.transactional_id for one in lost),
-                cause="the downtime was longer than their timeout, or somebody aborted them",
-                option="start the pipeline: it heals them from their source offsets; when it "
-                "cannot: sparkonce transactions resolve",
-            )
+    if lost:
+        raise _lost(lost)
 
 
 @command.command()
@@ -317,6 +313,18 @@ def _refuse_to_abort(rows: Sequence[Row], names: Sequence[str]) -> None:
             cause="abort is for what no checkpoint of this log owns",
             option="sparkonce transactions commit" if decided else row.advice,
         )
+
+
+def _lost(names: Sequence[str]) -> Exception:
+    from transactions.errors import TransactionLostError
+
+    return TransactionLostError(
+        f"{len(names)} decided transaction(s) had been aborted by the broker.",
+        where=", ".join(names),
+        cause="the downtime was longer than their timeout, or somebody aborted them",
+        option="start the pipeline: it heals them from their source offsets; when it cannot: "
+        "sparkonce transactions resolve",
+    )
 
 
 def _absent(name: str) -> Exception:
