@@ -24,9 +24,9 @@ from tests.simulation.fake_cluster import Append
 
 PARTITIONS = 2
 _TRIES = 8
-RETRY_BACKOFF_S = 0.32  # the product's retry.backoff.ms, less librdkafka's jitter of a fifth
-#: librdkafka repeats these by itself, and a copy can arrive in the producer's next transaction;
-#: the product uses no producer again whose call took as long as a repeat (design rule 3).
+RETRY_BACKOFF_S = 0.1  # retry.backoff.ms
+#: librdkafka repeats these by itself when a connection broke, and a copy can arrive in the next
+#: transaction of the producer; it tells `error_cb`, and the product uses such a producer no more.
 END_TXN_TRIES = 8
 TXN_OFFSETS_TRIES = 8
 _RETRIED = {*table.NOT_NOW, table.CONCURRENT}
@@ -181,6 +181,7 @@ class FakeProducer:
                 continue
             except AnswerLostError:
                 lost += 1
+                self._config["error_cb"](KafkaError(KafkaError._TRANSPORT, "connection broke"))
                 if lost >= tries:
                     break
                 self._pause(RETRY_BACKOFF_S)

@@ -6,12 +6,13 @@ import hashlib
 import itertools
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 from connectors.kafka.sink import producer_pool, transactional_producer, transactional_sink
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from tests.simulation.adversary import Profile
 from tests.simulation.fake_producer import FakeProducer
 from tests.simulation.world import World
@@ -31,6 +32,17 @@ class CurrentProcess:
         return f"w{next(self.number)}"
 
 
+def _call_here(
+    producer: TransactionalProducer,
+    name: str,
+    function: Callable[..., Any],
+    *arguments: Any,
+    seconds: float,
+) -> None:
+    """Without a thread: a seed decides the order of everything."""
+    producer._call(name, function, *arguments)
+
+
 @contextmanager
 def installed(world: World) -> Iterator[None]:
     """Give the product librdkafka's stand-in, and randomness that the seed decides."""
@@ -45,6 +57,7 @@ def installed(world: World) -> Iterator[None]:
     try:
         with (
             mock.patch.object(transactional_producer, "Producer", producer),
+            mock.patch.object(TransactionalProducer, "_call_on_a_thread", _call_here),
             mock.patch.object(transactional_producer, "_group_metadata", str.encode),
             mock.patch.object(decision_log, "COMPACT_EVERY", world.compact_every),
             mock.patch.object(transactional_sink, "SYSTEM_CLOCK", world.clock),

@@ -15,7 +15,6 @@ import re
 
 import pytest
 
-from connectors.kafka.sink import transactional_producer
 from connectors.kafka.sink.producer_pool import ProducerPool
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
@@ -102,10 +101,7 @@ def test_the_sweep_comes_after_the_settlement(monkeypatch):
     original = recovery.settle_last_decision
 
     def sweeps_first(log, sinks, deadline):
-        owner = recovery.Owner(
-            application_id=log.state.application_id, log_id=log.log_id, run_epoch=log.run_epoch
-        )
-        sweep(sinks, owner, deadline)
+        sweep(sinks, log.owner, deadline)
         return original(log, sinks, deadline)
 
     monkeypatch.setattr(recovery, "settle_last_decision", sweeps_first)
@@ -163,8 +159,8 @@ def test_rule_4_version_5_fences_the_living_producer(monkeypatch):
 
 
 def test_librdkafka_repeats_end_txn_by_itself(monkeypatch):
-    """Rule 3: a resync that took as long as a silent repeat may leave a copy under way."""
-    monkeypatch.setattr(transactional_producer, "_CLEAR_ANSWER_S", 1e9)
+    """Rule 3: a resync during which a connection broke may leave a copy under way."""
+    monkeypatch.setattr(TransactionalProducer, "_note_error", lambda self, error: None)
     assert found("twice|lost") >= 0
 
 
@@ -173,7 +169,7 @@ def test_librdkafka_repeats_offsets_by_itself(monkeypatch):
 
     Where the broker has forgotten the id, that reads as a proof that this one was aborted.
     """
-    monkeypatch.setattr(transactional_producer, "_CLEAR_ANSWER_S", 1e9)
+    monkeypatch.setattr(TransactionalProducer, "_note_error", lambda self, error: None)
     monkeypatch.setattr(fake_producer, "END_TXN_TRIES", 1)
     assert found("twice", repeated_late=0.1, driver_crash=0.08, ids_expire=1.0) >= 0
 

@@ -68,6 +68,8 @@ class ProducerPool:
             FencedError: the attempt is a zombie's.
             PhaseOneError: no producer could be made.
         """
+        for slot in self._slots:
+            slot.producer.serve()
         for slot in list(self._slots):
             if slot.producer.transactional_id in attempt.retired or (
                 slot.producer.spent and slot.checkpoint_id < attempt.checkpoint_id

@@ -10,6 +10,7 @@ alone) the producer is *resynced* with its own commit, which the broker answers 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -24,11 +25,9 @@ from transactions.errors import DeliveryError, PhaseOneError, RecordRefusedError
 logger = logging.getLogger(__name__)
 
 _STATISTICS_MS: Final = 100
-# librdkafka repeats EndTxn and TxnOffsetCommit by itself after a timeout or a broken connection,
-# without a word, and a copy may still be under way when the call returns (rdkafka_txnmgr.c). It
-# waits this long before it does, less a fifth of jitter: a call that was quicker repeated nothing.
-_RETRY_BACKOFF_MS: Final = 400
-_CLEAR_ANSWER_S: Final = 0.2
+#: Two milliseconds as a rule; a group coordinator moves to another broker within some seconds.
+_OFFSETS_S: Final = 10.0
+_GRACE_S: Final = 1.0
 _NO_TOPIC = "a row has no topic, and the sink has no `topic` option"
 
 
@@ -39,8 +38,9 @@ class TransactionalProducer:
         transactional_id: its id, never used by another producer, before or after.
         producer_id: Kafka's pid, -1 before `init`.
         producer_epoch: Kafka's epoch, -1 before `init`.
-        spent: a copy of a request may still be under way; the transaction that is open is whole,
-            but no other may be begun.
+        spent: a connection broke during a call. librdkafka repeats EndTxn and TxnOffsetCommit by
+            itself then, without a word (rdkafka_txnmgr.c), and a copy may still be under way: the
+            transaction that is open is whole, but no other may be begun.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class TransactionalProducer:
         self._failed = 0
         self._first_failure = ""
         self._unwritable = False
+        self._broke = False
         self.spent = False
         self._producer = Producer(
             {
@@ -62,11 +63,15 @@ class TransactionalProducer:
                 "linger.ms": 5,
                 "queue.buffering.max.messages": 200_000,
                 "queue.buffering.max.kbytes": 262_144,
+                # A second bootstrap takes every broker down that a cached coordinator points to,
+                # and send_offsets waits for it for ever (librdkafka issues 5511 and 5456).
+                "metadata.recovery.strategy": "none",
                 **settings,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
                 "message.timeout.ms": timeout_ms,
-                "retry.backoff.ms": _RETRY_BACKOFF_MS,
+                "socket.max.fails": 1,  # a request that timed out breaks the connection: told
+                "error_cb": self._note_error,
                 "statistics.interval.ms": _STATISTICS_MS,
                 "stats_cb": self._read_statistics,
                 "delivery.report.only.error": True,
@@ -131,6 +136,13 @@ class TransactionalProducer:
             ) from error
         self._check_failures()
 
+    def serve(self) -> None:
+        """Take what waits for its callbacks: statistics, ten a second, and errors."""
+        try:
+            self._producer.poll(0)
+        except (KafkaException, SystemError):  # a fatal error: the next call of a task says which
+            self._broke = True
+
     def flush(self, deadline: Deadline) -> None:
         """Wait until every record is acknowledged by the broker.
 
@@ -167,15 +179,17 @@ class TransactionalProducer:
         for name, offset in offsets.items():
             topic, _, partition = name.rpartition("-")
             positions.append(TopicPartition(topic, int(partition), offset, metadata=token))
-        before = deadline.remaining()
-        self._call(
+        seconds = min(deadline.remaining(), _OFFSETS_S)
+        self._connections_broke()
+        self._call_on_a_thread(
             "send_offsets_to_transaction",
             self._producer.send_offsets_to_transaction,
             positions,
             _group_metadata(group),
-            deadline.remaining(),
+            seconds,
+            seconds=seconds,
         )
-        self.spent |= before - deadline.remaining() > _CLEAR_ANSWER_S
+        self.spent |= self._connections_broke()
 
     def resync(self, deadline: Deadline) -> None:
         """End a transaction on this side that the driver has committed on the broker.
@@ -197,13 +211,14 @@ class TransactionalProducer:
 
     def _end(self, name: str, function: Callable[[float], Any], deadline: Deadline) -> None:
         """Send EndTxn; an answer that may not be the only one's is no clear one (rule 3)."""
-        before = deadline.remaining()
-        self._call(name, function, before)
-        if (took := before - deadline.remaining()) > _CLEAR_ANSWER_S:
+        self._connections_broke()
+        self._call(name, function, deadline.remaining())
+        if self._connections_broke():
+            self.spent = True
             raise PhaseOneError(
-                f"{name} took {took:.2f} s; a repeated request may still be under way.",
+                f"A connection broke during {name}; a repeated request may still be under way.",
                 where=self.transactional_id,
-                cause="a slow broker or a broken connection; this producer is replaced",
+                cause="the broker or the network; this producer is replaced",
             )
 
     def _produce_plain(
@@ -277,6 +292,16 @@ class TransactionalProducer:
             self._unwritable |= first_unwritable
             self._failed += 1
 
+    def _connections_broke(self) -> bool:
+        """Tell whether one did since it was asked last; what waits for callbacks is served."""
+        self.serve()
+        broke, self._broke = self._broke, False
+        return broke
+
+    def _note_error(self, error: KafkaError) -> None:
+        logger.info("%s: %s", self.transactional_id, error)
+        self._broke = True
+
     def _read_statistics(self, text: str) -> None:
         if self.producer_id < 0:
             facts = orjson.loads(text).get("eos", {})
@@ -289,6 +314,30 @@ class TransactionalProducer:
             function(*arguments)
         except (KafkaException, SystemError) as error:
             raise self._lost(name, error) from error
+
+    def _call_on_a_thread(
+        self, name: str, function: Callable[..., Any], *arguments: Any, seconds: float
+    ) -> None:
+        """Call what can outlive its own timeout.
+
+        librdkafka waits for ever for a group coordinator whose connection broke in the wrong
+        moment (its issue 5456): the thread is left behind with its producer, the attempt fails.
+        """
+        failures: list[PhaseOneError] = []
+
+        def call() -> None:
+            try:
+                self._call(name, function, *arguments)
+            except PhaseOneError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=call, name=f"{name}-{self.transactional_id}", daemon=True)
+        thread.start()
+        thread.join(seconds + _GRACE_S)
+        if thread.is_alive():
+            raise self._lost(name, TimeoutError(f"it did not return within {seconds:g} s"))
+        if failures:
+            raise failures[0]
 
     def _lost(self, name: str, error: Exception) -> PhaseOneError:
         return PhaseOneError(
