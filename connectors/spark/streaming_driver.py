@@ -271,6 +271,8 @@ class StreamingDriver:
 
     def _restart(self) -> None:
         try:
+            if self._log is not None:  # what failed us can be a newer driver's sweep: it wins
+                self._log.check_newest()
             self._start_run()
         except Exception as error:  # noqa: BLE001 - the strategy decides, and raises it
             self._restarts.failed(error, self._spark, in_checkpoint=False)

@@ -5,10 +5,12 @@ The reader that judges is independent (read_committed), as in every crash test.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -23,6 +25,7 @@ from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.pipeline_process import PARTITIONS, Pipeline
 from tests.integration.test_bad_input import produce
 from transactions import events
+from transactions.clock import Deadline
 from transactions.errors import CheckpointTimeoutError, MissingTopicError
 
 EXPONENTIAL = "exponential-delay(initial=200ms, max=2s, attempts=30)"
@@ -196,3 +199,37 @@ def test_a_permanent_error_ends_the_pipeline_at_once(
         driver.wait()
     assert driver.restarts == 0
     assert published == []
+
+
+def test_x15_an_older_driver_that_would_restart_itself_does_not_take_over(
+    bootstrap, topic, application_id, tmp_path, monkeypatch
+):
+    """Frozen while a newer one fenced its writers it fails in phase 1, which is retried usually."""
+    pipeline = pipeline_on(bootstrap, topic, tmp_path, application_id)
+    pipeline.produce(80)
+    monkeypatch.setenv("SPARKONCE_CRASH_SIGNAL", "STOP")
+    with pipeline.running(
+        crash_at="offsets_sent@1", trigger="0 seconds", restart_strategy=EXPONENTIAL
+    ) as older:
+        older.until(lambda one: len(one.checkpoints()) == 1)
+        frozen = _stopped_worker(older.process.pid)
+        monkeypatch.delenv("SPARKONCE_CRASH_SIGNAL")
+        code, newer = pipeline.run_once()
+        assert code == 0, newer.text()
+        frozen.resume()
+        assert older.wait() == 3, older.text()
+        assert "FencedError" in older.text()
+        assert "newer run" in older.text()
+    pipeline.audit()
+
+
+def _stopped_worker(driver: int) -> psutil.Process:
+    """Return the Python worker of a driver that has stopped itself at its crash point."""
+    deadline = Deadline(60)
+    while True:
+        for child in psutil.Process(driver).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.status() == psutil.STATUS_STOPPED:
+                    return child
+        assert not deadline.expired()
+        deadline.pause(0.1)
