@@ -49,6 +49,7 @@ class Settlement:
             one.token: Lifecycle(one.transactional_id, State.DECIDED) for one in committables
         }
         self._resolved = dict(resolved or {})
+        self._looked_at: set[str] = set()
         self.recommitted = 0
 
     def record(self, outcomes: Mapping[str, Outcome]) -> None:
@@ -92,7 +93,7 @@ class Settlement:
                 if mine:
                     outcomes = sink.recover_and_commit(mine, deadline)
                     self.record(outcomes)
-                    self.recommitted += sum(o is Outcome.COMMITTED for o in outcomes.values())
+                    self._count(outcomes)
             left = self.in_state(State.DECIDED, State.IN_DOUBT)
             if left and deadline.expired():
                 self._believe_a_person(left, deadline)
@@ -100,6 +101,13 @@ class Settlement:
                 if rounds == 1:  # once: it can go on for minutes
                     tell_retried(left, "the coordinator gives no proof yet")
                 deadline.pause(0.2)
+
+    def _count(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Re-committed is what was not committed when it was looked at first."""
+        for token, outcome in outcomes.items():
+            ours = outcome is Outcome.COMMITTED or token in self._looked_at
+            self.recommitted += outcome.is_committed and ours
+            self._looked_at.add(token)
 
     def _believe_a_person(self, unproven: Sequence[Committable], deadline: Deadline) -> None:
         """Where the broker keeps no proof (any more), only a person can say how it ended."""
