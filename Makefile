@@ -33,13 +33,13 @@ lint: $(STAMP)  ## ruff (check, format) and mypy --strict
 
 # Two processes: most of an integration test is the start of a JVM.
 test: lint  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
-	$(BIN)/python -m pytest --numprocesses 2 $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 unit: $(STAMP)  ## tests without a broker: seconds
 	$(BIN)/python -m pytest tests/unit tests/simulation $(ARGS)
 
 integration: $(STAMP)  ## tests with a real broker and a real Spark
-	$(BIN)/python -m pytest --numprocesses 2 tests/integration $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/integration $(ARGS)
 
 mutations: $(STAMP)  ## each rule of the protocol broken in a copy; its test must be red
 	$(BIN)/python -m tests.mutations $(ARGS)
