@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -70,7 +71,8 @@ def _from_environment() -> Hook | None:
                 os.close(os.open(once, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 return
-        os.kill(os.getpid(), number)
+        # To this very thread: a SIGSTOP to the process may stop another first, and this one goes on.
+        signal.pthread_kill(threading.get_ident(), number)
 
     return crash
 
