@@ -71,7 +71,7 @@ def _from_environment() -> Hook | None:
                 os.close(os.open(once, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 return
-        # To this very thread: a SIGSTOP to the process may stop another first, and this one goes on.
+        # To this very thread: a SIGSTOP to the process may stop another one first.
         signal.pthread_kill(threading.get_ident(), number)
 
     return crash

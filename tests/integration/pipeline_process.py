@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from connectors.testing.run import Run, running
 from tests.auditor import checkers
 from tests.auditor.reader import Follower, Record, read_committed
 
-__all__ = ["KEYS", "PARTITIONS", "Pipeline", "Run"]
+__all__ = ["KEYS", "PARTITIONS", "Pipeline", "Run", "pipeline_on"]
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 2
@@ -103,3 +103,16 @@ class Pipeline:
         assert {key: values[-1] for key, values in by_key.items()} == expected
         for values in by_key.values():
             assert values == sorted(set(values))
+
+
+def pipeline_on(bootstrap: str, topics: Callable[..., str], folder: Path, app: str) -> Pipeline:
+    """Make the topics of a test; its checkpoint lies in the folder, nothing is produced yet."""
+    return Pipeline(
+        bootstrap=bootstrap,
+        application_id=app,
+        checkpoint=str(folder / "checkpoint"),
+        source=topics(PARTITIONS, "source"),
+        copies=topics(PARTITIONS, "copies"),
+        counts=topics(PARTITIONS, "counts"),
+        folder=folder,
+    )

@@ -16,7 +16,7 @@ import pytest
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.sink_options import KafkaSink
-from tests.integration.pipeline_process import PARTITIONS, Pipeline
+from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import begin, eventually, open_producer, soon, values
 from transactions.decision_log import DecisionLog, LogState, read_log
 from transactions.log_backend import LocalFileBackend
@@ -57,16 +57,8 @@ def log_of(checkpoint: str | Path) -> LogState:
 
 
 @pytest.fixture
-def pipeline(bootstrap, topic, application_id, checkpoint, tmp_path) -> Pipeline:
-    made = Pipeline(
-        bootstrap=bootstrap,
-        application_id=application_id,
-        checkpoint=checkpoint,
-        source=topic(PARTITIONS, "source"),
-        copies=topic(PARTITIONS, "copies"),
-        counts=topic(PARTITIONS, "counts"),
-        folder=tmp_path,
-    )
+def pipeline(bootstrap, topic, application_id, tmp_path) -> Pipeline:
+    made = pipeline_on(bootstrap, topic, tmp_path, application_id)
     made.produce(RECORDS)
     return made
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.auditor.reader import Follower, read_committed
-from tests.integration.pipeline_process import PARTITIONS, Pipeline
+from tests.integration.pipeline_process import Pipeline, pipeline_on
 from transactions.clock import Deadline
 from transactions.decision_log import LogState, read_log
 from transactions.log_backend import LocalFileBackend
@@ -21,16 +21,8 @@ RECORDS = 120  # three batches of 40
 
 
 @pytest.fixture
-def pipeline(bootstrap, topic, application_id, checkpoint, tmp_path) -> Pipeline:
-    made = Pipeline(
-        bootstrap=bootstrap,
-        application_id=application_id,
-        checkpoint=checkpoint,
-        source=topic(PARTITIONS, "source"),
-        copies=topic(PARTITIONS, "copies"),
-        counts=topic(PARTITIONS, "counts"),
-        folder=tmp_path,
-    )
+def pipeline(bootstrap, topic, application_id, tmp_path) -> Pipeline:
+    made = pipeline_on(bootstrap, topic, tmp_path, application_id)
     made.produce(RECORDS)
     return made
 

@@ -17,7 +17,7 @@ from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.sink_options import KafkaSink
 from tests.auditor.reader import Follower, read_committed
-from tests.integration.pipeline_process import PARTITIONS, Pipeline
+from tests.integration.pipeline_process import Pipeline, pipeline_on
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.decision_log import DecisionLog, LogState, read_log
@@ -30,16 +30,8 @@ NOT_DETERMINISTIC = "cast(concat(cast(value AS string), '/', uuid()) AS binary)"
 
 
 @pytest.fixture
-def pipeline(bootstrap, topic, application_id, checkpoint, tmp_path) -> Pipeline:
-    made = Pipeline(
-        bootstrap=bootstrap,
-        application_id=application_id,
-        checkpoint=checkpoint,
-        source=topic(PARTITIONS, "source"),
-        copies=topic(PARTITIONS, "copies"),
-        counts=topic(PARTITIONS, "counts"),
-        folder=tmp_path,
-    )
+def pipeline(bootstrap, topic, application_id, tmp_path) -> Pipeline:
+    made = pipeline_on(bootstrap, topic, tmp_path, application_id)
     made.produce(RECORDS)
     return made
 

@@ -22,25 +22,13 @@ from connectors.spark import StreamingDriver
 from tests.auditor.reader import Follower, read_committed
 from tests.auditor.reader import assert_no_open_transaction as assert_all_ended
 from tests.integration.conftest import assert_no_open_transaction
-from tests.integration.pipeline_process import PARTITIONS, Pipeline
+from tests.integration.pipeline_process import pipeline_on
 from tests.integration.test_bad_input import produce
 from transactions import events
 from transactions.clock import Deadline
 from transactions.errors import CheckpointTimeoutError, MissingTopicError
 
 EXPONENTIAL = "exponential-delay(initial=200ms, max=2s, attempts=30)"
-
-
-def pipeline_on(bootstrap: str, topics: Callable[..., str], folder: Path, app: str) -> Pipeline:
-    return Pipeline(
-        bootstrap=bootstrap,
-        application_id=app,
-        checkpoint=str(folder / "checkpoint"),
-        source=topics(PARTITIONS, "source"),
-        copies=topics(PARTITIONS, "copies"),
-        counts=topics(PARTITIONS, "counts"),
-        folder=folder,
-    )
 
 
 def test_k3_a_broker_that_is_killed_and_comes_back(tmp_path: Path):
