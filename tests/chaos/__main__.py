@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import re
 import secrets
 import shutil
 import signal
@@ -26,7 +27,9 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=3)
     parser.add_argument("--rate", type=float, default=100.0, help="input records per second")
     parser.add_argument("--kinds", nargs="+", choices=[k.name for k in Kind], help="only these")
-    parser.add_argument("--keep", metavar="NAME", help="append the line to benchmarks/results")
+    parser.add_argument(
+        "--keep", metavar="NAME", type=_file_name, help="append the line to benchmarks/results"
+    )
     given = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     kinds = [Kind[name] for name in given.kinds or ()] or [
@@ -63,11 +66,19 @@ def main() -> int:
     line = json.dumps({"date": today, **report.to_dict()})
     print(line)
     if given.keep:
+        RESULTS.mkdir(parents=True, exist_ok=True)
         with (RESULTS / f"{today}-{given.keep}.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(line + "\n")
     for violation in report.violations:
         print(f"VIOLATION  {violation}\n           again: {again}", file=sys.stderr)
     return 1 if report.violations else 0
+
+
+def _file_name(text: str) -> str:
+    """Refuse a bad name before the run, not after an hour of it."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not letters, digits, dots and dashes")
+    return text
 
 
 if __name__ == "__main__":
