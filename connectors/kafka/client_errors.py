@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from confluent_kafka import KafkaError
 
@@ -44,6 +45,10 @@ _UNWRITABLE = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }
 )
+#: The three codes that the native path compares whole arrays with.
+QUEUE_FULL: Final[int] = KafkaError._QUEUE_FULL
+END_OF_PARTITION: Final[int] = KafkaError._PARTITION_EOF
+FATAL: Final[int] = KafkaError._FATAL
 _TRUNCATED = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 

@@ -76,6 +76,9 @@ def default_settings(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # Small answers wait up to 40 ms on a TCP socket to a Python worker (Nagle, measured).
         "spark.python.unix.domain.socket.enabled": "true",
+        # A continuous stage that has too few slots fails at once, not after ten minutes.
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         **RUNTIME_CONF,
     }
     if _is_local(master):
@@ -103,12 +106,22 @@ def prepare_session(spark: SparkSession, *, local_checkpoint: bool) -> None:
     Raises:
         ConfigurationError: the session cannot carry the guarantee.
     """
-    if not hasattr(spark, "_jsparkSession"):
-        raise ConfigurationError(
-            "A Spark Connect session cannot run this driver.",
-            cause="foreachBatch runs in another process there, without the decision log",
-            option="master: use a classic session",
-        )
+    refuse_connect(spark)
     wanted = {**RUNTIME_CONF, **(_LOCAL_CHECKPOINT_CONF if local_checkpoint else {})}
     for key, value in wanted.items():
         spark.conf.set(key, value)
+
+
+def refuse_connect(spark: SparkSession) -> None:
+    """Check that the session has its driver in this process.
+
+    Raises:
+        ConfigurationError: it is a Spark Connect session.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        raise ConfigurationError(
+            "A Spark Connect session cannot run this driver.",
+            cause="foreachBatch runs in another process there, without the decision log, and "
+            "barrier stages do not exist",
+            option="master: use a classic session",
+        )

@@ -14,21 +14,17 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-import orjson
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.driver_metrics import DriverMetrics
-from connectors.kafka.doctor.facts import PROBE_LOG, Wanted
-from connectors.kafka.sink.preflight import check_clusters, check_source, transaction_timeout_ms
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
 from connectors.spark.branches import Branch, make_branch, unite
@@ -46,15 +42,10 @@ from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
-from transactions.log_backend import LocalFileBackend
-from transactions.recovery import recover
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
-from transactions.sweeper import sweep
 
 logger = logging.getLogger(__name__)
 
-_APP_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_CONNECT_SECONDS = 20.0
 _REPORTS = 1000
 _POLL_SECONDS = 0.2
 _IDLE_SWEEP_SECONDS = 10.0
@@ -97,14 +88,8 @@ class StreamingDriver:
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         metrics_port: int | None = None,
     ) -> None:
-        if not _APP_ID.fullmatch(app_id):
-            raise ConfigurationError(
-                "An application id has letters, digits, _ and -; a dot would end it.",
-                cause="transactional ids are <application>.<log>.<run>.<process>.<slot>",
-                option=f"app_id={app_id}",
-            )
         self._spark = spark
-        self._app_id = app_id
+        self._app_id = checked_app_id(app_id)
         self._checkpoint = checkpoint_folder(str(checkpoint))
         self._trigger = trigger
         self._checkpoint_timeout_s = checkpoint_timeout_s
@@ -116,14 +101,13 @@ class StreamingDriver:
         )
         self._sources: list[KafkaSource] = []
         self._branches: list[Branch] = []
-        self._sinks: dict[str, KafkaTransactionalSink] = {}
         self._query: StreamingQuery | None = None
         self._query_ready = threading.Event()
         self._stopping = threading.Event()
         self._idle = threading.Condition()
         self._in_batch = False
         self._failure: BaseException | None = None
-        self._log: DecisionLog | None = None
+        self._run: Run | None = None
         self._coordinator: CheckpointCoordinator | None = None
         self._batches: MicroBatches | None = None
         #: The last checkpoints, newest last; bounded.
@@ -180,39 +164,30 @@ class StreamingDriver:
         """
         if not self._branches:
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
-        self._metrics.open([each.sink for each in self._branches], self._sources, lambda: self._log)
+        self._metrics.open([each.sink for each in self._branches], self._sources, self._present_log)
         with self._metrics.closed_on_error():
             self._start_run()
 
+    def _present_log(self) -> DecisionLog | None:
+        return self._run.log if self._batches is not None and self._run is not None else None
+
     def _start_run(self) -> None:
         """A run of its own, whether first or again: it fences, recovers and sweeps like any."""
-        deadline = Deadline(self._checkpoint_timeout_s)
         try:
-            # Nothing is at stake yet: a wrong address shall not take a checkpoint's time to show.
-            first_answers = Deadline(min(_CONNECT_SECONDS, self._checkpoint_timeout_s))
-            for source in self._sources:
-                check_source(source, first_answers)
-            self._open_sinks(first_answers)
-            self._log = DecisionLog.open(
-                LocalFileBackend(self._checkpoint / "decisions"),
-                application_id=self._app_id,
-                identity=self._identity(),
-            )
-            self._refuse_other_logs(self._log, deadline)
-            finished = finished_checkpoint(self._checkpoint / "spark")
-            settled = recover(self._log, self._sinks, deadline, finished=finished)
-            self.recommitted += settled.recommitted
+            self._run = Run(self._run_options(), self._run)
+            self._run.open(finished=finished_checkpoint(self._checkpoint / "spark"))
+            self.recommitted += self._run.settlement.recommitted
             self._coordinator = CheckpointCoordinator(
-                self._log,
-                self._sinks,
+                self._run.log,
+                self._run.sinks,
                 timeout_s=self._checkpoint_timeout_s,
                 stopping=self._stopping.is_set,
-                lost=settled.lost,
+                lost=self._run.settlement.lost,
                 idle_sweep_s=_IDLE_SWEEP_SECONDS,
             )
             self._batches = MicroBatches(
                 self._coordinator,
-                self._sinks,
+                self._run.sinks,
                 clusters=frozenset(source.bootstrap_servers for source in self._sources),
                 spark_checkpoint=self._checkpoint / "spark",
             )
@@ -271,8 +246,8 @@ class StreamingDriver:
 
     def _restart(self) -> None:
         try:
-            if self._log is not None:  # what failed us can be a newer driver's sweep: it wins
-                self._log.check_newest()
+            if self._run is not None:  # what failed us can be a newer driver's sweep: it wins
+                self._run.check_newest()
             self._start_run()
         except Exception as error:  # noqa: BLE001 - the strategy decides, and raises it
             self._restarts.failed(error, self._spark, in_checkpoint=False)
@@ -342,51 +317,20 @@ class StreamingDriver:
 
     # --- start and end ------------------------------------------------------------------------
 
-    def _open_sinks(self, deadline: Deadline) -> None:
-        at_least = self._checkpoint_timeout_s + self._restart_budget_s
-        for branch in self._branches:
-            options = branch.sink
-            sink = KafkaTransactionalSink(
-                options, timeout_ms=0, checkpoint_timeout_s=self._checkpoint_timeout_s
-            )
-            self._sinks[options.name] = sink
-            sink.timeout_ms = transaction_timeout_ms(
-                options, sink.wire, at_least_s=at_least, deadline=deadline
-            )
-        wanted = Wanted(
-            application_id=self._app_id,
+    def _run_options(self) -> RunOptions:
+        return RunOptions(
+            app_id=self._app_id,
+            checkpoint=self._checkpoint,
+            sources=self._sources,
+            sinks=[branch.sink for branch in self._branches],
             checkpoint_timeout_s=self._checkpoint_timeout_s,
             restart_budget_s=self._restart_budget_s,
-            strangers=False,
         )
-        check_clusters([branch.sink for branch in self._branches], wanted, deadline)
-
-    def _identity(self) -> Mapping[str, str]:
-        """Options that must be the same at every restart on one checkpoint."""
-        sinks = {b.sink.name: {"kind": "kafka", "topic": b.sink.topic} for b in self._branches}
-        topics = sorted({topic for source in self._sources for topic in source.subscribe})
-        return {
-            "sinks": orjson.dumps(sinks, option=orjson.OPT_SORT_KEYS).decode(),
-            "sources": ",".join(topics),
-        }
-
-    def _refuse_other_logs(self, log: DecisionLog, deadline: Deadline) -> None:
-        for sink in self._sinks.values():
-            found = sink.wire.list_open(self._app_id, None, deadline)
-            logs = {one.transactional_id.split(".")[1] for one in found}
-            others = logs - {log.log_id, PROBE_LOG}
-            if others:
-                raise ConfigurationError(
-                    f"Another decision log of the application {self._app_id!r} has open "
-                    "transactions; two pipelines would write the same output.",
-                    where=f"sink {sink.name!r}: logs {sorted(others)}, ours is {log.log_id}",
-                    cause="the checkpoint folder was changed or copied while a driver ran on it",
-                    option=f"app_id={self._app_id}, checkpoint={self._checkpoint}",
-                )
 
     def _start_query(self) -> None:
         assert self._coordinator is not None
-        stage = SinkStage(sinks=tuple(self._sinks.values()), owner=self._coordinator.owner)
+        assert self._run is not None
+        stage = SinkStage(sinks=tuple(self._run.sinks.values()), owner=self._coordinator.owner)
         written = unite(self._branches).mapInArrow(stage, COMMITTABLE_DDL)
         writer = written.writeStream.queryName(self._app_id)
         writer = writer.option("checkpointLocation", str(self._checkpoint / "spark"))
@@ -409,21 +353,12 @@ class StreamingDriver:
     def _close(self) -> None:
         """End what this run holds; transactions of a failed attempt are swept, best effort."""
         if self._coordinator is not None:
+            assert self._run is not None
+            settled = self._coordinator.is_settled()
             self._coordinator.close()
-            self._sweep_after_end(self._coordinator)
             self._coordinator = None
-        for sink in self._sinks.values():
-            sink.close()
-        self._sinks = {}
+            if settled and (self._failure is not None or self._stopping.is_set()):
+                self._run.sweep_after_failure()
+        if self._run is not None:
+            self._run.close()
         self._query_ready.clear()
-
-    def _sweep_after_end(self, coordinator: CheckpointCoordinator) -> None:
-        if self._failure is None and not self._stopping.is_set():
-            return
-        try:
-            assert self._log is not None
-            self._log.check_newest()
-            if coordinator.is_settled():
-                sweep(self._sinks, coordinator.owner, Deadline(10.0))
-        except SparkOnceError as error:
-            logger.warning("the last sweep did not run, the next start does it: %s", error)

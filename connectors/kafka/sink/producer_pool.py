@@ -116,13 +116,16 @@ class ProducerPool:
         return True
 
     def _make(self, deadline: Deadline) -> Slot:
-        owner = self._owner
-        name = f"{owner.application_id}.{owner.log_id}.{owner.run_epoch}.{_PROCESS}.{next(_SLOTS)}"
-        producer = TransactionalProducer(self._settings, name, timeout_ms=self._timeout_ms)
-        producer.init(deadline)
-        slot = Slot(producer)
+        slot = new_slot(self._owner, self._settings, timeout_ms=self._timeout_ms)
+        slot.producer.init(deadline)
         self._slots.append(slot)
         return slot
+
+
+def new_slot(owner: Owner, settings: Mapping[str, Any], *, timeout_ms: int) -> Slot:
+    """Return a producer under an id that no other has had or will have; `init` is still to come."""
+    name = f"{owner.application_id}.{owner.log_id}.{owner.run_epoch}.{_PROCESS}.{next(_SLOTS)}"
+    return Slot(TransactionalProducer(settings, name, timeout_ms=timeout_ms))
 
 
 _pools: dict[tuple[Owner, str, str], ProducerPool] = {}

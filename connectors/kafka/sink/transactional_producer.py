@@ -55,7 +55,7 @@ class TransactionalProducer:
         self._unwritable = False
         self._broke = False
         self.spent = False
-        self._producer = Producer(
+        self._producer = self._make_client(
             {
                 "log_level": 2,  # errors are raised where they matter, with what they mean
                 "socket.nagle.disable": True,  # 40 ms between two small requests otherwise
@@ -112,20 +112,11 @@ class TransactionalProducer:
             DeliveryError: a record was refused locally, or an earlier one by the broker;
                 RecordRefusedError when it would be refused again.
         """
-        names = batch.schema.names
-        values = batch.column("value").to_pylist()
-        rows = len(values)
-        keys = batch.column("key").to_pylist() if "key" in names else [None] * rows
-        topics = [topic] * rows if topic is not None else batch.column("topic").to_pylist()
-        extras = [name for name in ("headers", "partition", "timestamp") if name in names]
-        extras = [name for name in extras if batch.column(name).null_count < rows]
         try:
-            if extras:
-                self._produce_with(batch, extras, zip(topics, keys, values, strict=True), deadline)
-            else:
-                self._produce_plain(topics, keys, values, deadline)
+            self._queue(batch, topic, deadline)
         except (KafkaException, TypeError) as error:
-            cause = _NO_TOPIC if None in topics else f"the producer refused it: {error}"
+            homeless = topic is None and batch.column("topic").null_count > 0
+            cause = _NO_TOPIC if homeless else f"the producer refused it: {error}"
             of_broker = isinstance(error, KafkaException) and not is_unwritable(error.args[0])
             kind = DeliveryError if of_broker else RecordRefusedError
             raise kind(
@@ -220,6 +211,24 @@ class TransactionalProducer:
                 where=self.transactional_id,
                 cause="the broker or the network; this producer is replaced",
             )
+
+    def _make_client(self, settings: dict[str, Any]) -> Any:
+        """Make the client; the native path has another with the same verbs and errors."""
+        return Producer(settings)
+
+    def _queue(self, batch: pa.RecordBatch, topic: str | None, deadline: Deadline) -> None:
+        """Hand every row to the client, in order. KafkaException, TypeError: a row was refused."""
+        names = batch.schema.names
+        values = batch.column("value").to_pylist()
+        rows = len(values)
+        keys = batch.column("key").to_pylist() if "key" in names else [None] * rows
+        topics = [topic] * rows if topic is not None else batch.column("topic").to_pylist()
+        extras = [name for name in ("headers", "partition", "timestamp") if name in names]
+        extras = [name for name in extras if batch.column(name).null_count < rows]
+        if extras:
+            self._produce_with(batch, extras, zip(topics, keys, values, strict=True), deadline)
+        else:
+            self._produce_plain(topics, keys, values, deadline)
 
     def _produce_plain(
         self, topics: list[Any], keys: list[Any], values: list[Any], deadline: Deadline

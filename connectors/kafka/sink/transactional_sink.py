@@ -29,6 +29,7 @@ from transactions.sink import Attempt, Owner
 from transactions.two_phase import Event, Lifecycle
 
 if TYPE_CHECKING:
+    from connectors.kafka.sink.stage_writer import StageWriter
     from connectors.kafka.wire.coordinator_wire import CoordinatorWire
     from connectors.kafka.wire.wire_requests import TransactionDescription
 
@@ -71,6 +72,8 @@ class KafkaTransactionalSink:
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._wire: CoordinatorWire | None = None
         self._retired: set[str] = set()
+        #: Where a task's producers come from; None: this process's pool.
+        self.producers: ProducerPool | StageWriter | None = None
 
     @property
     def name(self) -> str:
@@ -79,7 +82,7 @@ class KafkaTransactionalSink:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's connection at home when a closure takes the sink to a worker."""
-        return {**self.__dict__, "_wire": None, "_retired": set()}
+        return {**self.__dict__, "_wire": None, "_retired": set(), "producers": None}
 
     # --- in the task ------------------------------------------------------------------------
 
@@ -159,7 +162,9 @@ class KafkaTransactionalSink:
         except SparkOnceError as error:
             logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
 
-    def _pool(self, owner: Owner) -> ProducerPool:
+    def _pool(self, owner: Owner) -> ProducerPool | StageWriter:
+        if self.producers is not None:
+            return self.producers
         settings = librdkafka_settings(self.options.settings)
         return pool_for(owner, self.name, settings, timeout_ms=self.timeout_ms)
 

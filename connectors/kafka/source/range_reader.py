@@ -148,7 +148,7 @@ def _settings_key(source: KafkaSource) -> tuple[object, ...]:
 
 
 @contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """No cyclic garbage collection here: it walks all messages again and again (0.5 us each)."""
     was_on = gc.isenabled()
     gc.disable()
@@ -178,7 +178,7 @@ class _Reading:
         """Yield batches until the position has reached the end of the range."""
         self._seek(self._wanted.start)
         while self._position < self._wanted.end:
-            with _collector_paused():
+            with collector_paused():
                 batch = self._next_batch()
             if batch is not None:
                 yield batch

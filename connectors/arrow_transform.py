@@ -1,0 +1,85 @@
+"""A user's Arrow function: record batch to record batch, the same in both modes.
+
+In micro-batches it runs in `mapInArrow`, continuously in a task's own loop. It sees the columns of
+`SOURCE_SCHEMA` and returns columns of `SINK_SCHEMA`; `value` must be among them. It may drop
+rows and make several of one, but keeps nothing from one call to the next: where a batch begins
+and ends is chance, and a replay cuts it elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from connectors.records import SINK_SCHEMA
+from transactions.errors import ConfigurationError
+
+ArrowFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def load_function(function: str | ArrowFunction) -> ArrowFunction:
+    """Return the function; a text names it as ``module:name``.
+
+    Raises:
+        ConfigurationError: there is no such function.
+    """
+    if callable(function):
+        return function
+    module, _, name = function.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            "The Arrow function cannot be imported.",
+            where=function,
+            cause=str(error),
+            option=f"transform={function}",
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(
+            "The transform is not a function.",
+            where=function,
+            cause=f"it is of the type {type(found).__name__}",
+            option=f"transform={function}",
+        )
+    checked: ArrowFunction = found
+    return checked
+
+
+def copy_records(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Hand key, value and headers on as they are: the transform of a plain copy."""
+    names = [name for name in ("key", "value", "headers") if name in batch.schema.names]
+    return batch.select(names)
+
+
+def normalised(batch: object) -> pa.RecordBatch:
+    """Check what a function returned.
+
+    Raises:
+        ConfigurationError: it is no record batch, or a column is missing, unknown or of a wrong
+            type.
+    """
+    if not isinstance(batch, pa.RecordBatch):
+        raise _wrong(f"it returned {type(batch).__name__}, not pyarrow.RecordBatch")
+    wanted = {field.name: field.type for field in SINK_SCHEMA}
+    for field in batch.schema:
+        if field.name not in wanted:
+            raise _wrong(f"the sink has no column {field.name!r}; it has {', '.join(wanted)}")
+    if "value" not in batch.schema.names:
+        raise _wrong("it returned no column 'value'")
+    try:
+        columns = [batch.column(field.name).cast(wanted[field.name]) for field in batch.schema]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _wrong(f"a column has a wrong type: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _wrong(cause: str) -> ConfigurationError:
+    return ConfigurationError(
+        "The Arrow function returned something that cannot be written.",
+        cause=cause,
+        option="transform",
+    )

@@ -1,0 +1,211 @@
+"""The checkpoints of one run in continuous mode, one after the other, on a thread of their own.
+
+The next barrier goes out only when every transaction of the checkpoint before is proven committed
+and no newer run owns the log: at most one decision is pending, and the barrier is each task's
+permission to begin again on the producer that has just committed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from connectors.continuous.barrier_pace import BarrierPace
+from connectors.continuous.control_channel import Acknowledge, Start
+from connectors.continuous.partition_shares import PartitionShares
+from connectors.continuous.running_stage import RunningStage
+from connectors.continuous.stage_sink import StageSink
+from transactions.clock import SYSTEM_CLOCK, Deadline
+from transactions.committable import Committable
+from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport
+from transactions.decision_log import DecisionLog
+from transactions.errors import PhaseOneError
+from transactions.healing import Rerun
+from transactions.sink import AnySink
+
+QUERY_ID = "continuous"
+
+_IDLE_S = 0.5
+_SWEEP_EVERY_S = 5.0
+_DISCOVERY_S = 5.0
+_END_S = 5.0
+
+
+class Job(Protocol):
+    """What runs the tasks; see `connectors.spark.barrier_stage`."""
+
+    def start(self) -> None:
+        """Start all tasks."""
+
+    def stop(self, timeout_s: float) -> None:
+        """Wait for their end, and make it come."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoopOptions:
+    """What a loop must know of its driver.
+
+    Attributes:
+        parallelism: number of tasks.
+        timeout_s: of one checkpoint.
+        new_partitions: asks for all partitions of the source that there are now.
+        format_offsets: writes offsets as the decision log keeps them.
+        rerun: see `transactions.healing`.
+        completed: called after each checkpoint that wrote something, on the loop's thread.
+    """
+
+    parallelism: int
+    timeout_s: float
+    new_partitions: Callable[[], Sequence[str]]
+    format_offsets: Callable[[Mapping[str, int]], str]
+    rerun: Rerun
+    completed: Callable[[CheckpointReport], None]
+
+
+class CheckpointLoop:
+    """Makes checkpoints until it is asked to drain, or something fails. Lives on the driver.
+
+    Args:
+        log: of this run, with a decision in it.
+        sinks: by name.
+        stage: whose tasks write; not started yet.
+        shares: what each task reads.
+        pace: when the next barrier is due.
+        options: see above.
+    """
+
+    def __init__(
+        self,
+        log: DecisionLog,
+        sinks: Mapping[str, AnySink],
+        stage: RunningStage,
+        *,
+        shares: PartitionShares,
+        pace: BarrierPace,
+        options: LoopOptions,
+    ) -> None:
+        decision = log.state.decision
+        assert decision is not None, "where reading begins is decided first"
+        self._number = decision.checkpoint_id + 1
+        self._stage = stage
+        self._shares = shares
+        self._pace = pace
+        self._options = options
+        self._coordinator = CheckpointCoordinator(
+            log,
+            {
+                name: StageSink(sink, stage, sweep_every_s=_SWEEP_EVERY_S)
+                for name, sink in sinks.items()
+            },
+            timeout_s=options.timeout_s,
+            stopping=lambda: False,
+        )
+        self._draining = threading.Event()
+        self._ended = threading.Event()
+        self._job: Job | None = None
+        self.failure: BaseException | None = None
+
+    def start(self, job: Job) -> None:
+        """Start the tasks, wait until all are ready, then make checkpoints on another thread.
+
+        Raises:
+            SparkOnceError: the stage did not come up.
+        """
+        self._job = job
+        owner = self._coordinator.owner
+        self._stage.open(
+            lambda subtask: Start(
+                application_id=owner.application_id,
+                log_id=owner.log_id,
+                run_epoch=owner.run_epoch,
+                checkpoint_id=self._number,
+                offsets=self._shares.start_of(subtask),
+            )
+        )
+        try:
+            job.start()
+            self._stage.await_ready(Deadline(self._options.timeout_s))
+        except BaseException:
+            self.close()
+            raise
+        threading.Thread(target=self._run, name="sparkonce-checkpoints", daemon=True).start()
+
+    def drain(self) -> None:
+        """Make one more checkpoint of what has been read, then end. From any thread."""
+        self._draining.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end; True when it has come."""
+        return self._ended.wait(timeout_s)
+
+    def job_ended(self, error: BaseException | None) -> None:
+        """Take note that the tasks are gone. From the job's thread."""
+        if error is not None or not self._draining.is_set():
+            self._stage.fail(error or PhaseOneError("The continuous stage ended by itself."))
+
+    def close(self) -> bool:
+        """End the stage; True when every decided transaction is proven committed."""
+        self._stage.close()
+        if self._job is not None:
+            self._job.stop(_END_S)
+        self._coordinator.close()
+        return self._coordinator.is_settled()
+
+    def _run(self) -> None:
+        try:
+            interval = self._pace.interval_s
+            discovery = Deadline(_DISCOVERY_S)
+            while not self._draining.wait(interval):
+                added: dict[int, dict[str, int]] = {}
+                if discovery.expired():
+                    there = self._options.new_partitions()
+                    # A partition that comes later begins at 0: none of it was ever read.
+                    added = self._shares.add(dict.fromkeys(there, 0))
+                    discovery = Deadline(_DISCOVERY_S)
+                if added or self._stage.await_moved(_IDLE_S):
+                    began = SYSTEM_CLOCK.monotonic()
+                    behind = self._checkpoint(added)
+                    took = SYSTEM_CLOCK.monotonic() - began
+                    interval = self._pace.after(took, behind=behind)
+            self._checkpoint({}, last=True)
+        except BaseException as error:  # noqa: BLE001 - raised where the driver is waited for
+            self.failure = error
+        finally:
+            self._ended.set()
+
+    def _checkpoint(self, added: Mapping[int, Mapping[str, int]], *, last: bool = False) -> bool:
+        """Make one checkpoint; True when a task has more to read than it can."""
+        number, self._number = self._number, self._number + 1
+        before, names = dict(self._shares.offsets), self._shares.names()
+        began = SYSTEM_CLOCK.monotonic()
+        deadline = Deadline(self._options.timeout_s)
+        acknowledged = self._stage.barrier(number, deadline, last=last, added=added)
+        write_ms = (SYSTEM_CLOCK.monotonic() - began) * 1000.0
+        for one in acknowledged:
+            self._shares.offsets.update(one.positions)
+        committables = _committables(acknowledged)
+        if committables:
+            checkpoint = Checkpoint(
+                checkpoint_id=number,
+                query_id=QUERY_ID,
+                start_offsets=(self._options.format_offsets(before),),
+                end_offsets=(self._options.format_offsets(self._shares.offsets),),
+                partitioning=names,
+            )
+            report = self._coordinator.commit_batch(
+                checkpoint, lambda: committables, self._options.rerun
+            )
+            report.phase_ms["write"] = write_ms
+            self._options.completed(report)
+        self._stage.check()
+        return any(one.behind for one in acknowledged)
+
+
+def _committables(acknowledged: Sequence[Acknowledge]) -> list[Committable]:
+    return [
+        Committable.from_dict(one.committable)
+        for one in acknowledged
+        if one.committable is not None
+    ]

@@ -1,0 +1,279 @@
+"""The driver's end of a stage: its tasks' channels, and what they answered.
+
+Everything here runs on one thread, the checkpoint loop's, but for `accept`, which has a thread of
+its own while the stage starts. Any sign of trouble (a channel that closed, a task that reports an
+error, an answer that does not come) ends the stage: the next run begins at the last decision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import wait
+from typing import TypeVar
+
+from connectors.continuous.control_channel import (
+    Acknowledge,
+    Barrier,
+    Commit,
+    Committed,
+    ControlChannel,
+    Failed,
+    Message,
+    Moved,
+    Ready,
+    Register,
+    Start,
+    listen,
+)
+from transactions.clock import Deadline
+from transactions.errors import CheckpointTimeoutError, PhaseOneError, SparkOnceError
+
+logger = logging.getLogger(__name__)
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+_LOOK_S = 0.2
+
+
+class RunningStage:
+    """The tasks of one stage, from their registration to their end. Lives on the driver.
+
+    Args:
+        host: address of this driver that workers can reach.
+        parallelism: how many tasks there will be.
+        error_in: finds an error of ours in a text, None when there is none.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        parallelism: int,
+        error_in: Callable[[str], SparkOnceError | None],
+    ) -> None:
+        self.parallelism = parallelism
+        self.name = secrets.token_hex(8)
+        self.key = secrets.token_bytes(32)
+        self._error_in = error_in
+        self._listener = listen(host, self.key)
+        self._channels: dict[int, ControlChannel] = {}
+        self._ids: dict[str, int] = {}
+        self._moved: set[int] = set()
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._registered = threading.Condition()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the tasks connect to."""
+        host, port = self._listener.address
+        return str(host), int(port)
+
+    # --- its start ----------------------------------------------------------------------------
+
+    def open(self, start_of: Callable[[int], Start]) -> None:
+        """Let tasks register.
+
+        Args:
+            start_of: says, per subtask, where to begin; called when it registers.
+        """
+        self._start_of = start_of
+        threading.Thread(target=self._accept, name="sparkonce-stage", daemon=True).start()
+
+    def await_ready(self, deadline: Deadline) -> None:
+        """Wait until every task has made its producers.
+
+        Raises:
+            CheckpointTimeoutError: not all came in time.
+            SparkOnceError: what kept one from it.
+        """
+        with self._registered:
+            while len(self._channels) < self.parallelism:
+                self.check()
+                if deadline.expired():
+                    raise self._late(f"{len(self._channels)} have registered", deadline)
+                self._registered.wait(min(_LOOK_S, deadline.remaining()))
+        for subtask, ready in self._each(Ready, set(self._channels), deadline).items():
+            self._ids.update(dict.fromkeys(ready.transactional_ids, subtask))
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                channel = ControlChannel(self._listener.accept())
+                self._register(channel)
+            except (AuthenticationError, PhaseOneError) as error:
+                logger.warning("a stranger on the control channel was refused: %s", error)
+            except (OSError, EOFError):  # closed, or gone before it had registered
+                continue
+
+    def _register(self, channel: ControlChannel) -> None:
+        message = channel.receive()
+        with self._registered:
+            # A task that comes a second time was started again by Spark: its first attempt may
+            # have written, and only a new run sweeps that.
+            known = isinstance(message, Register) and message.stage == self.name
+            if not known or message.subtask in self._channels:  # type: ignore[union-attr]
+                channel.close()
+                return
+            assert isinstance(message, Register)
+            channel.send(self._start_of(message.subtask))
+            self._channels[message.subtask] = channel
+            self._registered.notify_all()
+
+    # --- one checkpoint -----------------------------------------------------------------------
+
+    def is_writer(self, transactional_id: str) -> bool:
+        """Tell whether an id belongs to a task of this stage. From any thread."""
+        return transactional_id in self._ids
+
+    def await_moved(self, timeout_s: float) -> bool:
+        """Wait until a task has something for the next checkpoint; False if none has in time.
+
+        Raises:
+            SparkOnceError: a task failed.
+        """
+        deadline = Deadline(timeout_s)
+        while not self._moved:
+            self.check()
+            if not self._receive(min(_LOOK_S, deadline.remaining())) and deadline.expired():
+                return False
+        self.check()
+        return True
+
+    def barrier(
+        self,
+        checkpoint_id: int,
+        deadline: Deadline,
+        *,
+        last: bool = False,
+        added: Mapping[int, Mapping[str, int]] | None = None,
+    ) -> Sequence[Acknowledge]:
+        """Send the barrier of a checkpoint and return what all tasks acknowledged, by subtask.
+
+        Raises:
+            CheckpointTimeoutError: one did not in time.
+            SparkOnceError: a task failed: nothing of this checkpoint will be visible.
+        """
+        self._moved.clear()
+        for subtask in self._channels:
+            mine = (added or {}).get(subtask, {})
+            self._send(subtask, Barrier(checkpoint_id=checkpoint_id, last=last, added=mine))
+        acknowledged = self._each(Acknowledge, set(self._channels), deadline)
+        for subtask, answer in acknowledged.items():
+            if answer.checkpoint_id != checkpoint_id:
+                raise PhaseOneError(
+                    "A task acknowledged another checkpoint than it was asked for.",
+                    where=f"subtask {subtask}: {answer.checkpoint_id}, not {checkpoint_id}",
+                    cause="a bug in sparkonce",
+                )
+        return [acknowledged[subtask] for subtask in sorted(acknowledged)]
+
+    def commit(self, checkpoint_id: int, subtasks: set[int], deadline: Deadline) -> set[int]:
+        """Tell the writers of the checkpoint that it is decided; each ends its own transaction.
+
+        Returns:
+            Those that confirmed. When it is not all of them the stage is over, and no task of it
+            will begin another transaction on the same id.
+        """
+        confirmed: set[int] = set()
+        try:
+            for subtask in subtasks:
+                self._send(subtask, Commit(checkpoint_id=checkpoint_id))
+            self._each(Committed, subtasks, deadline, confirmed)
+        except SparkOnceError as error:
+            self.fail(error)
+            self.close()
+        return confirmed
+
+    # --- its end ------------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """Note why the stage is over; the first reason counts. From any thread."""
+        self._failure = self._failure or error
+
+    def check(self) -> None:
+        """Raise what ended the stage, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Close every channel, which ends the tasks; again is harmless."""
+        self._closed = True
+        for channel in self._channels.values():
+            channel.close()
+        # `accept` is not woken by close(): a connection of our own does it.
+        with contextlib.suppress(OSError):
+            self._listener.close()
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _send(self, subtask: int, message: Message) -> None:
+        try:
+            self._channels[subtask].send(message)
+        except OSError as error:
+            raise self._gone(subtask) from error
+
+    def _each(
+        self,
+        kind: type[MessageT],
+        subtasks: set[int],
+        deadline: Deadline,
+        answered: set[int] | None = None,
+    ) -> dict[int, MessageT]:
+        """Wait for one message of a kind from each of the tasks."""
+        answers: dict[int, MessageT] = {}
+        while len(answers) < len(subtasks):
+            self.check()
+            for subtask, message in self._receive(min(_LOOK_S, deadline.remaining())):
+                assert isinstance(message, kind), f"{message} where a {kind.__name__} is due"
+                answers[subtask] = message
+                if answered is not None:
+                    answered.add(subtask)
+            if len(answers) < len(subtasks) and deadline.expired():
+                silent = sorted(subtasks - set(answers))
+                raise self._late(f"no {kind.__name__} from {silent}", deadline)
+        return answers
+
+    def _receive(self, timeout_s: float) -> list[tuple[int, Message]]:
+        """Return what has come, `Moved` noted and `Failed` raised on the way."""
+        by_connection = {c.connection: (n, c) for n, c in self._channels.items()}
+        found: list[tuple[int, Message]] = []
+        for connection in wait(list(by_connection), timeout_s):
+            subtask, channel = by_connection[connection]  # type: ignore[index]
+            try:
+                message = channel.receive()
+            except (OSError, EOFError) as error:
+                raise self._gone(subtask) from error
+            if isinstance(message, Failed):
+                raise self._failed(subtask, message)
+            if isinstance(message, Moved):
+                self._moved.add(subtask)
+            else:
+                found.append((subtask, message))
+        return found
+
+    def _failed(self, subtask: int, message: Failed) -> SparkOnceError:
+        return self._error_in(message.error) or PhaseOneError(
+            "A task of the stage failed; nothing of its checkpoint is visible.",
+            where=f"subtask {subtask}",
+            cause=message.error.strip().splitlines()[-1],
+        )
+
+    def _gone(self, subtask: int) -> SparkOnceError:
+        return PhaseOneError(
+            "A task of the stage is gone; nothing of its checkpoint is visible.",
+            where=f"subtask {subtask}",
+            cause="its worker or executor was killed, or the network failed",
+        )
+
+    def _late(self, what: str, deadline: Deadline) -> CheckpointTimeoutError:
+        return CheckpointTimeoutError(
+            f"The tasks of the stage did not answer in time: {what}.",
+            where=f"{self.parallelism} tasks",
+            cause="too few free slots in Spark, a stalled worker, or a slow broker",
+            option=f"checkpoint_timeout={deadline.seconds:g} s",
+        )

@@ -1,0 +1,99 @@
+"""The sink of a running stage, as the checkpoint coordinator sees it: one of the contract.
+
+What differs from micro-batches is who ends a transaction: **one ender**, and that is the task
+which wrote it. The driver ends only what a task did not confirm, after it has closed that task's
+channel and retired its ids, so that no transaction can ever begin on them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connectors.continuous.running_stage import RunningStage
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+from transactions.sink import AnySink, Attempt, Owner
+
+
+class StageSink:
+    """Commits through the tasks of a stage; everything else is the wrapped sink's.
+
+    Args:
+        sink: talks to the target from the driver.
+        stage: the tasks.
+        sweep_every_s: checkpoints come many times a second; what lingers is looked for less often.
+    """
+
+    def __init__(self, sink: AnySink, stage: RunningStage, *, sweep_every_s: float) -> None:
+        self._sink = sink
+        self._stage = stage
+        self._sweep_every_s = sweep_every_s
+        self._next_sweep = Deadline(0.0)
+
+    @property
+    def name(self) -> str:
+        """See `TwoPhaseCommitSink.name`."""
+        return self._sink.name
+
+    def begin_transaction(self, attempt: Attempt) -> Any:
+        """See `TwoPhaseCommitSink`; called on the driver for what is healed."""
+        return self._sink.begin_transaction(attempt)
+
+    def invoke(self, transaction: Any, batch: Any) -> None:
+        """See `TwoPhaseCommitSink`."""
+        self._sink.invoke(transaction, batch)
+
+    def pre_commit(self, transaction: Any) -> Committable | None:
+        """See `TwoPhaseCommitSink`."""
+        return self._sink.pre_commit(transaction)
+
+    def abort(self, transaction: Any) -> None:
+        """See `TwoPhaseCommitSink`."""
+        self._sink.abort(transaction)
+
+    def check_prepared(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> list[Committable]:
+        """See `TwoPhaseCommitSink`."""
+        return self._sink.check_prepared(committables, deadline)
+
+    def commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """See `TwoPhaseCommitSink`: the tasks do it. What one of them did not confirm is UNKNOWN;
+        its stage is over then, and the coordinator settles it by asking the broker.
+        """
+        ours = [one for one in committables if self._stage.is_writer(one.transactional_id)]
+        confirmed: set[int] = set()
+        if ours:
+            writers = {one.subtask for one in ours}
+            confirmed = self._stage.commit(ours[0].checkpoint_id, writers, deadline)
+        outcomes = {
+            one.token: Outcome.COMMITTED if one.subtask in confirmed else Outcome.UNKNOWN
+            for one in ours
+        }
+        healed = [one for one in committables if one.token not in outcomes]
+        return {**outcomes, **(self._sink.commit(healed, deadline) if healed else {})}
+
+    def recover_and_commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """See `TwoPhaseCommitSink`; only for tasks whose channel is closed."""
+        return self._sink.recover_and_commit(committables, deadline)
+
+    def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
+        """See `TwoPhaseCommitSink`: the tasks' own transactions are open all the time."""
+        if not self._next_sweep.expired():
+            return []
+        self._next_sweep = Deadline(self._sweep_every_s)
+        found = self._sink.lingering(owner, deadline)
+        return [one for one in found if not self._stage.is_writer(one)]
+
+    def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
+        """See `TwoPhaseCommitSink`."""
+        self._sink.recover_and_abort(transaction_ids, deadline)
+
+    def retired(self) -> frozenset[str]:
+        """See `TwoPhaseCommitSink`."""
+        return self._sink.retired()

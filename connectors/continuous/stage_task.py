@@ -1,0 +1,273 @@
+"""One task of a stage: it reads, transforms and writes until its driver says stop.
+
+Two threads. The *reading* thread consumes, transforms and writes into the transaction that is
+open. The *control* thread waits for the driver; at a barrier it takes the open transaction and the
+positions away in one step, so that the reading thread goes on in the next transaction, on the
+other producer, while this one is flushed, prepared and, once decided, committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping
+from multiprocessing import AuthenticationError
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from connectors.arrow_transform import ArrowFunction, load_function, normalised
+from connectors.continuous.control_channel import (
+    Acknowledge,
+    Barrier,
+    Commit,
+    Committed,
+    ControlChannel,
+    Failed,
+    Moved,
+    Ready,
+    Register,
+    Start,
+    connect,
+)
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.errors import PhaseOneError
+from transactions.sink import Attempt, Owner
+
+#: How long the reading thread waits for data before it looks whether it shall stop.
+_WAIT_S = 0.1
+#: Two busy threads share the interpreter: 5 ms, Python's default, would be added to each step.
+_SWITCH_S = 0.0005
+
+
+class Reader(Protocol):
+    """What a task reads from; see `connectors.kafka.source.partition_reader`."""
+
+    behind: bool
+
+    def add(self, offsets: Mapping[str, int]) -> None:
+        """Read these partitions as well."""
+
+    def read(self, timeout_s: float) -> Iterator[Any]:
+        """Yield what has come: partition, position, batch."""
+
+    def close(self) -> None:
+        """Leave the brokers."""
+
+
+class Writer(Protocol):
+    """What a task writes with; see `connectors.kafka.sink.stage_writer`."""
+
+    def open(self, owner: Owner, deadline: Deadline) -> tuple[str, ...]:
+        """Make what transactions are written with and return the ids."""
+
+    def begin_transaction(self, attempt: Attempt) -> Any:
+        """See `TwoPhaseCommitSink`."""
+
+    def invoke(self, transaction: Any, batch: pa.RecordBatch) -> None:
+        """See `TwoPhaseCommitSink`."""
+
+    def pre_commit(self, transaction: Any, source_offsets: Mapping[str, int]) -> Committable | None:
+        """See `TwoPhaseCommitSink`; the offsets are known only now."""
+
+    def end(self, transaction: Any) -> None:
+        """Commit a decided transaction, with a clear answer."""
+
+    def close(self) -> None:
+        """Forget everything; what is open is swept."""
+
+
+class Task(Protocol):
+    """What a stage's closure carries to each task."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the driver listens."""
+
+    @property
+    def key(self) -> bytes:
+        """The stage's secret."""
+
+    @property
+    def stage(self) -> str:
+        """Its random name."""
+
+    @property
+    def transform(self) -> str | ArrowFunction:
+        """The user's function."""
+
+    @property
+    def timeout_s(self) -> float:
+        """How long making producers may take."""
+
+    def reader(self, offsets: Mapping[str, int]) -> Reader:
+        """Make what the task reads from."""
+
+    def writer(self) -> Writer:
+        """Make what the task writes with."""
+
+
+def run_task(task: Task, subtask: int, attempt: int) -> None:
+    """Run one task of a stage. In a worker; returns when the driver has ended the stage.
+
+    Raises:
+        SparkOnceError: what ended the task; the driver has been told.
+        OSError: the driver is not there (any more).
+    """
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        channel = connect(task.address, task.key)
+    except AuthenticationError as error:
+        raise PhaseOneError(
+            "A task came to a driver that does not know it.",
+            where=f"subtask {subtask}",
+            cause="an old stage's task woke up; it stops",
+        ) from error
+    try:
+        register = Register(
+            stage=task.stage, subtask=subtask, attempt=attempt, host=socket.gethostname()
+        )
+        channel.send(register)
+        start = channel.receive()
+        assert isinstance(start, Start)
+        _Loop(task, channel, start, subtask, attempt).run()
+    except (EOFError, OSError) as error:
+        raise PhaseOneError(
+            "The driver of the stage is gone, or has ended it.",
+            where=f"subtask {subtask}",
+            cause=f"{type(error).__name__}: {error}",
+        ) from error
+    except BaseException:
+        with contextlib.suppress(OSError):
+            channel.send(Failed(error=traceback.format_exc()))
+        raise
+    finally:
+        channel.close()
+
+
+class _Loop:
+    """The two threads and what they share."""
+
+    def __init__(
+        self, task: Task, channel: ControlChannel, start: Start, subtask: int, attempt: int
+    ) -> None:
+        self._task = task
+        self._channel = channel
+        self._start = start
+        self._owner = Owner(
+            application_id=start.application_id,
+            log_id=start.log_id,
+            run_epoch=start.run_epoch,
+        )
+        self._subtask = subtask
+        self._attempt_id = f"{start.run_epoch}.{attempt}"
+        self._transform = load_function(task.transform)
+        self._lock = threading.Lock()
+        self._send_lock = threading.Lock()
+        self._positions = dict(start.offsets)
+        self._before = dict(start.offsets)
+        self._told_moved = False
+        self._added: list[Mapping[str, int]] = []
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        reader = self._task.reader(self._start.offsets)
+        self._writer = self._task.writer()
+        try:
+            ids = self._writer.open(self._owner, Deadline(self._task.timeout_s))
+            self._transaction = self._begin(self._start.checkpoint_id)
+            self._send(Ready(transactional_ids=ids))
+            control = threading.Thread(target=self._control, name="sparkonce-control", daemon=True)
+            self._reader = reader
+            control.start()
+            self._read()
+            control.join()
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            self._writer.close()
+            reader.close()
+
+    # --- the reading thread -------------------------------------------------------------------
+
+    def _read(self) -> None:
+        while not self._ended.is_set():
+            while self._added:
+                self._reader.add(self._added.pop(0))
+            for read in self._reader.read(_WAIT_S):
+                made = None if read.batch is None else normalised(self._transform(read.batch))
+                self._write(read.partition, read.position, made)
+
+    def _write(self, partition: str, position: int, batch: pa.RecordBatch | None) -> None:
+        with self._lock:
+            if self._ended.is_set():
+                return  # read after the last barrier: the next run reads it again
+            if batch is not None and batch.num_rows:
+                self._writer.invoke(self._transaction, batch)
+            self._positions[partition] = position
+            tell, self._told_moved = not self._told_moved, True
+        if tell:
+            self._send(Moved())
+
+    # --- the control thread -------------------------------------------------------------------
+
+    def _control(self) -> None:
+        try:
+            while not self._ended.is_set():
+                message = self._channel.receive()
+                assert isinstance(message, Barrier), f"{message} where a Barrier is due"
+                self._prepare(message)
+        except BaseException as error:  # noqa: BLE001 - raised on the reading thread
+            self._failure = error
+        finally:
+            self._ended.set()
+
+    def _prepare(self, barrier: Barrier) -> None:
+        """From the barrier to the end of the transaction, while the other one fills."""
+        number = barrier.checkpoint_id
+        with self._lock:
+            transaction, self._transaction = self._transaction, self._begin(number + 1)
+            positions = dict(self._positions)
+            self._told_moved = False
+            if barrier.last:
+                self._ended.set()
+            for name, offset in barrier.added.items():
+                self._positions[name] = offset
+        if barrier.added:
+            self._added.append(barrier.added)
+        moved = {name: at for name, at in positions.items() if at != self._before.get(name)}
+        self._before = positions
+        committable = self._writer.pre_commit(transaction, moved)
+        self._send(
+            Acknowledge(
+                checkpoint_id=number,
+                committable=None if committable is None else committable.to_dict(),
+                positions=positions,
+                behind=self._reader.behind,
+            )
+        )
+        if committable is None:
+            return
+        decided = self._channel.receive()
+        assert isinstance(decided, Commit), f"{decided} where a Commit is due"
+        assert decided.checkpoint_id == number
+        self._writer.end(transaction)
+        self._send(Committed(checkpoint_id=number))
+
+    def _begin(self, checkpoint_id: int) -> Any:
+        attempt = Attempt(
+            owner=self._owner,
+            checkpoint_id=checkpoint_id,
+            subtask=self._subtask,
+            attempt_id=self._attempt_id,
+        )
+        return self._writer.begin_transaction(attempt)
+
+    def _send(self, message: Any) -> None:
+        with self._send_lock:
+            self._channel.send(message)

@@ -1,0 +1,44 @@
+"""What a continuous stage from Kafka to Kafka carries to its tasks; frozen data, pickled once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from connectors.arrow_transform import ArrowFunction
+from connectors.kafka.sink.stage_writer import StageWriter
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.source.partition_reader import PartitionReader
+from connectors.options import KafkaSource
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTask:
+    """See `connectors.continuous.stage_task.Task`.
+
+    Attributes:
+        address: of the driver's control channel.
+        key: the stage's secret.
+        stage: its random name.
+        source: what is read.
+        transform: the user's Arrow function, or its ``module:name``.
+        sink: what is written.
+        timeout_s: how long making producers may take.
+    """
+
+    address: tuple[str, int]
+    key: bytes = dataclasses.field(repr=False)
+    stage: str
+    source: KafkaSource
+    transform: str | ArrowFunction
+    sink: KafkaTransactionalSink
+    timeout_s: float
+
+    def reader(self, offsets: Mapping[str, int]) -> PartitionReader:
+        """Make what the task reads from."""
+        return PartitionReader(self.source, offsets)
+
+    def writer(self) -> StageWriter:
+        """Make what the task writes with."""
+        same = self.source.bootstrap_servers == self.sink.options.bootstrap_servers
+        return StageWriter(self.sink, carries_offsets=same)

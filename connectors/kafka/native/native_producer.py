@@ -1,0 +1,116 @@
+"""The transactional producer with batches handed to librdkafka as pointers, not as objects.
+
+Everything but the way a row is queued is `TransactionalProducer`: the same protocol, the same
+errors, the same counting of refused records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from connectors.kafka.native import arrow_messages, librdkafka
+from connectors.kafka.native.arrow_messages import Array, MessageRows
+from connectors.kafka.native.producer_client import ProducerClient
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from transactions.clock import Deadline
+
+#: Rows whose arguments are written at once: half a megabyte.
+_DESCRIBED_ROWS: Final = 1024
+
+Headers = Sequence[tuple[str, bytes | str | None]]
+
+
+class NativeTransactionalProducer(TransactionalProducer):
+    """See `TransactionalProducer`. Only where `librdkafka.available()` returns ""."""
+
+    def _make_client(self, settings: dict[str, Any]) -> ProducerClient:
+        return ProducerClient(settings)
+
+    def _queue(self, batch: pa.RecordBatch, topic: str | None, deadline: Deadline) -> None:
+        if batch.num_rows == 0:
+            return
+        rows = MessageRows(batch)
+        topics, topic_of_row = arrow_messages.topics_of(batch, topic)
+        partitions = arrow_messages.partitions_of(batch)
+        if _is_given(batch, "headers") or _is_given(batch, "timestamp"):
+            handles = np.array([self._producer.topic(name) for name in topics], np.int64)
+            self._produce_described(batch, rows, handles[topic_of_row], partitions, deadline)
+            return
+        for number, partition, members in arrow_messages.groups(topic_of_row, partitions):
+            handle = self._producer.topic(topics[number])
+            self._produce_group(handle, partition, rows.messages[members], deadline)
+
+    def _produce_group(
+        self, topic: int, partition: int, messages: Array, deadline: Deadline
+    ) -> None:
+        queued = self._producer.produce_messages(topic, partition, messages)
+        while queued < len(messages):
+            self._make_room(deadline)
+            queued += self._producer.produce_messages(topic, partition, messages[queued:])
+
+    def _produce_described(
+        self,
+        batch: pa.RecordBatch,
+        rows: MessageRows,
+        topics: Array,
+        partitions: Array,
+        deadline: Deadline,
+    ) -> None:
+        """Rows with headers or a time, one by one and all in their order."""
+        times = arrow_messages.times_of(batch)
+        headers = _headers_of(batch)
+        for start in range(0, batch.num_rows, _DESCRIBED_ROWS):
+            part = slice(start, start + _DESCRIBED_ROWS)
+            arguments = _arguments(rows.messages[part], topics[part], partitions[part], times[part])
+            for row, given in zip(arguments, headers[part], strict=True):
+                self._produce_one(row, given, deadline)
+
+    def _produce_one(self, row: Array, headers: Headers, deadline: Deadline) -> None:
+        count = len(row)
+        given = self._producer.headers(headers) if headers else 0
+        if given:
+            row["value"][-1] = given
+        else:
+            count -= 1
+        try:
+            while not self._producer.produce_described(row.ctypes.data, count):
+                self._make_room(deadline)
+        except Exception:
+            self._producer.drop_headers(given)
+            raise
+
+
+def _is_given(batch: pa.RecordBatch, name: str) -> bool:
+    return name in batch.schema.names and batch.column(name).null_count < batch.num_rows
+
+
+def _headers_of(batch: pa.RecordBatch) -> list[Headers]:
+    if not _is_given(batch, "headers"):
+        return [()] * batch.num_rows
+    return [
+        [(header["key"], header["value"]) for header in row or ()]
+        for row in batch.column("headers").to_pylist()
+    ]
+
+
+def _arguments(messages: Array, topics: Array, partitions: Array, times: Array) -> Array:
+    """Write the arguments of rd_kafka_produceva, seven a row; the last has room for headers."""
+    kinds = (
+        (librdkafka.TOPIC_HANDLE, topics, 0),
+        (librdkafka.PARTITION, partitions, 0),
+        (librdkafka.VALUE, messages["payload"], messages["len"]),
+        (librdkafka.KEY, messages["key"], messages["key_len"]),
+        (librdkafka.FLAGS, librdkafka.COPY, 0),
+        (librdkafka.TIMESTAMP, times, 0),
+        (librdkafka.HEADERS, 0, 0),
+    )
+    arguments = np.zeros((len(messages), len(kinds)), librdkafka.ARGUMENT)
+    for place, (kind, value, size) in enumerate(kinds):
+        arguments[:, place]["kind"] = kind
+        arguments[:, place]["value"] = value
+        arguments[:, place]["size"] = size
+    return arguments

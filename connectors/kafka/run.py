@@ -1,0 +1,195 @@
+"""One run of a driver: its sinks are open, its Fence is written, what was decided is settled.
+
+The first half of every start and restart, the same in both modes. What comes after it (Spark's
+query, or the barrier stage) is the driver's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import orjson
+
+from connectors.kafka.doctor.facts import PROBE_LOG, Wanted
+from connectors.kafka.sink.preflight import check_clusters, check_source, transaction_timeout_ms
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.options import KafkaSource
+from connectors.sink_options import KafkaSink
+from transactions.clock import Deadline
+from transactions.decision_log import DecisionLog
+from transactions.errors import ConfigurationError, SparkOnceError
+from transactions.log_backend import LocalFileBackend
+from transactions.recovery import Settlement, recover
+from transactions.sweeper import sweep
+
+logger = logging.getLogger(__name__)
+
+_APP_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_CONNECT_SECONDS = 20.0
+_LAST_SWEEP_SECONDS = 10.0
+
+
+def checked_app_id(app_id: str) -> str:
+    """Return an application id that can be part of transactional ids.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if not _APP_ID.fullmatch(app_id):
+        raise ConfigurationError(
+            "An application id has letters, digits, _ and -; a dot would end it.",
+            cause="transactional ids are <application>.<log>.<run>.<process>.<slot>",
+            option=f"app_id={app_id}",
+        )
+    return app_id
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a run must know of its driver.
+
+    Attributes:
+        app_id: stable name of the pipeline.
+        checkpoint: its folder; the decision log lies in ``decisions`` in it.
+        sources: what it reads.
+        sinks: what it writes, in the order of the branches.
+        checkpoint_timeout_s: how long one checkpoint may take.
+        restart_budget_s: how long a restart may take.
+        identity: further options that must be the same at every restart on one checkpoint.
+    """
+
+    app_id: str
+    checkpoint: Path
+    sources: Sequence[KafkaSource]
+    sinks: Sequence[KafkaSink]
+    checkpoint_timeout_s: float
+    restart_budget_s: float
+    identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def all_identity(self) -> dict[str, str]:
+        """Return every option that must be the same at every restart on one checkpoint."""
+        sinks = {each.name: {"kind": "kafka", "topic": each.topic} for each in self.sinks}
+        topics = sorted({topic for source in self.sources for topic in source.topics})
+        return {
+            "sinks": orjson.dumps(sinks, option=orjson.OPT_SORT_KEYS).decode(),
+            "sources": ",".join(topics),
+            **self.identity,
+        }
+
+
+class Run:
+    """What a run holds. Lives on the driver, from a start or restart to its end.
+
+    Attributes:
+        sinks: by name, with the driver's connections to their brokers.
+        settlement: what became of the last decision of the run before; set by `open`.
+
+    Args:
+        options: of the driver.
+        before: the driver's run before this one, None at its start.
+    """
+
+    settlement: Settlement
+
+    def __init__(self, options: RunOptions, before: Run | None = None) -> None:
+        self._options = options
+        self._log: DecisionLog | None = before._log if before else None  # noqa: SLF001
+        self.sinks: dict[str, KafkaTransactionalSink] = {}
+
+    @property
+    def log(self) -> DecisionLog:
+        """The log of this run; its Fence stops every older one."""
+        assert self._log is not None, "call open() first"
+        return self._log
+
+    def check_newest(self) -> None:
+        """Ask, before a restart, whether another driver has taken over meanwhile: it wins.
+
+        Raises:
+            FencedError: it has.
+        """
+        if self._log is not None:
+            self._log.check_newest()
+
+    def open(self, *, finished: int = -1) -> None:
+        """Check, fence older runs, settle what they decided, sweep what they left.
+
+        Args:
+            finished: see `transactions.recovery.recover`.
+
+        Raises:
+            ConfigurationError: an option, a topic, credentials or the checkpoint are wrong.
+            DecisionLogError, OutcomeUnknownError: see their classes.
+        """
+        options = self._options
+        deadline = Deadline(options.checkpoint_timeout_s)
+        try:
+            # Nothing is at stake yet: a wrong address shall not take a checkpoint's time to show.
+            first_answers = Deadline(min(_CONNECT_SECONDS, options.checkpoint_timeout_s))
+            for source in options.sources:
+                check_source(source, first_answers)
+            self._open_sinks(first_answers)
+            self._log = DecisionLog.open(
+                LocalFileBackend(options.checkpoint / "decisions"),
+                application_id=options.app_id,
+                identity=options.all_identity(),
+            )
+            self._refuse_other_logs(deadline)
+            self.settlement = recover(self.log, self.sinks, deadline, finished=finished)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections."""
+        for sink in self.sinks.values():
+            sink.close()
+        self.sinks = {}
+
+    def sweep_after_failure(self) -> None:
+        """Abort what the tasks of a failed or stopped run left open, best effort: the next start
+        does it otherwise. Only when the last decision is settled.
+        """
+        try:
+            self.log.check_newest()
+            sweep(self.sinks, self.log.owner, Deadline(_LAST_SWEEP_SECONDS))
+        except SparkOnceError as error:
+            logger.warning("the last sweep did not run, the next start does it: %s", error)
+
+    def _open_sinks(self, deadline: Deadline) -> None:
+        options = self._options
+        at_least = options.checkpoint_timeout_s + options.restart_budget_s
+        for each in options.sinks:
+            sink = KafkaTransactionalSink(
+                each, timeout_ms=0, checkpoint_timeout_s=options.checkpoint_timeout_s
+            )
+            self.sinks[each.name] = sink
+            sink.timeout_ms = transaction_timeout_ms(
+                each, sink.wire, at_least_s=at_least, deadline=deadline
+            )
+        wanted = Wanted(
+            application_id=options.app_id,
+            checkpoint_timeout_s=options.checkpoint_timeout_s,
+            restart_budget_s=options.restart_budget_s,
+            strangers=False,
+        )
+        check_clusters(list(options.sinks), wanted, deadline)
+
+    def _refuse_other_logs(self, deadline: Deadline) -> None:
+        app_id = self._options.app_id
+        for sink in self.sinks.values():
+            found = sink.wire.list_open(app_id, None, deadline)
+            logs = {one.transactional_id.split(".")[1] for one in found}
+            others = logs - {self.log.log_id, PROBE_LOG}
+            if others:
+                raise ConfigurationError(
+                    f"Another decision log of the application {app_id!r} has open "
+                    "transactions; two pipelines would write the same output.",
+                    where=f"sink {sink.name!r}: logs {sorted(others)}, ours is {self.log.log_id}",
+                    cause="the checkpoint folder was changed or copied while a driver ran on it",
+                    option=f"app_id={app_id}, checkpoint={self._options.checkpoint}",
+                )

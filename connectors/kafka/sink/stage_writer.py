@@ -1,0 +1,113 @@
+"""What a continuous task writes with: the transactional sink on producers of the task's own.
+
+Two of them, so that one fills while the other one commits. It is no pool: nothing is ever found on
+them that was left by somebody else. A producer is free again when its own task has ended its
+transaction with a clear answer; one that met a doubt ends the task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from connectors.kafka.client_settings import librdkafka_settings
+from connectors.kafka.sink.producer_pool import Slot, new_slot
+from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.errors import PhaseOneError
+from transactions.sink import Attempt, Owner
+
+_PRODUCERS = 2
+
+
+class StageWriter:
+    """Lives as long as its task. `invoke` is called on the reading thread, `pre_commit` and `end`
+    on the control thread, `begin_transaction` on both, never two of them for one transaction.
+
+    Args:
+        sink: options and timeouts; the task's own copy.
+        carries_offsets: the source lies on the sink's cluster, so that its offsets can be part of
+            the transactions.
+    """
+
+    def __init__(self, sink: KafkaTransactionalSink, *, carries_offsets: bool) -> None:
+        self._sink = sink
+        self._carries_offsets = carries_offsets
+        self._free: list[Slot] = []
+        sink.producers = self
+
+    def open(self, owner: Owner, deadline: Deadline) -> tuple[str, ...]:
+        """Make the producers and return their ids.
+
+        Raises:
+            PhaseOneError: the coordinator did not answer, or refused.
+        """
+        settings = librdkafka_settings(self._sink.options.settings)
+        for _ in range(_PRODUCERS):
+            slot = new_slot(owner, settings, timeout_ms=self._sink.timeout_ms)
+            slot.producer.init(deadline)
+            self._free.append(slot)
+        return tuple(slot.producer.transactional_id for slot in self._free)
+
+    def begin_transaction(self, attempt: Attempt) -> KafkaTransaction:
+        """See `TwoPhaseCommitSink`."""
+        return self._sink.begin_transaction(attempt)
+
+    def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
+        """See `TwoPhaseCommitSink`."""
+        self._sink.invoke(transaction, batch)
+
+    def pre_commit(
+        self, transaction: KafkaTransaction, source_offsets: Mapping[str, int]
+    ) -> Committable | None:
+        """See `TwoPhaseCommitSink`.
+
+        Args:
+            transaction: from `begin_transaction`.
+            source_offsets: next offset to read of the partitions that moved; known at the barrier.
+        """
+        carried = dict(source_offsets) if self._carries_offsets else {}
+        transaction.attempt = dataclasses.replace(transaction.attempt, source_offsets=carried)
+        return self._sink.pre_commit(transaction)
+
+    def end(self, transaction: KafkaTransaction) -> None:
+        """Commit a decided transaction; its producer is free again.
+
+        Raises:
+            PhaseOneError: without a clear answer: this task must end, and its ids with it.
+        """
+        slot = transaction.slot
+        assert slot is not None, "an empty transaction was decided"
+        slot.producer.resync(transaction.deadline)
+        if slot.producer.spent:
+            raise PhaseOneError(
+                "A connection broke while offsets were sent; their repetition may be under way.",
+                where=slot.producer.transactional_id,
+                cause="the broker or the network; the task is replaced",
+            )
+        slot.ended = True
+        self._free.append(slot)
+
+    def close(self) -> None:
+        """Forget the producers; what is open on them the next run's sweep ends."""
+        self._free.clear()
+
+    # --- for the sink: where its producers come from, as from `ProducerPool` ------------------
+
+    def take(self, attempt: Attempt, token: str, deadline: Deadline) -> Slot:  # noqa: ARG002
+        """Return a producer that has no transaction open."""
+        if not self._free:
+            raise PhaseOneError(
+                "Every producer of a task has a transaction open.",
+                where=f"checkpoint {attempt.checkpoint_id}, subtask {attempt.subtask}",
+                cause="a bug in sparkonce: a barrier came before the one before was settled",
+            )
+        slot = self._free.pop(0)
+        slot.checkpoint_id, slot.token, slot.ended = attempt.checkpoint_id, token, False
+        return slot
+
+    def drop(self, slot: Slot) -> None:
+        """See `ProducerPool.drop`: it is not free again."""

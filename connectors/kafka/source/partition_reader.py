@@ -1,0 +1,156 @@
+"""Reads some partitions for as long as a task lives: the continuous mode's side of the source.
+
+Where `range_reader` reads exactly a range that a driver has planned, here the task itself goes on
+from a position, and the position at a barrier is what its driver makes durable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from connectors.kafka import client_errors
+from connectors.kafka.client_errors import ErrorWatch
+from connectors.kafka.client_settings import settings_checked
+from connectors.kafka.source.message_columns import messages_to_batch
+from connectors.kafka.source.offsets import partition_key, split_key
+from connectors.kafka.source.range_reader import collector_paused, consumer_settings
+from connectors.options import KafkaSource
+from transactions.errors import DataLossError
+
+#: Most messages of one read. A barrier waits for one batch of them to be transformed and queued.
+MOST_ROWS: Final = 4_096
+#: A fetch is answered as soon as there is data; this is how long an idle one waits at the broker.
+_IDLE_FETCH_MS: Final = 100
+_WATERMARK_TIMEOUT_S: Final = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What was read of one partition.
+
+    Attributes:
+        partition: ``topic-partition``.
+        position: the next offset to read; beyond what `batch` holds after a gap.
+        batch: columns of `connectors.records.SOURCE_SCHEMA`; None when only the position moved.
+    """
+
+    partition: str
+    position: int
+    batch: pa.RecordBatch | None
+
+
+class PartitionReader:
+    """A consumer and where it stands. In a task, on one thread.
+
+    Args:
+        source: the options.
+        offsets: next offset to read per ``topic-partition``.
+    """
+
+    def __init__(self, source: KafkaSource, offsets: Mapping[str, int]) -> None:
+        self._source = source
+        self._trouble = ErrorWatch()
+        settings = {**consumer_settings(source), "fetch.wait.max.ms": _IDLE_FETCH_MS}
+        with settings_checked(source.client_settings, "consumer"):
+            self._consumer = Consumer({**settings, "error_cb": self._trouble})
+        self._positions: dict[str, int] = {}
+        self.behind = False
+        self.add(offsets)
+
+    def add(self, offsets: Mapping[str, int]) -> None:
+        """Read these partitions as well."""
+        self._positions.update(offsets)
+        if offsets:
+            self._consumer.incremental_assign(
+                [TopicPartition(*split_key(name), offset) for name, offset in offsets.items()]
+            )
+
+    def read(self, timeout_s: float) -> Iterator[Read]:
+        """Yield what has come, one batch per partition; nothing after the timeout.
+
+        Raises:
+            DataLossError: the position is no longer in its partition and `failOnDataLoss` is set.
+            MissingTopicError, AuthenticationError: see their classes.
+        """
+        with collector_paused():
+            messages: list[Message] = self._consumer.consume(MOST_ROWS, 0)
+            if not messages and (first := self._consumer.poll(timeout_s)) is not None:
+                messages = [first, *self._consumer.consume(MOST_ROWS - 1, 0)]
+            self.behind = len(messages) == MOST_ROWS
+            if self._trouble.final is not None:
+                where = ", ".join(sorted(self._positions))
+                raise client_errors.translate(
+                    self._trouble.final, where, self._source.client_settings
+                )
+            ends: dict[str, int] = {}
+            if any(map(Message.error, messages)):
+                messages = self._without_errors(messages, ends)
+            yield from self._batches(messages, ends)
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        self._consumer.close()
+
+    def _batches(self, messages: list[Message], ends: Mapping[str, int]) -> Iterator[Read]:
+        """Split by partition, in the order of each; librdkafka hands them out in runs."""
+        moved = dict(ends)
+        for topic, partition, mine in _by_partition(messages):
+            name = partition_key(topic, partition)
+            assert mine[0].offset() >= self._positions[name], "librdkafka went back"
+            self._positions[name] = max(mine[-1].offset() + 1, moved.pop(name, 0))
+            batch = messages_to_batch(mine, topic, partition, headers=self._source.include_headers)
+            yield Read(partition=name, position=self._positions[name], batch=batch)
+        for name, end in moved.items():
+            if end > self._positions[name]:
+                self._positions[name] = end
+                yield Read(partition=name, position=end, batch=None)
+
+    def _without_errors(self, messages: list[Message], ends: dict[str, int]) -> list[Message]:
+        data = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                data.append(message)
+            elif client_errors.is_end_of_partition(error):
+                ends[partition_key(message.topic(), message.partition())] = message.offset()
+            elif client_errors.is_truncated(error):
+                self._truncated(partition_key(message.topic(), message.partition()), ends)
+            else:
+                where = f"{message.topic()}-{message.partition()}"
+                raise client_errors.translate(error, where, self._source.client_settings)
+        return data
+
+    def _truncated(self, name: str, ends: dict[str, int]) -> None:
+        """The position is not in the partition: stop, or go on behind the hole."""
+        place = TopicPartition(*split_key(name))
+        low, high = self._consumer.get_watermark_offsets(place, timeout=_WATERMARK_TIMEOUT_S)
+        if self._source.fail_on_data_loss or low <= self._positions[name]:
+            raise DataLossError(
+                "Records that are still to be read are gone from the source topic.",
+                where=f"{name}, at offset {self._positions[name]}; it holds [{low}, {high})",
+                cause="retention or delete-records removed them, or the topic was made anew",
+                option=f"failOnDataLoss={str(self._source.fail_on_data_loss).lower()}",
+            )
+        ends[name] = low
+        self._consumer.seek(TopicPartition(place.topic, place.partition, low))
+
+
+def _by_partition(messages: list[Message]) -> Iterator[tuple[str, int, list[Message]]]:
+    """Group messages that come in any mixture of partitions; one partition is the usual case."""
+    if not messages:
+        return
+    numbers = np.fromiter(map(Message.partition, messages), np.int32, len(messages))
+    if (numbers == numbers[0]).all() and len(set(map(Message.topic, messages))) == 1:
+        yield messages[0].topic(), int(numbers[0]), messages
+        return
+    groups: dict[tuple[str, int], list[Message]] = {}
+    for message in messages:
+        groups.setdefault((message.topic(), message.partition()), []).append(message)
+    for (topic, partition), mine in groups.items():
+        yield topic, partition, mine

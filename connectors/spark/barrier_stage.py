@@ -1,0 +1,99 @@
+"""The Spark job of a continuous stage: a barrier stage whose tasks run until they are told to stop.
+
+A barrier stage starts all of its tasks at once or none, and one that ends in `collect` is never
+retried by Spark (seen): our restart strategy is the only one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark import BarrierTaskContext
+from pyspark.sql import SparkSession
+
+from connectors.continuous.stage_task import Task, run_task
+from connectors.spark.failures import error_in
+from transactions.errors import ConfigurationError, PhaseOneError, SparkOnceError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RunTask:
+    """The function of the stage; importable, so that only the task's fields are pickled."""
+
+    task: Task
+
+    def __call__(self, _: Iterator[Any]) -> Iterator[Any]:
+        context = BarrierTaskContext.get()
+        run_task(self.task, context.partitionId(), context.taskAttemptId())
+        return iter(())
+
+
+class BarrierStage:
+    """A job on a thread of its own. Lives on the driver.
+
+    Args:
+        spark: the session.
+        name: of the job group.
+        task: what each task runs.
+        parallelism: how many tasks.
+        on_end: called on that thread with what ended the job; None when it ended well.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        task: Task,
+        parallelism: int,
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        self._context = spark.sparkContext
+        self._name = name
+        self._task = task
+        self._parallelism = parallelism
+        self._on_end = on_end
+        self._thread = threading.Thread(target=self._run, name="sparkonce-job", daemon=True)
+
+    def start(self) -> None:
+        """Submit the job."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Wait for the job's end, and cancel it when it does not come."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._context.cancelJobGroup(self._name)
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._context.setJobGroup(self._name, "continuous stage", interruptOnCancel=True)
+            numbers = self._context.parallelize(range(self._parallelism), self._parallelism)
+            numbers.barrier().mapPartitions(_RunTask(self._task)).collect()
+        except Exception as failure:  # noqa: BLE001 - told to the driver's thread
+            error = explained(failure, self._parallelism)
+        self._on_end(error)
+
+
+def explained(failure: Exception, parallelism: int) -> SparkOnceError:
+    """Return our error for what Spark says about a stage that failed."""
+    text = str(failure)
+    found = error_in(text)
+    if found is not None:
+        return found
+    if "SPARK-24819" in text or "requires more slots" in text:
+        return ConfigurationError(
+            "Spark has too few slots for the tasks of the continuous stage.",
+            where=f"{parallelism} tasks at the same time",
+            cause="a barrier stage starts all of its tasks or none",
+            option=f"parallelism={parallelism}; master, executor cores",
+        )
+    return PhaseOneError(
+        "The continuous stage failed; nothing of its checkpoint is visible.",
+        where=f"{parallelism} tasks",
+        cause=text.strip().splitlines()[0][:300] if text.strip() else type(failure).__name__,
+    )

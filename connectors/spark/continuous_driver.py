@@ -1,0 +1,329 @@
+"""The continuous driver: long-running tasks under barriers, each checkpoint a two-phase commit.
+
+    driver = ContinuousDriver(
+        spark,
+        app_id="flights",
+        checkpoint="/data/flights",
+        source=KafkaSource(bootstrap_servers=..., subscribe="flights"),
+        transform="my_package.flights:clean",
+        sink=KafkaSink(bootstrap_servers=..., topic="flights-clean"),
+    )
+    driver.run()
+
+Micro-batches cannot go below a few hundred milliseconds. Here a record waits for the next barrier
+only; decision log, committables, recovery, sweep and sink are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from connectors.arrow_transform import ArrowFunction, copy_records, load_function
+from connectors.continuous.barrier_pace import BarrierPace
+from connectors.continuous.checkpoint_loop import QUERY_ID, CheckpointLoop, LoopOptions
+from connectors.continuous.partition_shares import PartitionShares
+from connectors.continuous.running_stage import RunningStage
+from connectors.kafka.kafka_task import KafkaTask
+from connectors.kafka.rewriting import Rewriting
+from connectors.kafka.run import Run, RunOptions, checked_app_id
+from connectors.kafka.source.offsets import format_offsets, parse_offsets
+from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.options import KafkaSource
+from connectors.sink_options import KafkaSink
+from connectors.spark.barrier_stage import BarrierStage
+from connectors.spark.failures import error_in
+from connectors.spark.restarts import Restarts
+from connectors.spark.session import refuse_connect
+from connectors.spark.stop_signals import stop_signals
+from connectors.user_folders import checkpoint_folder
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport
+from transactions.errors import ConfigurationError, StoppedError
+from transactions.log_entries import Decision
+from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
+
+logger = logging.getLogger(__name__)
+
+_REPORTS = 1000
+_POLL_S = 0.2
+
+
+class ContinuousDriver:
+    """One pipeline from a Kafka source through an Arrow function to a Kafka sink.
+
+    Args:
+        spark: a classic session with a slot for every task.
+        app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
+        checkpoint: a folder of its own on a local file system, for the decision log.
+        source: what to read.
+        sink: what to write.
+        transform: see `connectors.arrow_transform`; a function or its ``module:name``.
+        parallelism: number of tasks; None takes as many as Spark has slots, at most one per
+            partition.
+        target_latency_s: a record shall be visible this long after it was read. When the tasks
+            fall behind, barriers come less often, down to one in `most_interval_s`.
+        most_interval_s: the longest time from one barrier to the next.
+        barrier_interval_s: a fixed interval instead of these two.
+        checkpoint_timeout_s: how long one checkpoint may take.
+        restart_budget_s: see `StreamingDriver`.
+        restart_strategy: see `StreamingDriver`.
+        on_checkpoint: called after each checkpoint that wrote something, on the loop's thread.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        app_id: str,
+        checkpoint: str | Path,
+        source: KafkaSource,
+        sink: KafkaSink,
+        transform: str | ArrowFunction = copy_records,
+        parallelism: int | None = None,
+        target_latency_s: float = 0.02,
+        most_interval_s: float = 1.0,
+        barrier_interval_s: float | None = None,
+        checkpoint_timeout_s: float = 60.0,
+        restart_budget_s: float = 60.0,
+        restart_strategy: str | RestartStrategy = DEFAULT_RESTART_STRATEGY,
+        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+    ) -> None:
+        refuse_connect(spark)
+        if parallelism is not None and parallelism < 1:
+            raise ConfigurationError(
+                "A stage needs at least one task.", option=f"parallelism={parallelism}"
+            )
+        load_function(transform)
+        self._spark = spark
+        self._source = source
+        self._transform = transform
+        self._parallelism = parallelism
+        self._pace = (target_latency_s, most_interval_s, barrier_interval_s)
+        self._options = RunOptions(
+            app_id=checked_app_id(app_id),
+            checkpoint=checkpoint_folder(str(checkpoint)),
+            sources=[source],
+            sinks=[sink],
+            checkpoint_timeout_s=checkpoint_timeout_s,
+            restart_budget_s=restart_budget_s,
+            identity={"mode": QUERY_ID},
+        )
+        self._timeout_s = checkpoint_timeout_s
+        self._restarts = Restarts(app_id, restart_strategy, tolerable_failed_checkpoints=0)
+        self._on_checkpoint = on_checkpoint
+        self._run: Run | None = None
+        self._loop: CheckpointLoop | None = None
+        self._stopping = threading.Event()
+        #: The last checkpoints, newest last; bounded.
+        self.reports: deque[CheckpointReport] = deque(maxlen=_REPORTS)
+        #: Transactions that were left by a run before and committed at a start or restart.
+        self.recommitted = 0
+
+    # --- its life -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Check, fence older runs, recover what they decided, start the stage.
+
+        Raises:
+            ConfigurationError: an option, a topic, credentials or the checkpoint are wrong.
+            SparkOnceError: see the classes.
+        """
+        self._start_run()
+
+    def _start_run(self) -> None:
+        self._run = Run(self._options, self._run)
+        self._run.open()
+        try:
+            self.recommitted += self._run.settlement.recommitted
+            planner = SourcePlanner(self._source)
+            offsets = self._offsets(self._run, planner)
+            parallelism = self._parallelism or min(
+                len(offsets), self._spark.sparkContext.defaultParallelism
+            )
+            self._start_loop(self._run, planner, offsets, parallelism)
+        except BaseException:
+            self._close()
+            raise
+
+    def _start_loop(
+        self, run: Run, planner: SourcePlanner, offsets: dict[str, int], parallelism: int
+    ) -> None:
+        host = self._spark.conf.get("spark.driver.host") or "127.0.0.1"
+        stage = RunningStage(host, parallelism, error_in)
+        loop = self._loop = CheckpointLoop(
+            run.log,
+            run.sinks,
+            stage,
+            shares=PartitionShares(offsets, parallelism),
+            pace=BarrierPace(*self._pace),
+            options=LoopOptions(
+                parallelism=parallelism,
+                timeout_s=self._timeout_s,
+                new_partitions=planner.partitions,
+                format_offsets=format_offsets,
+                rerun=self._write_again,
+                completed=self._completed,
+            ),
+        )
+        task = KafkaTask(
+            address=stage.address,
+            key=stage.key,
+            stage=stage.name,
+            source=self._source,
+            transform=self._transform,
+            sink=next(iter(run.sinks.values())),
+            timeout_s=self._timeout_s,
+        )
+        name = f"sparkonce-{run.log.owner.application_id}-{stage.name}"
+        loop.start(BarrierStage(self._spark, name, task, parallelism, loop.job_ended))
+
+    def _offsets(self, run: Run, planner: SourcePlanner) -> dict[str, int]:
+        """Return where reading begins: behind the last decision, healed where it must be."""
+        decision = run.log.state.decision
+        if decision is None:
+            begin = format_offsets(planner.starting_offsets())
+            # Where reading begins is a decision as well: "latest" is another place tomorrow.
+            decision = Decision(
+                checkpoint_id=0,
+                query_id=QUERY_ID,
+                generation=run.log.state.generation,
+                start_offsets=(begin,),
+                end_offsets=(begin,),
+                committables=(),
+            )
+            run.log.decide(decision)
+        elif run.settlement.lost:
+            self._heal(run, decision)
+        offsets = parse_offsets(decision.end_offsets[0])
+        # A partition that came later begins at 0: none of it was ever read.
+        return {**dict.fromkeys(planner.partitions(), 0), **offsets}
+
+    def _heal(self, run: Run, decision: Decision) -> None:
+        coordinator = CheckpointCoordinator(
+            run.log,
+            run.sinks,
+            timeout_s=self._timeout_s,
+            stopping=self._stopping.is_set,
+            lost=run.settlement.lost,
+        )
+        try:
+            again = Checkpoint(
+                checkpoint_id=decision.checkpoint_id,
+                query_id=decision.query_id,
+                start_offsets=decision.start_offsets,
+                end_offsets=decision.end_offsets,
+            )
+            self._completed(coordinator.finish_decided(again, self._write_again))
+        finally:
+            coordinator.close()
+
+    def _write_again(self, lost: Sequence[Committable]) -> list[Committable]:
+        assert self._run is not None
+        decision = self._run.log.state.decision
+        assert decision is not None
+        return Rewriting(
+            source=self._source,
+            transform=self._transform,
+            sinks=self._run.sinks,
+            owner=self._run.log.owner,
+        ).write_again(decision, lost)
+
+    def _completed(self, report: CheckpointReport) -> None:
+        self._restarts.checkpoint_completed()
+        self.reports.append(report)
+        if self._on_checkpoint is not None:
+            self._on_checkpoint(report)
+
+    def request_stop(self) -> None:
+        """Ask for a stop and return at once; `wait` carries it out. Safe in a signal handler."""
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """Stop after one more checkpoint of what has been read. Safe from any thread."""
+        self._stopping.set()
+        if self._loop is not None:
+            self._loop.drain()
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the pipeline has ended; True if it has. Restarts happen in this call.
+
+        Raises:
+            SparkOnceError: what ended it, as it was raised, when it is not restarted.
+        """
+        deadline = Deadline(math.inf if timeout_s is None else timeout_s)
+        while not self._has_ended(min(deadline.remaining(), _POLL_S)):
+            if deadline.expired():
+                return False
+        return True
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        if self._restarts.pending:
+            if self._stopping.is_set():
+                return True
+            if self._restarts.wait(self._stopping, timeout_s):
+                self._restart()
+            return False
+        assert self._loop is not None, "call start() first"
+        if not self._loop.wait(timeout_s):
+            return False
+        failure = self._loop.failure
+        self._close()
+        if failure is None:
+            return True
+        if self._stopping.is_set():
+            raise StoppedError("The driver was stopped.", cause=str(failure)) from failure
+        self._restarts.failed(failure, self._spark, in_checkpoint=True)
+        return False
+
+    def _restart(self) -> None:
+        try:
+            assert self._run is not None
+            self._run.check_newest()  # what failed us can be a newer driver's sweep: it wins
+            self._start_run()
+        except Exception as error:  # noqa: BLE001 - the strategy decides, and raises it
+            self._restarts.failed(error, self._spark, in_checkpoint=False)
+
+    def run(self) -> None:
+        """start(), then wait; SIGTERM and ctrl-C stop after one more checkpoint.
+
+        Raises:
+            SparkOnceError: what ended the pipeline.
+        """
+        with stop_signals(self.request_stop):
+            self.start()
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the pipeline has ended or a stop was asked for, and stop it then.
+
+        Raises:
+            SparkOnceError: what ended the pipeline.
+        """
+        try:
+            while not self.await_termination(_POLL_S):
+                if self._stopping.is_set():
+                    self.stop()
+        except StoppedError:
+            logger.info("stopped between two checkpoints")
+
+    @property
+    def restarts(self) -> int:
+        """How often the restart strategy has started the pipeline again."""
+        return self._restarts.made
+
+    def _close(self) -> None:
+        if self._loop is not None:
+            settled = self._loop.close()
+            if settled and self._run is not None:
+                self._run.sweep_after_failure()
+            self._loop = None
+        if self._run is not None:
+            self._run.close()
