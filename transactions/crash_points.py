@@ -38,6 +38,13 @@ POINTS: Final = (
     "recovery_settled",  # driver, at start: the last decision is settled, nothing is swept
 )
 
+#: Points that only the tasks of a continuous stage meet, between the worker's points above.
+STAGE_POINTS: Final = (
+    "acknowledged",  # task: prepared, and the driver knows
+    "commit_received",  # task: decided; its EndTxn is still to be sent
+    "transaction_ended",  # task: committed, and the driver does not know yet
+)
+
 Hook = Callable[[str, int], None]
 
 
@@ -58,7 +65,7 @@ def _from_environment() -> Hook | None:
     if not wanted:
         return None
     name, _, checkpoint = wanted.partition("@")
-    if name not in POINTS:
+    if name not in (*POINTS, *STAGE_POINTS):
         raise ValueError(f"SPARKONCE_CRASH_AT={wanted}: there is no crash point {name!r}")
     once = os.environ.get("SPARKONCE_CRASH_ONCE")
     number = getattr(signal, "SIG" + os.environ.get("SPARKONCE_CRASH_SIGNAL", "KILL"))

@@ -33,6 +33,7 @@ from connectors.continuous.control_channel import (
     Start,
     connect,
 )
+from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.errors import PhaseOneError
@@ -251,12 +252,15 @@ class _Loop:
                 behind=self._reader.behind,
             )
         )
+        crash_points.reach("acknowledged", number)
         if committable is None:
             return
         decided = self._channel.receive()
         assert isinstance(decided, Commit), f"{decided} where a Commit is due"
         assert decided.checkpoint_id == number
+        crash_points.reach("commit_received", number)
         self._writer.end(transaction)
+        crash_points.reach("transaction_ended", number)
         self._send(Committed(checkpoint_id=number))
 
     def _begin(self, checkpoint_id: int) -> Any:

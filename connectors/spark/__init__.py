@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from connectors.spark.continuous_driver import ContinuousDriver
     from connectors.spark.data_source import register
     from connectors.spark.session import build_session
     from connectors.spark.streaming_driver import StreamingDriver
 
-__all__ = ["StreamingDriver", "build_session", "register"]
+__all__ = ["ContinuousDriver", "StreamingDriver", "build_session", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> Any:
             from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415
 
             return StreamingDriver
+        case "ContinuousDriver":
+            from connectors.spark.continuous_driver import ContinuousDriver  # noqa: PLC0415
+
+            return ContinuousDriver
         case "build_session":
             from connectors.spark.session import build_session  # noqa: PLC0415
 

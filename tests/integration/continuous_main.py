@@ -1,0 +1,60 @@
+"""The continuous pipeline that crash tests run as a process of its own: a copy of each record into
+the partition that it came from, so that order can be checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import pyarrow as pa
+
+from connectors import KafkaSink, KafkaSource
+from connectors.spark import ContinuousDriver, build_session
+from connectors.testing.child import FAILED, say, say_checkpoint
+from connectors.testing.jobs import QUICK_START
+from transactions.errors import SparkOnceError
+
+
+def copy(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Keep key, value and partition."""
+    return batch.select(["key", "value", "partition"])
+
+
+def main() -> int:
+    """Run until SIGTERM; return the exit code."""
+    parser = argparse.ArgumentParser()
+    for name in ("bootstrap", "input", "output", "app", "checkpoint"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--parallelism", type=int)
+    parser.add_argument("--interval", type=float)
+    parser.add_argument("--restart-strategy", default="none")
+    given = parser.parse_args()
+    spark = build_session("continuous", master=given.master, conf=QUICK_START)
+    driver = ContinuousDriver(
+        spark,
+        app_id=given.app,
+        checkpoint=given.checkpoint,
+        source=KafkaSource(
+            bootstrap_servers=given.bootstrap, subscribe=given.input, starting_offsets="earliest"
+        ),
+        transform="tests.integration.continuous_main:copy",
+        sink=KafkaSink(bootstrap_servers=given.bootstrap, topic=given.output),
+        parallelism=given.parallelism,
+        barrier_interval_s=given.interval,
+        restart_strategy=given.restart_strategy,
+        on_checkpoint=say_checkpoint,
+    )
+    try:
+        driver.run()
+    except SparkOnceError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return FAILED
+    finally:
+        say(recommitted=driver.recommitted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

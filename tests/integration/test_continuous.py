@@ -1,0 +1,195 @@
+"""The two-phase matrix in continuous mode: a real broker, a real barrier stage, real SIGKILLs.
+
+The same stories as for micro-batches, told by the same independent readers. Between two runs new
+records arrive, so that every run has a checkpoint to die in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.testing.run import Run, running
+from tests.auditor import checkers
+from tests.auditor.reader import Follower, read_committed
+from transactions.clock import Deadline
+from transactions.decision_log import LogState, read_log
+from transactions.log_backend import LocalFileBackend
+
+ROOT = Path(__file__).parents[2]
+PARTITIONS = 2
+RECORDS = 40
+
+
+@dataclass
+class Copy:
+    """Topics, checkpoint and processes of one test."""
+
+    bootstrap: str
+    app: str
+    source: str
+    output: str
+    folder: Path
+    produced: int = 0
+
+    def produce(self, records: int = RECORDS) -> None:
+        """Append records with unique values, spread over the partitions."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        for number in range(self.produced, self.produced + records):
+            producer.produce(self.source, b"%08d" % number, partition=number % PARTITIONS)
+        assert producer.flush(30) == 0
+        self.produced += records
+
+    @contextlib.contextmanager
+    def running(self, *, crash_at: str = "", **options: object) -> Iterator[Run]:
+        """Start a process; `crash_at` happens once per name and test."""
+        arguments = {
+            "bootstrap": self.bootstrap,
+            "input": self.source,
+            "output": self.output,
+            "app": self.app,
+            "checkpoint": self.folder / "checkpoint",
+            **options,
+        }
+        command = [sys.executable, "-m", "tests.integration.continuous_main"]
+        for name, value in arguments.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        environment = {}
+        if crash_at:
+            environment["SPARKONCE_CRASH_AT"] = crash_at
+            environment["SPARKONCE_CRASH_ONCE"] = str(self.folder / f"crashed-{crash_at}")
+        with running(command, environment=environment, folder=ROOT) as run:
+            yield run
+
+    def run_until_killed(self, crash_at: str, **options: object) -> tuple[int, Run]:
+        """Give it work, and wait for the death that comes of it."""
+        self.produce()
+        with self.running(crash_at=crash_at, **options) as run:
+            code = run.wait()
+        return code, run
+
+    def run_to_the_end(self, follower: Follower, **options: object) -> Run:
+        """Run until everything is visible, then stop it in order."""
+        self.produce()
+        with self.running(**options) as run:
+            follower.until(lambda seen: len(seen) >= self.produced, timeout=90)
+            assert run.stop() == 0, run.text()
+        return run
+
+    def audit(self, follower: Follower) -> None:
+        """Assert the end state: every record once, in order, and two readers agree."""
+        outputs = read_committed(self.bootstrap, self.output)
+        inputs = read_committed(self.bootstrap, self.source)
+        assert len(inputs) == self.produced
+        checkers.assert_exactly_once(
+            checkers.history_of(inputs, outputs, identify=lambda record: record.value)
+        )
+        for partition in range(PARTITIONS):
+            mine = [r.value for r in outputs if r.partition == partition]
+            assert mine == [r.value for r in inputs if r.partition == partition]
+        assert checkers.readers_disagree(follower.drain(), outputs) == []
+
+    def log(self) -> LogState:
+        """Read the decision log."""
+        return read_log(LocalFileBackend(self.folder / "checkpoint" / "decisions"))
+
+
+@pytest.fixture
+def copy(bootstrap: str, topic: Callable[..., str], application_id: str, tmp_path: Path) -> Copy:
+    return Copy(
+        bootstrap=bootstrap,
+        app=application_id,
+        source=topic(PARTITIONS, "source"),
+        output=topic(PARTITIONS, "output"),
+        folder=tmp_path,
+    )
+
+
+STORIES = {
+    "x1_x2_x3_task_in_phase_1": ["records_queued", "records_flushed", "offsets_sent"],
+    "x4_x5_x8_task_in_phase_2": ["acknowledged", "commit_received", "transaction_ended"],
+    "x3_x4_x5_x8_driver": ["prepared_checked", "decision_durable", "one_committed"],
+    "f4_driver_in_recovery_too": ["decision_durable", "recovery_fenced", "recovery_settled"],
+}
+OF_THE_TASK = ("x1", "x4_x5_x8_task")
+
+
+@pytest.mark.parametrize("crashes", STORIES.values(), ids=STORIES.keys())
+def test_a_sigkill_at_each_step_of_continuous_mode(copy: Copy, crashes: list[str], request):
+    by_task = request.node.callspec.id.split("-")[-1].startswith(OF_THE_TASK)
+    with Follower(copy.bootstrap, copy.output) as follower:
+        for crash_at in crashes:
+            code, run = copy.run_until_killed(crash_at)
+            assert code == (3 if by_task else -signal.SIGKILL), run.text()
+        copy.run_to_the_end(follower)
+        copy.audit(follower)
+
+
+def test_a_task_that_dies_is_replaced_by_the_restart_strategy(copy: Copy):
+    """The stage starts again in the same process, from the last decision, on new ids."""
+    with Follower(copy.bootstrap, copy.output) as follower:
+        copy.produce()
+        strategy = {"restart_strategy": "fixed-delay(attempts=3,delay=0.2 s)"}
+        with copy.running(crash_at="commit_received", **strategy) as run:
+            follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
+            run.until(lambda one: "event=restarted" in one.text())
+            copy.produce()
+            follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
+            assert run.stop() == 0, run.text()
+        copy.audit(follower)
+
+
+def test_x9_a_lost_transaction_of_continuous_mode_is_healed(copy: Copy):
+    """The broker aborts what was decided; the driver reads those offsets again and proves it."""
+    with Follower(copy.bootstrap, copy.output) as follower:
+        code, run = copy.run_until_killed("decision_durable")
+        assert code == -signal.SIGKILL, run.text()
+        decision = copy.log().decision
+        assert decision is not None
+        assert decision.committables
+        with CoordinatorWire({"bootstrap.servers": copy.bootstrap}) as operator:
+            for one in decision.committables:
+                operator.fence(one.transactional_id, one.timeout_ms, Deadline(30))
+        run = copy.run_to_the_end(follower)
+        assert "event=healed" in run.text()
+        copy.audit(follower)
+
+
+def test_x15_the_newest_continuous_driver_wins(copy: Copy):
+    with Follower(copy.bootstrap, copy.output) as follower:
+        copy.produce()
+        with copy.running() as older:
+            follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
+            with copy.running() as newer:
+                newer.until(lambda run: "event=recovered" in run.text())
+                copy.produce()
+                assert older.wait() == 3, older.text()
+                assert "newer run" in older.text()
+                follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
+                assert newer.stop() == 0, newer.text()
+        copy.audit(follower)
+
+
+def test_another_parallelism_after_a_restart(copy: Copy):
+    """Offsets are ListState: dealt out again to one task, then to two (F8)."""
+    with Follower(copy.bootstrap, copy.output) as follower:
+        copy.run_to_the_end(follower, parallelism=2)
+        copy.run_to_the_end(follower, parallelism=1)
+        copy.run_to_the_end(follower, parallelism=2)
+        copy.audit(follower)
+
+
+def test_too_few_slots_are_an_error_at_once(copy: Copy):
+    copy.produce()
+    with copy.running(parallelism=2, master="local[1]") as run:
+        assert run.wait(60) == 3, run.text()
+    assert "too few slots" in run.text()
+    assert "parallelism=2" in run.text()
