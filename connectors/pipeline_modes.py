@@ -1,0 +1,113 @@
+"""The two modes of a pipeline, and which option belongs to which; for Python and for job files.
+
+The protocol is the same in both, and so are source, Arrow function and sink.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+from connectors.options import KafkaSource
+from transactions.errors import ConfigurationError
+
+MICRO_BATCH: Final = "micro-batch"
+CONTINUOUS: Final = "continuous"
+MODES: Final = (MICRO_BATCH, CONTINUOUS)
+
+_SECONDS: Final = "_s"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OneMode:
+    """An option that one mode has; `why` says what the other one has instead."""
+
+    mode: str
+    why: str
+
+
+#: Named as in a job file; in Python a time ends in ``_s``. Options of both modes are not here.
+OF_ONE_MODE: Final[Mapping[str, OneMode]] = {
+    "trigger": OneMode(
+        MICRO_BATCH, "records move all the time; see target_latency or barrier_interval"
+    ),
+    "tolerable_failed_checkpoints": OneMode(
+        MICRO_BATCH, "a failed checkpoint ends its stage; see restart_strategy"
+    ),
+    "metrics_port": OneMode(MICRO_BATCH, "there is no endpoint yet; events are in the log"),
+    "parallelism": OneMode(CONTINUOUS, "Spark plans each batch; see minPartitions"),
+    "target_latency": OneMode(CONTINUOUS, "a batch follows the one before; see trigger"),
+    "most_interval": OneMode(CONTINUOUS, "a batch follows the one before; see trigger"),
+    "barrier_interval": OneMode(CONTINUOUS, "there are no barriers; see trigger"),
+}
+
+#: Options of the source that cut micro-batches: field, Spark's name.
+_BATCH_OPTIONS: Final = (
+    ("max_offsets_per_trigger", "maxOffsetsPerTrigger"),
+    ("min_partitions", "minPartitions"),
+)
+
+
+def check_mode(mode: str) -> None:
+    """Check that a mode exists.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    if mode not in MODES:
+        near = difflib.get_close_matches(mode.lower(), MODES, 1)
+        raise ConfigurationError(
+            f"There is no mode {mode!r}.",
+            where="options of the pipeline",
+            cause=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(MODES)}",
+            option=f"mode={mode}",
+        )
+
+
+def check_options(mode: str, given: Mapping[str, object]) -> None:
+    """Check that every option can be used in a mode, and with the others.
+
+    Args:
+        mode: one of `MODES`.
+        given: what the user gave, by its name in Python or in a job file.
+
+    Raises:
+        ConfigurationError: one belongs to the other mode, or two contradict each other.
+    """
+    by_name = {name.removesuffix(_SECONDS): name for name, value in given.items()}
+    for name, written in by_name.items():
+        option = OF_ONE_MODE.get(name)
+        if option is not None and option.mode != mode:
+            raise ConfigurationError(
+                f"{written!r} is an option of the {option.mode} mode.",
+                where=f"a pipeline in {mode} mode",
+                cause=option.why,
+                option=f"{written}={given[written]}",
+            )
+    for name in ("target_latency", "most_interval"):
+        if "barrier_interval" in by_name and name in by_name:
+            raise ConfigurationError(
+                "The barrier interval is fixed and adaptive at the same time.",
+                where=f"a pipeline in {mode} mode",
+                cause="a fixed interval holds no latency target; give one of them",
+                option=f"{by_name['barrier_interval']}, {by_name[name]}",
+            )
+
+
+def check_source(mode: str, source: KafkaSource) -> None:
+    """Check that a source can be read in a mode.
+
+    Raises:
+        ConfigurationError: an option of it is about micro-batches, and there are none.
+    """
+    for field, name in _BATCH_OPTIONS:
+        value = getattr(source, field)
+        if mode == CONTINUOUS and value is not None:
+            raise ConfigurationError(
+                f"{name} is an option of the {MICRO_BATCH} mode.",
+                where=f"a source in {mode} mode",
+                cause="it says how micro-batches are cut; each task reads on as fast as it can",
+                option=f"{name}={value}",
+            )

@@ -1,0 +1,168 @@
+"""One pipeline, Kafka source -> Arrow function -> Kafka sink, in the mode that an option chooses.
+
+    pipeline = arrow_pipeline(
+        spark,
+        app_id="flights",
+        checkpoint="/data/flights",
+        source=KafkaSource(bootstrap_servers=..., subscribe="flights"),
+        transform="my_package.flights:clean",
+        sink=KafkaSink(bootstrap_servers=..., topic="flights-clean"),
+        mode="continuous",
+    )
+    pipeline.run()
+
+The function sees the same columns in both modes, and what it returns is checked the same way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from connectors.arrow_transform import ArrowFunction, copy_records, load_function
+from connectors.options import KafkaSource
+from connectors.pipeline_modes import (
+    CONTINUOUS,
+    MICRO_BATCH,
+    check_mode,
+    check_options,
+    check_source,
+)
+from connectors.records import SINK_SCHEMA
+from connectors.sink_options import KafkaSink
+from connectors.spark.arrow_stage import ArrowStage
+from connectors.spark.continuous_driver import ContinuousDriver
+from connectors.spark.streaming_driver import StreamingDriver
+from transactions.coordinator import CheckpointReport
+from transactions.errors import ConfigurationError
+
+#: Arguments of the drivers that are the pipeline itself, not a tuning of its mode.
+_PIPELINE: Final = frozenset(
+    {"self", "spark", "app_id", "checkpoint", "source", "transform", "sink"}
+)
+
+
+class ArrowPipeline(Protocol):
+    """A pipeline in either mode: the life that `StreamingDriver` and `ContinuousDriver` share."""
+
+    recommitted: int
+
+    @property
+    def reports(self) -> Sequence[CheckpointReport]:
+        """The last checkpoints, newest last; bounded."""
+
+    @property
+    def restarts(self) -> int:
+        """How often the restart strategy has started the pipeline again."""
+
+    def start(self) -> None:
+        """Check, fence older runs, recover what they decided, begin.
+
+        Raises:
+            SparkOnceError: see the drivers.
+        """
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the pipeline has ended; True if it has. Restarts happen in this call.
+
+        Raises:
+            SparkOnceError: what ended it, when it is not restarted.
+        """
+
+    def request_stop(self) -> None:
+        """Ask for a stop and return at once; `wait` carries it out. Safe in a signal handler."""
+
+    def stop(self) -> None:
+        """Stop between two checkpoints. Safe from any thread."""
+
+    def wait(self) -> None:
+        """Wait until the pipeline has ended or a stop was asked for, and stop it then.
+
+        Raises:
+            SparkOnceError: what ended it.
+        """
+
+    def run(self) -> None:
+        """start(), then wait; SIGTERM and ctrl-C stop between two checkpoints.
+
+        Raises:
+            SparkOnceError: what ended it.
+        """
+
+
+def arrow_pipeline(
+    spark: SparkSession,
+    *,
+    app_id: str,
+    checkpoint: str | Path,
+    source: KafkaSource,
+    sink: KafkaSink,
+    transform: str | ArrowFunction = copy_records,
+    mode: str = MICRO_BATCH,
+    **options: Any,
+) -> ArrowPipeline:
+    """Make a pipeline; nothing moves before `start` or `run`.
+
+    Args:
+        spark: a classic session.
+        app_id: stable name of the pipeline, unique on its Kafka clusters.
+        checkpoint: a folder of its own. It belongs to one mode: an application changes its mode
+            with a new application id and folder, from the offsets that it names.
+        source: what to read.
+        sink: what to write.
+        transform: see `connectors.arrow_transform`; a function or its ``module:name``.
+        mode: ``micro-batch`` or ``continuous``.
+        options: arguments of `StreamingDriver` or of `ContinuousDriver`, as the mode says.
+
+    Raises:
+        ConfigurationError: an option is unknown or belongs to the other mode, or a driver
+            refuses it.
+    """
+    check_mode(mode)
+    driver = ContinuousDriver if mode == CONTINUOUS else StreamingDriver
+    check_options(mode, options)
+    _check_known(options, options_of(driver), mode)
+    check_source(mode, source)
+    load_function(transform)
+    if mode == CONTINUOUS:
+        return ContinuousDriver(
+            spark,
+            app_id=app_id,
+            checkpoint=checkpoint,
+            source=source,
+            transform=transform,
+            sink=sink,
+            **options,
+        )
+    batches = StreamingDriver(spark, app_id=app_id, checkpoint=checkpoint, **options)
+    batches.write(transformed(batches.read(source), transform), sink)
+    return batches
+
+
+def transformed(records: DataFrame, transform: str | ArrowFunction) -> DataFrame:
+    """Return what an Arrow function makes of a source's records, in all columns of a sink."""
+    return records.mapInArrow(ArrowStage(transform), from_arrow_schema(SINK_SCHEMA))
+
+
+def options_of(driver: type) -> frozenset[str]:
+    """Return the options that a driver takes beside what makes the pipeline."""
+    return frozenset(inspect.signature(driver).parameters) - _PIPELINE
+
+
+def _check_known(given: dict[str, Any], known: frozenset[str], mode: str) -> None:
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+            raise ConfigurationError(
+                f"A pipeline has no option {name!r}.",
+                where=f"a pipeline in {mode} mode",
+                cause=hint,
+                option=f"{name}={value}",
+            )

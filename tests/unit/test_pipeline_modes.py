@@ -1,0 +1,131 @@
+"""One option chooses the mode; what belongs to the other one is refused, with the reason."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from connectors import KafkaSink, KafkaSource
+from connectors.pipeline_modes import MODES, OF_ONE_MODE, check_options
+from connectors.records import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from connectors.spark import ContinuousDriver, StreamingDriver, arrow_pipeline
+from connectors.spark.arrow_stage import ArrowStage
+from connectors.spark.pipeline import options_of
+from transactions.errors import ConfigurationError
+
+SOURCE = {"bootstrap_servers": "b:1", "subscribe": "in"}
+SINK = KafkaSink(bootstrap_servers="b:1", topic="out")
+RECORD = {"key": b"k", "value": b"v", "topic": "in", "partition": 1, "offset": 7}
+
+
+def refused(mode: str, *, source: dict[str, object] | None = None, **options: object) -> str:
+    """Make a pipeline without a session: a wrong option is seen before one is needed."""
+    with pytest.raises(ConfigurationError) as caught:
+        arrow_pipeline(
+            None,  # type: ignore[arg-type]
+            app_id="app",
+            checkpoint="state",
+            source=KafkaSource(**{**SOURCE, **(source or {})}),
+            sink=SINK,
+            mode=mode,
+            **options,
+        )
+    error = caught.value
+    for part in (error.what, error.where, error.cause, error.option):
+        assert part, f"a part is missing in: {error}"
+    return str(error)
+
+
+def test_the_table_is_what_the_drivers_take():
+    """A new argument of one driver needs a row here, or it is refused without a reason."""
+    own = {
+        "micro-batch": options_of(StreamingDriver) - options_of(ContinuousDriver),
+        "continuous": options_of(ContinuousDriver) - options_of(StreamingDriver),
+    }
+    for mode in MODES:
+        names = {name for name, option in OF_ONE_MODE.items() if option.mode == mode}
+        assert names == {name.removesuffix("_s") for name in own[mode]}
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "says"),
+    [
+        ("continuous", {"trigger": "1 second"}, "option of the micro-batch mode"),
+        ("continuous", {"tolerable_failed_checkpoints": 1}, "restart_strategy"),
+        ("micro-batch", {"barrier_interval_s": 1.0}, "barrier_interval_s=1.0"),
+        ("micro-batch", {"parallelism": 4}, "minPartitions"),
+        ("micro-batch", {"triger": "1 second"}, "did you mean 'trigger'"),
+        ("continuous", {"checkpoint_timeout": 1}, "did you mean 'checkpoint_timeout_s'"),
+        ("continuous", {"barrier_interval_s": 1, "target_latency_s": 1}, "fixed and adaptive"),
+        ("continuous", {"source": {"max_offsets_per_trigger": 1}}, "maxOffsetsPerTrigger=1"),
+        ("continuous", {"source": {"min_partitions": 4}}, "minPartitions=4"),
+        ("realtime", {}, "known: micro-batch, continuous"),
+        ("Continuous", {}, "did you mean 'continuous'"),
+        ("continuous", {"transform": "no_such_module:f"}, "cannot be imported"),
+        ("micro-batch", {"transform": "os:sep"}, "not a function"),
+    ],
+)
+def test_what_does_not_fit_the_mode_is_refused(mode, options, says):
+    assert says in refused(mode, **options)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_options_of_both_modes_are_not_asked_about(mode):
+    check_options(mode, {"checkpoint_timeout_s": 1.0, "restart_budget": 1, "on_checkpoint": print})
+
+
+def as_spark_gives_it(zone: str = "Europe/Berlin") -> pa.RecordBatch:
+    """Other names inside of lists, another time zone, and types that may be large ones."""
+    item = pa.struct([pa.field("key", pa.large_string(), nullable=False), ("value", pa.binary())])
+    fields = [
+        pa.field("headers", pa.list_(pa.field("element", item)))
+        if field.name == "headers"
+        else pa.field("timestamp", pa.timestamp("us", tz=zone))
+        if field.name == "timestamp"
+        else field
+        for field in SOURCE_SCHEMA_WITH_HEADERS
+    ]
+    rows = [{**RECORD, "timestamp": 5, "headers": [{"key": "h", "value": b"x"}]}, RECORD]
+    return pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
+
+
+def test_the_function_sees_the_columns_of_the_source_and_the_sink_gets_all_of_its_own():
+    seen: list[pa.Schema] = []
+
+    def only_the_value(batch: pa.RecordBatch) -> pa.RecordBatch:
+        seen.append(batch.schema)
+        return pa.RecordBatch.from_arrays([batch["value"].cast(pa.string())], names=["value"])
+
+    batches = [as_spark_gives_it(), as_spark_gives_it().select(SOURCE_SCHEMA.names)]
+    made = list(ArrowStage(only_the_value)(iter(batches)))
+
+    assert seen == [SOURCE_SCHEMA_WITH_HEADERS, SOURCE_SCHEMA]
+    for batch in made:
+        assert batch.schema == SINK_SCHEMA
+        empty = dict.fromkeys(SINK_SCHEMA.names)
+        assert batch.to_pylist() == [{**empty, "value": b"v"}] * 2
+
+
+def test_rows_can_be_dropped_and_made():
+    def twice_the_first(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(["key", "value", "headers", "timestamp"]).take(pa.array([0, 0]))
+
+    (made,) = ArrowStage(twice_the_first)(iter([as_spark_gives_it()]))
+    assert [row["headers"] for row in made.to_pylist()] == [[{"key": "h", "value": b"x"}]] * 2
+    (none,) = ArrowStage(lambda batch: batch.slice(0, 0).select(["value"]))(
+        iter([as_spark_gives_it()])
+    )
+    assert (none.num_rows, none.schema) == (0, SINK_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda batch: batch.to_pylist(), "returned list"),
+        (lambda batch: batch, "no column 'offset'"),
+        (lambda batch: batch.select(["key"]), "no column 'value'"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_with_its_name(function, says):
+    with pytest.raises(ConfigurationError, match=says):
+        list(ArrowStage(function)(iter([as_spark_gives_it()])))
