@@ -1,10 +1,11 @@
 """A job file: the whole pipeline as TOML, parsed once into one frozen object. No I/O but the file.
 
-    [app]        id, checkpoint, guarantee, trigger, checkpoint_timeout, restart_budget, master,
-                 restart_strategy ("none", "fixed-delay(attempts=3, delay=10s)", ...),
-                 tolerable_failed_checkpoints, metrics_port, log_level
+    [app]        id, checkpoint, guarantee, mode, checkpoint_timeout, restart_budget, master,
+                 restart_strategy ("none", "fixed-delay(attempts=3, delay=10s)", ...), log_level;
+                 of one mode only: see `connectors.pipeline_modes`
     [source]     Spark's option names: kafka.bootstrap.servers, subscribe, startingOffsets, ...
-    [transform]  sql = "SELECT ... FROM source", or function = "module:name"; without it a copy
+    [transform]  sql = "SELECT ... FROM source", function = "module:name" (DataFrames), or
+                 arrow = "module:name" (record batches, in both modes); without it a copy
     [[sink]]     Spark's option names: kafka.bootstrap.servers, topic, ...; name; a sql of its own
     [spark]      Spark settings, with or without "spark." before them
 
@@ -14,7 +15,6 @@ a literal `${`. Relative paths are relative to the file.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
 import tomllib
@@ -22,14 +22,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from connectors.job_definition import JobDefinition, SinkDefinition
 from connectors.options import KafkaSource
+from connectors.pipeline_modes import MICRO_BATCH, OF_ONE_MODE, check_mode, check_options
 from connectors.sink_options import GUARANTEES, KafkaSink
 from transactions.errors import ConfigurationError
-from transactions.restart_strategy import (
-    DEFAULT_RESTART_STRATEGY,
-    RestartStrategy,
-    parse_restart_strategy,
-)
+from transactions.restart_strategy import RestartStrategy, parse_restart_strategy
 
 AVAILABLE_NOW: Final = "available-now"
 LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
@@ -39,76 +37,21 @@ _APP: Final = (
     "id",
     "checkpoint",
     "guarantee",
-    "trigger",
+    "mode",
     "checkpoint_timeout",
     "restart_budget",
     "restart_strategy",
-    "tolerable_failed_checkpoints",
-    "metrics_port",
     "master",
     "log_level",
+    *OF_ONE_MODE,
 )
-_TRANSFORM: Final = ("sql", "function")
+_TRANSFORM: Final = ("sql", "function", "arrow")
 _VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
 _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)?s?")
 _SECONDS: Final = {None: 1.0, "millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
 _TRIGGER: Final = re.compile(r"\d+ (millisecond|second|minute|hour)s?")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _SECRET: Final = re.compile(r"password|jaas|secret|token", re.IGNORECASE)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SinkDefinition:
-    """One `[[sink]]`.
-
-    Attributes:
-        sink: where its branch goes.
-        sql: its own query over `source` (and `transformed`, when there is a transform).
-    """
-
-    sink: KafkaSink
-    sql: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobDefinition:
-    """All that a job file says.
-
-    Attributes:
-        path: the file.
-        app_id: see `StreamingDriver`.
-        checkpoint: absolute folder.
-        trigger: an interval, or ``available-now``.
-        checkpoint_timeout_s: see `StreamingDriver`.
-        restart_budget_s: see `StreamingDriver`.
-        restart_strategy: see `transactions.restart_strategy`.
-        tolerable_failed_checkpoints: see `StreamingDriver`.
-        metrics_port: see `StreamingDriver`.
-        master: Spark's master URL.
-        log_level: of the Java side.
-        source: where records come from.
-        sinks: where they go, at least one.
-        sql: the transform as a query over `source`.
-        function: the transform as ``module:name``; the file's folder is importable.
-        spark: further Spark settings.
-    """
-
-    path: Path
-    app_id: str
-    checkpoint: str
-    trigger: str = "0 seconds"
-    checkpoint_timeout_s: float = 600.0
-    restart_budget_s: float = 60.0
-    restart_strategy: RestartStrategy = DEFAULT_RESTART_STRATEGY
-    tolerable_failed_checkpoints: int = 0
-    metrics_port: int | None = None
-    master: str = "local[*]"
-    log_level: str = "ERROR"
-    source: KafkaSource
-    sinks: tuple[SinkDefinition, ...]
-    sql: str | None = None
-    function: str | None = None
-    spark: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def load_job(path: Path, environment: Mapping[str, str]) -> JobDefinition:
@@ -166,8 +109,8 @@ class _Parser:
             if name not in app:
                 raise self._wrong(f"[app] needs {name!r}.", "app", "it is absent", f"{name} = ...")
         guarantee = app.get("guarantee", GUARANTEES[0])
-        transform = self._table(tables, "transform", _TRANSFORM)
-        sql, function = self._transform(transform)
+        mode = self._mode(app)
+        transform = self._transform(self._table(tables, "transform", _TRANSFORM))
         optional = {
             "trigger": self._trigger(app),
             "checkpoint_timeout_s": self._seconds(app, "checkpoint_timeout"),
@@ -177,21 +120,24 @@ class _Parser:
             "metrics_port": self._count(app, "metrics_port"),
             "master": app.get("master"),
             "log_level": self._log_level(app),
+            **transform,
         }
-        return JobDefinition(
+        job = JobDefinition(
             path=self._path,
             app_id=app["id"],
             checkpoint=self._relative(app["checkpoint"]),
+            mode=mode,
+            continuous=self._continuous(app),
             source=self._source(tables),
             sinks=self._sinks(tables, guarantee),
-            sql=sql,
-            function=function,
             spark={
                 name if name.startswith("spark.") else f"spark.{name}": value
                 for name, value in self._table(tables, "spark").items()
             },
             **{name: value for name, value in optional.items() if value is not None},  # type: ignore[arg-type]
         )
+        job.validate()
+        return job
 
     # -- tables -------------------------------------------------------------------------------
 
@@ -244,24 +190,45 @@ class _Parser:
             found[sink.name] = SinkDefinition(sink=sink, sql=sql)
         return tuple(found.values())
 
-    def _transform(self, table: Mapping[str, str]) -> tuple[str | None, str | None]:
-        sql, function = table.get("sql"), table.get("function")
-        if sql is not None and function is not None:
+    def _transform(self, table: Mapping[str, str]) -> dict[str, str]:
+        if len(table) > 1:
             raise self._wrong(
-                "The transform is given twice.", "transform", "use one of them", "sql, function"
+                "The transform is given twice.", "transform", "use one of them", ", ".join(table)
             )
-        if sql is not None and not sql.strip():
-            raise self._wrong("The transform is empty.", "transform", "no text", "sql")
-        if function is not None and not _FUNCTION.fullmatch(function):
-            raise self._wrong(
-                "The transform function is not named as module:name.",
-                "transform",
-                "the module is imported from the file's folder, or from the environment",
-                f"function = {function}",
-            )
-        return sql, function
+        for kind, text in table.items():
+            if not text.strip():
+                raise self._wrong("The transform is empty.", "transform", "no text", kind)
+            if kind != "sql" and not _FUNCTION.fullmatch(text):
+                raise self._wrong(
+                    "The transform function is not named as module:name.",
+                    "transform",
+                    "the module is imported from the file's folder, or from the environment",
+                    f"{kind} = {text}",
+                )
+        return dict(table)
 
     # -- values -------------------------------------------------------------------------------
+
+    def _mode(self, app: Mapping[str, str]) -> str:
+        mode = app.get("mode", MICRO_BATCH)
+        try:
+            check_mode(mode)
+            check_options(mode, app)
+        except ConfigurationError as error:
+            raise self._from(error, "app") from error
+        return mode
+
+    def _continuous(self, app: Mapping[str, str]) -> dict[str, float]:
+        """Return what the file gives of the driver's options, by the driver's names."""
+        tasks = self._count(app, "parallelism")
+        if tasks == 0:
+            raise self._wrong("A stage needs at least one task.", "app", "1 or more", "parallelism")
+        found = {
+            f"{name}_s": self._seconds(app, name)
+            for name in ("target_latency", "most_interval", "barrier_interval")
+        }
+        options = {"parallelism": tasks, **found}
+        return {name: value for name, value in options.items() if value is not None}
 
     def _trigger(self, app: Mapping[str, str]) -> str | None:
         trigger = app.get("trigger")

@@ -10,7 +10,7 @@ import click
 from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
 
 if TYPE_CHECKING:
-    from connectors.job import JobDefinition
+    from connectors.job_definition import JobDefinition
     from connectors.kafka.doctor.facts import Wanted
     from connectors.kafka.doctor.verdicts import Verdict
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from connectors.job import JobDefinition
+    from connectors.job_definition import JobDefinition
 
 F = TypeVar("F", bound=Callable[..., Any])
 

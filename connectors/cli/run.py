@@ -15,7 +15,7 @@ from transactions.clock import SYSTEM_CLOCK, Clock
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from connectors.job import JobDefinition
+    from connectors.job_definition import JobDefinition
     from transactions.coordinator import CheckpointReport
 
 STOPPED = 0
@@ -46,6 +46,11 @@ Example job file:
 \b
 Several [[sink]] commit under one decision, all or none; each may have a sql of
 its own, and function = "module:name" may return one DataFrame per sink name.
+
+\b
+mode = "continuous" in [app] moves records all the time instead of in batches,
+for latencies below 100 ms: one [[sink]], and arrow = "module:name" in [transform],
+a function from record batch to record batch that runs in both modes.
 
 \b
 Exit codes: 0 stopped cleanly, 1 failed, 2 bad configuration.
@@ -94,11 +99,12 @@ def check_job(job: JobDefinition) -> None:
     for definition in job.sinks:
         librdkafka_settings(definition.sink.settings)
         kafka_python_settings(definition.sink.settings)
-    if job.function is not None:
-        from connectors.spark.job import find_function, make_importable
+    if job.function is not None or job.arrow is not None:
+        from connectors.spark.job import find_arrow_function, find_function, make_importable
 
         make_importable(job.path.parent)
         find_function(job)
+        find_arrow_function(job)
 
 
 def _run(job: JobDefinition, stop: StopSwitch) -> None:

@@ -1,4 +1,4 @@
-"""Runs a job file: a session, the branches it describes, one streaming driver."""
+"""Runs a job file: a session, the branches it describes, one driver of its mode."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from typing import Any, Protocol
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.job import JobDefinition
+from connectors.arrow_transform import ArrowFunction, copy_records, load_function
+from connectors.job_definition import JobDefinition
+from connectors.pipeline_modes import CONTINUOUS
 from connectors.sink_options import KafkaSink
 from connectors.spark.failures import error_in
+from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed
 from connectors.spark.session import build_session
 from connectors.spark.streaming_driver import StreamingDriver
 from transactions.coordinator import CheckpointReport
@@ -90,6 +93,17 @@ def _drive(
     on_started: Callable[[int], None],
     on_checkpoint: Callable[[CheckpointReport], None],
 ) -> None:
+    make = _continuous if job.mode == CONTINUOUS else _micro_batches
+    driver = make(job, session, on_checkpoint)
+    stop.attach(driver.request_stop)
+    driver.start()
+    on_started(driver.recommitted)
+    driver.wait()
+
+
+def _micro_batches(
+    job: JobDefinition, session: SparkSession, on_checkpoint: Callable[[CheckpointReport], None]
+) -> ArrowPipeline:
     driver = StreamingDriver(
         session,
         app_id=job.app_id,
@@ -104,10 +118,27 @@ def _drive(
     )
     for frame, sink in branches(job, session, driver.read(job.source)):
         driver.write(frame, sink)
-    stop.attach(driver.request_stop)
-    driver.start()
-    on_started(driver.recommitted)
-    driver.wait()
+    return driver
+
+
+def _continuous(
+    job: JobDefinition, session: SparkSession, on_checkpoint: Callable[[CheckpointReport], None]
+) -> ArrowPipeline:
+    find_arrow_function(job)
+    return arrow_pipeline(
+        session,
+        app_id=job.app_id,
+        checkpoint=job.checkpoint,
+        source=job.source,
+        transform=job.arrow or copy_records,
+        sink=job.sinks[0].sink,
+        mode=CONTINUOUS,
+        checkpoint_timeout_s=job.checkpoint_timeout_s,
+        restart_budget_s=job.restart_budget_s,
+        restart_strategy=job.restart_strategy,
+        on_checkpoint=on_checkpoint,
+        **job.continuous,
+    )
 
 
 def make_importable(folder: Path) -> None:
@@ -142,6 +173,26 @@ def find_function(job: JobDefinition) -> Callable[[DataFrame], Any] | None:
     return found
 
 
+def find_arrow_function(job: JobDefinition) -> ArrowFunction | None:
+    """Import the Arrow function, None when the job has none.
+
+    Raises:
+        ConfigurationError: there is no such module or function.
+    """
+    if job.arrow is None:
+        return None
+    with _user_code(job, "The Arrow function cannot be imported.", f"arrow = {job.arrow}"):
+        try:
+            return load_function(job.arrow)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                error.what,
+                where=f"{job.path}, [transform]",
+                cause=error.cause,
+                option=f"arrow = {job.arrow}",
+            ) from error
+
+
 def branches(
     job: JobDefinition, session: SparkSession, source: DataFrame
 ) -> Iterator[tuple[DataFrame, KafkaSink]]:
@@ -170,6 +221,9 @@ def branches(
 def _transformed(
     job: JobDefinition, session: SparkSession, source: DataFrame
 ) -> DataFrame | Mapping[str, DataFrame]:
+    if job.arrow is not None:
+        find_arrow_function(job)
+        return transformed(source, job.arrow)
     function = find_function(job)
     if job.sql is not None:
         with _user_code(job, "The transform query fails.", "sql"):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.job import JobDefinition, load_job, parse_job
+from connectors.job import load_job, parse_job
+from connectors.job_definition import JobDefinition
 from connectors.spark.failures import error_in
 from transactions import errors
 from transactions.errors import ConfigurationError
@@ -149,11 +150,61 @@ def test_unknown_keys_name_the_nearest(content, says):
         (text(more="[transform]\nsql = ''"), "is empty"),
         (text(more="[transform]\nsql = 'a'\nfunction = 'b:c'"), "given twice"),
         (text(more="[transform]\nfunction = 'b.c'"), "module:name"),
+        (text(more="[transform]\narrow = 'a'"), "module:name"),
+        (text(more="[transform]\narrow = 'a:b'\nsql = 'c'"), "given twice"),
         (text(more="[[transform]]"), "must be a table"),
+        (text(app='mode = "continous"'), "did you mean 'continuous'"),
+        (text(app='target_latency = "20 milliseconds"'), "option of the continuous mode"),
+        (text(app="parallelism = 2"), "option of the continuous mode"),
     ],
 )
 def test_wrong_values_are_refused(content, says):
     assert says in str(refused(content))
+
+
+CONTINUOUS = 'mode = "continuous"\n'
+
+
+def test_a_continuous_job():
+    job = parse(
+        text(
+            app=f'{CONTINUOUS}target_latency = "50 milliseconds"\nmost_interval = 2\n'
+            'parallelism = 4\ncheckpoint_timeout = "1 minute"',
+            more='[transform]\narrow = "my.flights:clean"',
+        )
+    )
+    assert (job.mode, job.arrow, job.checkpoint_timeout_s) == ("continuous", "my.flights:clean", 60)
+    assert job.continuous == {"target_latency_s": 0.05, "most_interval_s": 2.0, "parallelism": 4}
+    fixed = parse(text(app=f"{CONTINUOUS}barrier_interval = 0.5"))
+    assert (dict(fixed.continuous), fixed.arrow) == ({"barrier_interval_s": 0.5}, None)
+
+
+def test_an_arrow_function_runs_in_both_modes():
+    arrow = "[transform]\narrow = 'a:b'"
+    batches, continuous = parse(text(more=arrow)), parse(text(app=CONTINUOUS, more=arrow))
+    assert (batches.mode, batches.arrow) == ("micro-batch", "a:b")
+    assert (continuous.mode, continuous.arrow) == ("continuous", "a:b")
+
+
+@pytest.mark.parametrize(
+    ("app", "rest", "says"),
+    [
+        ('trigger = "1 second"', {}, "option of the micro-batch mode"),
+        ("tolerable_failed_checkpoints = 1", {}, "restart_strategy"),
+        ("metrics_port = 0", {}, "no endpoint yet"),
+        ("barrier_interval = 1\ntarget_latency = 1", {}, "fixed and adaptive"),
+        ('barrier_interval = "soon"', {}, "not a time"),
+        ("parallelism = 0", {}, "at least one task"),
+        ("", {"source": "maxOffsetsPerTrigger = 10"}, "maxOffsetsPerTrigger"),
+        ("", {"source": "minPartitions = 10"}, "minPartitions"),
+        ("", {"more": "[transform]\nsql = 'SELECT 1'"}, "shuffle or state"),
+        ("", {"more": "[transform]\nfunction = 'a:b'"}, "shuffle or state"),
+        ("", {"sink": "sql = 'SELECT 1'"}, "no query of its own"),
+        ("", {"more": f"[[sink]]\n{SINK}name = 'second'"}, "one sink"),
+    ],
+)
+def test_what_the_continuous_mode_cannot_do_is_refused(app, rest, says):
+    assert says in str(refused(text(app=CONTINUOUS + app, **rest)))
 
 
 def test_a_secret_is_never_shown():

@@ -1,0 +1,117 @@
+"""What a job file says, as one frozen object, and the rules between its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from connectors.options import KafkaSource
+from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH, check_source
+from connectors.sink_options import KafkaSink
+from transactions.errors import ConfigurationError
+from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
+
+_ONE_STAGE: Final = "a plan can need a shuffle or state; the continuous stage has neither"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SinkDefinition:
+    """One `[[sink]]`.
+
+    Attributes:
+        sink: where its branch goes.
+        sql: its own query over `source` (and `transformed`, when there is a transform).
+    """
+
+    sink: KafkaSink
+    sql: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobDefinition:
+    """All that a job file says.
+
+    Attributes:
+        path: the file.
+        app_id: see `StreamingDriver`.
+        checkpoint: absolute folder.
+        mode: one of `connectors.pipeline_modes`.
+        trigger: an interval, or ``available-now``.
+        checkpoint_timeout_s: see `StreamingDriver`.
+        restart_budget_s: see `StreamingDriver`.
+        restart_strategy: see `transactions.restart_strategy`.
+        tolerable_failed_checkpoints: see `StreamingDriver`.
+        metrics_port: see `StreamingDriver`.
+        continuous: arguments of `ContinuousDriver` that only it has, as far as they are given.
+        master: Spark's master URL.
+        log_level: of the Java side.
+        source: where records come from.
+        sinks: where they go, at least one.
+        sql: the transform as a query over `source`.
+        function: the transform as ``module:name``; the file's folder is importable.
+        arrow: the transform as the ``module:name`` of an Arrow function.
+        spark: further Spark settings.
+    """
+
+    path: Path
+    app_id: str
+    checkpoint: str
+    mode: str = MICRO_BATCH
+    trigger: str = "0 seconds"
+    checkpoint_timeout_s: float = 600.0
+    restart_budget_s: float = 60.0
+    restart_strategy: RestartStrategy = DEFAULT_RESTART_STRATEGY
+    tolerable_failed_checkpoints: int = 0
+    metrics_port: int | None = None
+    continuous: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    master: str = "local[*]"
+    log_level: str = "ERROR"
+    source: KafkaSource
+    sinks: tuple[SinkDefinition, ...]
+    sql: str | None = None
+    function: str | None = None
+    arrow: str | None = None
+    spark: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def validate(self) -> None:
+        """Check the rules between mode, source, transform and sinks.
+
+        Raises:
+            ConfigurationError: the mode cannot run this job. The continuous stage is one stage:
+                what needs Spark's planner is refused.
+        """
+        if self.mode != CONTINUOUS:
+            return
+        try:
+            check_source(self.mode, self.source)
+        except ConfigurationError as error:
+            raise self._wrong(error.what, "[source]", error.cause, error.option) from error
+        for kind, text in (("sql", self.sql), ("function", self.function)):
+            if text is not None:
+                raise self._wrong(
+                    f"A continuous job cannot have a transform by {kind}.",
+                    "[transform]",
+                    f'{_ONE_STAGE}; write arrow = "module:name", or mode = "{MICRO_BATCH}"',
+                    f"{kind} = {text}",
+                )
+        for number, definition in enumerate(self.sinks, 1):
+            if number > 1:
+                raise self._wrong(
+                    "A continuous job has one sink.",
+                    f"[sink] {number}",
+                    "a task writes one output; its rows can name their topics in a column, "
+                    f'or take mode = "{MICRO_BATCH}"',
+                    f"name = {definition.sink.name}",
+                )
+            if definition.sql is not None:
+                raise self._wrong(
+                    "The sink of a continuous job has no query of its own.",
+                    f"[sink] {number}",
+                    f"{_ONE_STAGE}; use [transform] arrow",
+                    f"sql = {definition.sql}",
+                )
+
+    def _wrong(self, what: str, place: str, cause: str, option: str) -> ConfigurationError:
+        return ConfigurationError(what, where=f"{self.path}, {place}", cause=cause, option=option)
