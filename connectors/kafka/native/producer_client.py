@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from connectors.kafka.client_errors import FATAL, QUEUE_FULL
 from connectors.kafka.native import librdkafka
@@ -101,12 +101,20 @@ class ProducerClient:
             self._lib.rd_kafka_headers_destroy(headers)
 
     def flush(self, timeout: float) -> int:
-        """Wait until no record is queued or in flight; return how many still are."""
+        """Wait until no record is queued or in flight; return how many still are.
+
+        Raises:
+            KafkaException: the client is of no use any more, fenced for example.
+        """
 
         def once(milliseconds: int) -> int:
             return int(self._lib.rd_kafka_flush(self._handle.address, milliseconds))
 
-        if self._handle.in_slices(once, timeout, done=lambda code: code == 0) == 0:
+        answer = self._handle.in_slices(once, timeout, done=lambda code: code == 0)
+        code, text = self._handle.fatal_error()
+        if code:
+            raise KafkaException(KafkaError(code, text, True))
+        if answer == 0:
             return 0
         return max(1, int(self._lib.rd_kafka_outq_len(self._handle.address)))
 
