@@ -4,6 +4,7 @@
 
     SPARKONCE_CRASH_AT=<name>[@<checkpoint>]    which point, in which checkpoint (any by default)
     SPARKONCE_CRASH_ONCE=<path>                 a file; once it exists no process crashes any more
+    SPARKONCE_CRASH_WHEN=<path>                 a file; before it exists no process crashes
     SPARKONCE_CRASH_SIGNAL=KILL|STOP|TERM       KILL by default
 
 in its environment, which Python workers inherit from the driver. (The idea of TigerBeetle's
@@ -16,6 +17,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 #: Every point of the protocol, in the order a checkpoint meets them.
@@ -68,10 +70,13 @@ def _from_environment() -> Hook | None:
     if name not in (*POINTS, *STAGE_POINTS):
         raise ValueError(f"SPARKONCE_CRASH_AT={wanted}: there is no crash point {name!r}")
     once = os.environ.get("SPARKONCE_CRASH_ONCE")
+    when = os.environ.get("SPARKONCE_CRASH_WHEN")
     number = getattr(signal, "SIG" + os.environ.get("SPARKONCE_CRASH_SIGNAL", "KILL"))
 
     def crash(point: str, checkpoint_id: int) -> None:
         if point != name or (checkpoint and int(checkpoint) != checkpoint_id):
+            return
+        if when is not None and not Path(when).exists():
             return
         if once is not None:
             try:

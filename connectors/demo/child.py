@@ -21,7 +21,9 @@ from transactions.errors import SparkOnceError
 
 Events = queue.SimpleQueue[dict[str, Any]]
 
-_CRASH_VARIABLES: Final = ("SPARKONCE_CRASH_AT", "SPARKONCE_CRASH_ONCE", "SPARKONCE_CRASH_SIGNAL")
+_CRASH_VARIABLES: Final = tuple(
+    f"SPARKONCE_CRASH_{name}" for name in ("AT", "ONCE", "WHEN", "SIGNAL")
+)
 _LAST_WORDS_S: Final = 5.0
 
 

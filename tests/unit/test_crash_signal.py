@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -32,3 +33,17 @@ def test_the_thread_of_the_protocol_goes_no_further(signal_name):
             process.kill()
             assert process.stdout is not None
             assert process.stdout.read() == b""
+
+
+def test_nothing_crashes_before_its_time_has_come(tmp_path):
+    due, script = tmp_path / "due", "import pathlib; from transactions import crash_points as c\n"
+    script += f"c.reach('batch_started'); pathlib.Path({str(due)!r}).touch()\n"
+    script += "print('early', flush=True); c.reach('batch_started'); print('late')"
+    variables = {"SPARKONCE_CRASH_AT": "batch_started", "SPARKONCE_CRASH_WHEN": str(due)}
+    process = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | variables,
+        capture_output=True,
+        check=False,
+    )
+    assert (process.returncode, process.stdout) == (-signal.SIGKILL, b"early\n")
