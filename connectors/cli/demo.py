@@ -20,6 +20,13 @@ INTERRUPTED = 130
 
 
 @click.command(name="demo")
+@click.option(
+    "--mode",
+    type=click.Choice(["micro-batch", "continuous"]),
+    default="micro-batch",
+    show_default=True,
+    help="Continuous keeps no state: clean flights only.",
+)
 @click.option("--bootstrap", help="Brokers to use; without it the demo starts one of its own.")
 @click.option("--flights", default=336_776, show_default=True, help="How many flights.")
 @click.option("--seconds", default=25.0, show_default=True, help="How long loading them takes.")
@@ -42,6 +49,7 @@ INTERRUPTED = 130
 def command(
     context: click.Context,
     *,
+    mode: str,
     bootstrap: str | None,
     flights: int,
     seconds: float,
@@ -62,6 +70,7 @@ def command(
     from transactions.errors import ConfigurationError, SparkOnceError
 
     options = DemoOptions(
+        mode=mode,
         bootstrap=bootstrap,
         flights=flights,
         seconds=seconds,

@@ -17,6 +17,8 @@ _VISIBLE: Final = "#0f766e"
 _KILL: Final = "#c81e1e"
 _RESTART: Final = "#b45309"
 _OUTAGE: Final = "#fde8e8"
+#: More checkpoints than this are a line of their own and need no marks.
+_MOST_MARKS: Final = 100
 
 
 def check_installed() -> None:
@@ -85,16 +87,17 @@ def _records(axes: Any, history: History) -> None:
     label = "visible to a read_committed reader"
     axes.plot(at, visible, color=_VISIBLE, lw=2.4, drawstyle="steps-post", label=label)
     first = [line for line in history.checkpoints if not line.replayed]
-    axes.plot(
-        [line.at for line in first],
-        [_visible_at(history, line.at) for line in first],
-        "o",
-        ms=4.5,
-        mfc="white",
-        mec=_VISIBLE,
-        mew=1.4,
-        label="checkpoint",
-    )
+    if len(first) <= _MOST_MARKS:
+        axes.plot(
+            [line.at for line in first],
+            [_visible_at(history, line.at) for line in first],
+            "o",
+            ms=4.5,
+            mfc="white",
+            mec=_VISIBLE,
+            mew=1.4,
+            label="checkpoint",
+        )
     axes.set_ylim(0, history.total * 1.2)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
     axes.set_ylabel("flights", color=_SOFT)
@@ -157,8 +160,9 @@ def _broken(text: str) -> str:
 def _commits(axes: Any, history: History) -> None:
     real = [line for line in history.checkpoints if not line.replayed]
     at, cost = [line.at for line in real], [line.commit_ms for line in real]
-    axes.vlines(at, 0, cost, color=_VISIBLE, lw=2.2)
-    axes.plot(at, cost, ls="", marker="o", ms=3.5, color=_VISIBLE)
+    many = len(real) > _MOST_MARKS
+    axes.vlines(at, 0, cost, color=_VISIBLE, lw=0.5 if many else 2.2)
+    axes.plot(at, cost, ls="", marker="o", ms=1.2 if many else 3.5, color=_VISIBLE)
     axes.set_ylim(0, max([*cost, 1.0]) * 1.25)
     axes.set_ylabel("commit, ms", color=_SOFT)
     axes.set_xlabel("seconds", color=_SOFT)

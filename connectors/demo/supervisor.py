@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 from connectors.demo.child import Child, Events
 from connectors.demo.dataset import FLIGHTS, load_flights
 from connectors.demo.history import History, Kind
+from connectors.demo.plot import PLANS, Kill
 from connectors.demo.proof import (
     Check,
     check_counts,
@@ -34,10 +35,11 @@ from connectors.kafka.demo.demo_reader import (
     read_committed,
 )
 from connectors.kafka.demo.demo_topics import DemoTopics
+from connectors.pipeline_modes import MICRO_BATCH, check_mode
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, SparkOnceError
 
-#: The input comes in at least this many checkpoints, so that every planned kill happens.
+#: The input comes in at least this many micro-batches, so that every planned kill happens.
 MIN_CHECKPOINTS: Final = 12
 
 _TICK_S: Final = 0.1
@@ -46,26 +48,12 @@ _STOP_S: Final = 60.0
 _SETTLE_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """Where the driver freezes, to be killed there with everything it started."""
-
-    point: str
-    checkpoint: int
-    text: str
-
-
-PLAN: Final = (
-    Kill("committables_collected", 3, "SIGKILL in phase 1: prepared, nothing decided"),
-    Kill("decision_durable", 7, "SIGKILL between decision and commit"),
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
     """What a user may choose.
 
     Attributes:
+        mode: one of `connectors.pipeline_modes`.
         bootstrap: brokers; None starts one for the demo.
         flights: how many of the year's flights.
         seconds: how long loading them takes.
@@ -75,6 +63,7 @@ class DemoOptions:
         conf: Spark settings, ``key=value``.
     """
 
+    mode: str = MICRO_BATCH
     bootstrap: str | None = None
     flights: int = FLIGHTS
     seconds: float = 25.0
@@ -89,6 +78,7 @@ class DemoOptions:
         Raises:
             ConfigurationError: a number is out of range, or a Spark setting has no value.
         """
+        check_mode(self.mode)
         if not 1000 <= self.flights <= FLIGHTS:
             raise ConfigurationError(
                 f"The data set has {FLIGHTS:,} flights, and the plot needs 1000.",
@@ -109,6 +99,7 @@ class DemoOptions:
 class Names:
     """What one run owns on the cluster; unique, so that runs never meet."""
 
+    mode: str = MICRO_BATCH
     suffix: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
 
     @property
@@ -117,14 +108,11 @@ class Names:
         return f"flights-demo-{self.suffix}"
 
     @property
-    def topics(self) -> tuple[str, str, str]:
-        """Input, clean flights, counts per airport."""
-        names = ("flights", "flights-clean", "flights-per-airport")
-        return (
-            f"{names[0]}-{self.suffix}",
-            f"{names[1]}-{self.suffix}",
-            f"{names[2]}-{self.suffix}",
-        )
+    def topics(self) -> tuple[str, ...]:
+        """Input, clean flights, and counts per airport where there is state."""
+        names = ["flights", "flights-clean"]
+        names += ["flights-per-airport"] if self.mode == MICRO_BATCH else []
+        return tuple(f"{name}-{self.suffix}" for name in names)
 
 
 Watch = Callable[[History, str], None]
@@ -140,7 +128,8 @@ class Supervisor:
         self._watch = watch
         self._clock = clock
         self._begin = clock.monotonic()
-        self._names = Names()
+        self._names = Names(mode=options.mode)
+        self._plan = PLANS[options.mode]
         self._events = Events()
         self._stack = ExitStack()
         self._bootstrap = ""
@@ -179,7 +168,7 @@ class Supervisor:
         """
         self._prepare()
         with self._counting():
-            for kill in PLAN:
+            for kill in self._plan:
                 self._start_job(kill)
                 if not self._run_until_killed(kill):
                     break
@@ -219,12 +208,16 @@ class Supervisor:
         environment = {"TMPDIR": str(self._scratch)}
         if kill is not None:
             # It freezes at the point, and is killed from outside: JVM, workers and all.
-            environment["SPARKONCE_CRASH_AT"] = f"{kill.point}@{kill.checkpoint}"
+            environment["SPARKONCE_CRASH_AT"] = kill.crash_at
+            environment["SPARKONCE_CRASH_WHEN"] = str(self._due_file(kill))
             environment["SPARKONCE_CRASH_SIGNAL"] = "STOP"
         self._job = Child(
             self._job_arguments(), self._events, log=self._log, environment=environment
         )
         self._stack.callback(self._job.kill)
+
+    def _due_file(self, kill: Kill) -> Path:
+        return self._scratch / f"due-{kill.point}"
 
     def _job_arguments(self) -> list[str]:
         options = self._options
@@ -236,7 +229,8 @@ class Supervisor:
         ]
         return [
             "connectors.spark.demo_job",
-            *("--bootstrap", self._bootstrap, "--topics", *self._names.topics),
+            *("--mode", options.mode, "--bootstrap", self._bootstrap),
+            *(argument for name in self._names.topics for argument in ("--topic", name)),
             *("--app-id", self._names.application, "--master", options.master),
             *("--checkpoint", str(checkpoint / self._names.application)),
             *("--max-offsets", str(max(1, options.flights // MIN_CHECKPOINTS))),
@@ -246,7 +240,10 @@ class Supervisor:
     def _run_until_killed(self, kill: Kill) -> bool:
         """Return True when the kill has happened, False when the input ended before it."""
         assert self._job is not None
+        total, seconds = self.history.total, self._options.seconds
         for _ in self._ticks():
+            if kill.is_due(self.history.loaded / total, seconds):
+                self._due_file(kill).touch()
             if self._job.is_frozen():
                 self._mark(Kind.KILL, kill.text)
                 self._job.kill()
@@ -376,15 +373,15 @@ class Supervisor:
 
     def prove(self) -> list[Check]:
         """Read the output with consumers that know nothing of the job, and compare."""
-        _, cleaned, counted = self._names.topics
+        _, cleaned, *counted = self._names.topics
         self._say("an independent reader looks at everything")
         flights = load_flights(self._options.flights)
         return [
             check_flights(read_committed(self._bootstrap, cleaned), flights),
-            check_counts(read_committed(self._bootstrap, counted), flights),
+            *(check_counts(read_committed(self._bootstrap, name), flights) for name in counted),
             check_nothing_open(
                 hidden_partitions(self._bootstrap, self._names.topics),
                 open_transactions(self._bootstrap, self._names.application),
             ),
-            check_plot(len(self.history.of(Kind.KILL)), len(PLAN), self._exit_code),
+            check_plot(len(self.history.of(Kind.KILL)), len(self._plan), self._exit_code),
         ]

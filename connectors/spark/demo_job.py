@@ -1,4 +1,5 @@
-"""The demo's job: clean flights and arrivals per airport, two topics under one decision.
+"""The demo's job: clean flights and arrivals per airport, two topics under one decision; in
+continuous mode, which keeps no state, the clean flights alone.
 
 A process of its own, started as ``python -m connectors.spark.demo_job`` by the supervisor, which
 kills and restarts it. `examples/flights.py` is the same job without the demo around it.
@@ -7,15 +8,18 @@ kills and restarts it. `examples/flights.py` is the same job without the demo ar
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import click
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from connectors.demo.child import live_as_long_as_parent, tell
 from connectors.demo.dataset import carrier_names
 from connectors.options import KafkaSource
+from connectors.pipeline_modes import CONTINUOUS, MODES
 from connectors.sink_options import KafkaSink
+from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline
 from connectors.spark.session import build_session
 from connectors.spark.streaming_driver import StreamingDriver
 from transactions.coordinator import CheckpointReport
@@ -67,18 +71,37 @@ def _report(report: CheckpointReport) -> None:
     )
 
 
+def make_pipeline(
+    spark: SparkSession, mode: str, source: KafkaSource, topics: tuple[str, ...], **options: Any
+) -> ArrowPipeline:
+    """Make the job of a mode; `topics` are the clean flights, and the counts if there are any."""
+    sinks = [KafkaSink(bootstrap_servers=source.bootstrap_servers, topic=each) for each in topics]
+    if mode == CONTINUOUS:
+        function = "connectors.demo.flight_cleaning:clean"
+        return arrow_pipeline(
+            spark, mode=mode, source=source, transform=function, sink=sinks[0], **options
+        )
+    driver = StreamingDriver(spark, **options)
+    flights = parse(driver.read(source))
+    driver.write(clean(flights), sinks[0])
+    driver.write(arrivals_per_airport(flights), sinks[1])
+    return driver
+
+
 @click.command()
+@click.option("--mode", type=click.Choice(MODES), required=True)
 @click.option("--bootstrap", required=True)
-@click.option("--topics", nargs=3, required=True)
+@click.option("--topic", "topics", multiple=True, required=True, help="Input, then outputs.")
 @click.option("--app-id", required=True)
 @click.option("--checkpoint", required=True)
 @click.option("--master", required=True)
 @click.option("--conf", "pairs", multiple=True)
-@click.option("--max-offsets", type=int, required=True)
+@click.option("--max-offsets", type=int, required=True, help="Of a micro-batch.")
 def main(
     *,
+    mode: str,
     bootstrap: str,
-    topics: tuple[str, str, str],
+    topics: tuple[str, ...],
     app_id: str,
     checkpoint: str,
     master: str,
@@ -87,33 +110,28 @@ def main(
 ) -> None:
     """Run until SIGTERM; one message per checkpoint."""
     live_as_long_as_parent()
-    raw, cleaned, counted = topics
     spark = build_session(app_id, master=master, conf=dict(pair.split("=", 1) for pair in pairs))
     spark.sparkContext.setLogLevel("WARN")
-    driver = StreamingDriver(
+    source = KafkaSource(
+        bootstrap_servers=bootstrap,
+        subscribe=topics[0],
+        starting_offsets="earliest",
+        max_offsets_per_trigger=None if mode == CONTINUOUS else max_offsets,
+    )
+    pipeline = make_pipeline(
         spark,
+        mode,
+        source,
+        topics[1:],
         app_id=app_id,
         checkpoint=checkpoint,
         on_checkpoint=_report,
     )
-    records = driver.read(
-        KafkaSource(
-            bootstrap_servers=bootstrap,
-            subscribe=raw,
-            starting_offsets="earliest",
-            max_offsets_per_trigger=max_offsets,
-        )
-    )
-    flights = parse(records)
-    driver.write(clean(flights), KafkaSink(bootstrap_servers=bootstrap, topic=cleaned))
-    driver.write(
-        arrivals_per_airport(flights), KafkaSink(bootstrap_servers=bootstrap, topic=counted)
-    )
     tell("ready")
-    signal.signal(signal.SIGTERM, lambda *_: driver.request_stop())
-    driver.start()
-    tell("recovered", recommitted=driver.recommitted)
-    driver.wait()
+    signal.signal(signal.SIGTERM, lambda *_: pipeline.request_stop())
+    pipeline.start()
+    tell("recovered", recommitted=pipeline.recommitted)
+    pipeline.wait()
     spark.stop()
 
 
