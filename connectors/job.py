@@ -24,7 +24,13 @@ from typing import Any, Final
 
 from connectors.job_definition import JobDefinition, SinkDefinition
 from connectors.options import KafkaSource
-from connectors.pipeline_modes import MICRO_BATCH, OF_ONE_MODE, check_mode, check_options
+from connectors.pipeline_modes import (
+    CHECKPOINT_TIMEOUT_S,
+    MICRO_BATCH,
+    OF_ONE_MODE,
+    check_mode,
+    check_options,
+)
 from connectors.sink_options import GUARANTEES, KafkaSink
 from transactions.errors import ConfigurationError
 from transactions.restart_strategy import RestartStrategy, parse_restart_strategy
@@ -113,7 +119,8 @@ class _Parser:
         transform = self._transform(self._table(tables, "transform", _TRANSFORM))
         optional = {
             "trigger": self._trigger(app),
-            "checkpoint_timeout_s": self._seconds(app, "checkpoint_timeout"),
+            "checkpoint_timeout_s": self._seconds(app, "checkpoint_timeout")
+            or CHECKPOINT_TIMEOUT_S[mode],
             "restart_budget_s": self._seconds(app, "restart_budget"),
             "restart_strategy": self._restart_strategy(app),
             "tolerable_failed_checkpoints": self._count(app, "tolerable_failed_checkpoints"),

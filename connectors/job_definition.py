@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from connectors.options import KafkaSource
-from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH, check_source
+from connectors.pipeline_modes import (
+    CHECKPOINT_TIMEOUT_S,
+    CONTINUOUS,
+    MICRO_BATCH,
+    check_source,
+)
 from connectors.sink_options import KafkaSink
 from transactions.errors import ConfigurationError
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
@@ -60,7 +65,7 @@ class JobDefinition:
     checkpoint: str
     mode: str = MICRO_BATCH
     trigger: str = "0 seconds"
-    checkpoint_timeout_s: float = 600.0
+    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S[MICRO_BATCH]
     restart_budget_s: float = 60.0
     restart_strategy: RestartStrategy = DEFAULT_RESTART_STRATEGY
     tolerable_failed_checkpoints: int = 0

@@ -17,6 +17,10 @@ MICRO_BATCH: Final = "micro-batch"
 CONTINUOUS: Final = "continuous"
 MODES: Final = (MICRO_BATCH, CONTINUOUS)
 
+#: How long a checkpoint may take when the user does not say it: a batch is a Spark job, a barrier
+#: waits for one batch of records to be queued and flushed.
+CHECKPOINT_TIMEOUT_S: Final[Mapping[str, float]] = {MICRO_BATCH: 600.0, CONTINUOUS: 60.0}
+
 _SECONDS: Final = "_s"
 
 

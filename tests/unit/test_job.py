@@ -177,6 +177,7 @@ def test_a_continuous_job():
     assert job.continuous == {"target_latency_s": 0.05, "most_interval_s": 2.0, "parallelism": 4}
     fixed = parse(text(app=f"{CONTINUOUS}barrier_interval = 0.5"))
     assert (dict(fixed.continuous), fixed.arrow) == ({"barrier_interval_s": 0.5}, None)
+    assert fixed.checkpoint_timeout_s == 60
 
 
 def test_an_arrow_function_runs_in_both_modes():

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pyarrow as pa
 import pytest
 
 from connectors import KafkaSink, KafkaSource
-from connectors.pipeline_modes import MODES, OF_ONE_MODE, check_options
+from connectors.pipeline_modes import (
+    CHECKPOINT_TIMEOUT_S,
+    CONTINUOUS,
+    MICRO_BATCH,
+    MODES,
+    OF_ONE_MODE,
+    check_options,
+)
 from connectors.records import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from connectors.spark import ContinuousDriver, StreamingDriver, arrow_pipeline
 from connectors.spark.arrow_stage import ArrowStage
@@ -45,6 +54,12 @@ def test_the_table_is_what_the_drivers_take():
     for mode in MODES:
         names = {name for name, option in OF_ONE_MODE.items() if option.mode == mode}
         assert names == {name.removesuffix("_s") for name in own[mode]}
+
+
+def test_a_job_file_has_the_defaults_of_the_drivers():
+    for mode, driver in ((MICRO_BATCH, StreamingDriver), (CONTINUOUS, ContinuousDriver)):
+        default = inspect.signature(driver).parameters["checkpoint_timeout_s"].default
+        assert CHECKPOINT_TIMEOUT_S[mode] == default
 
 
 @pytest.mark.parametrize(
