@@ -101,6 +101,7 @@ class CheckpointLoop:
             },
             timeout_s=options.timeout_s,
             stopping=lambda: False,
+            idle_sweep_s=_SWEEP_EVERY_S,
         )
         self._draining = threading.Event()
         self._ended = threading.Event()
@@ -170,6 +171,7 @@ class CheckpointLoop:
                     took = SYSTEM_CLOCK.monotonic() - began
                     interval = self._pace.after(took, behind=behind)
             self._checkpoint({}, last=True)
+            self._stage.close()  # the tasks stay until then
         except BaseException as error:  # noqa: BLE001 - raised where the driver is waited for
             self.failure = error
         finally:

@@ -12,8 +12,16 @@ import contextlib
 import dataclasses
 import os
 import socket
+import struct
+import threading
 from collections.abc import Mapping
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import (
+    Client,
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
 from typing import Any, TypeAlias
 
 import orjson
@@ -145,31 +153,43 @@ _KINDS: Mapping[str, type[Message]] = {
 }
 
 
+class ChannelClosedError(ConnectionError):
+    """The other end of a control channel is gone, or this one was closed."""
+
+
 class ControlChannel:
-    """One end of a connection. One thread receives; sends may come from any thread in turn."""
+    """One end of a connection. One thread receives; any thread may send."""
 
     def __init__(self, connection: Connection[bytes, bytes]) -> None:
         self.connection = connection
-        # A duplicate of the descriptor: options belong to the socket, not to its numbers.
-        with socket.socket(fileno=os.dup(connection.fileno())) as options:
+        self._sending = threading.Lock()  # a long message is written in two steps
+        with _socket_of(connection) as options:
             options.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, message: Message) -> None:
         """Send one message.
 
         Raises:
-            OSError: the other end is gone.
+            ChannelClosedError: the other end is gone.
         """
-        self.connection.send_bytes(orjson.dumps([type(message).__name__, message]))
+        data = orjson.dumps([type(message).__name__, message])
+        try:
+            with self._sending:
+                self.connection.send_bytes(data)
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from error
 
     def receive(self) -> Message:
         """Wait for the next message.
 
         Raises:
-            EOFError, OSError: the other end is gone.
+            ChannelClosedError: the other end is gone.
             PhaseOneError: what came is not a message of ours.
         """
-        data = self.connection.recv_bytes()
+        try:
+            data = self.connection.recv_bytes()
+        except (EOFError, OSError, TypeError) as error:  # TypeError: closed at this very moment
+            raise ChannelClosedError(f"{type(error).__name__}: {error}") from error
         try:
             kind, fields = orjson.loads(data)
             return _KINDS[kind](**fields)
@@ -181,9 +201,20 @@ class ControlChannel:
             ) from error
 
     def close(self) -> None:
-        """Close this end; again is harmless."""
+        """Close this end; again is harmless. A thread that waits in `receive` is woken."""
+        with contextlib.suppress(OSError), _socket_of(self.connection) as ending:
+            ending.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
             self.connection.close()
+
+    def patience(self, seconds: float) -> None:
+        """Set how long `receive` waits for the other end; 0 for ever, as at first."""
+        _set_patience(self.connection, seconds)
+
+
+def _socket_of(connection: Connection[bytes, bytes]) -> socket.socket:
+    """Return a duplicate: options, and the end of a connection, belong to the socket itself."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 def connect(address: tuple[str, int], key: bytes) -> ControlChannel:
@@ -196,6 +227,38 @@ def connect(address: tuple[str, int], key: bytes) -> ControlChannel:
     return ControlChannel(Client(address, authkey=key))
 
 
-def listen(host: str, key: bytes) -> Listener:
+def listen(host: str) -> Listener:
     """Listen on a free port of a host's address; made on the driver, once per stage."""
-    return Listener((host, 0), backlog=128, authkey=key)
+    return Listener((host, 0), backlog=128)
+
+
+def accept(listener: Listener, key: bytes, *, patience_s: float) -> ControlChannel:
+    """Wait for the next connection, and let it prove that it knows the key.
+
+    Args:
+        listener: from `listen`.
+        key: of the stage.
+        patience_s: how long the other end may be silent; a stranger that says nothing would keep
+            everybody else out for ever.
+
+    Raises:
+        OSError, EOFError: it is gone, was silent for too long, or the listener is closed.
+        multiprocessing.AuthenticationError: it does not know the key.
+    """
+    connection = listener.accept()
+    _set_patience(connection, patience_s)
+    deliver_challenge(connection, key)
+    answer_challenge(connection, key)
+    return ControlChannel(connection)
+
+
+def wake(listener: Listener) -> None:
+    """Wake the thread that waits in `accept`: closing the listener would not (seen)."""
+    with contextlib.suppress(OSError):
+        socket.create_connection(listener.address[:2], timeout=1.0).close()
+
+
+def _set_patience(connection: Connection[bytes, bytes], seconds: float) -> None:
+    time = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    with _socket_of(connection) as options:
+        options.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time)

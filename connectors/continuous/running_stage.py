@@ -19,6 +19,7 @@ from typing import TypeVar
 from connectors.continuous.control_channel import (
     Acknowledge,
     Barrier,
+    ChannelClosedError,
     Commit,
     Committed,
     ControlChannel,
@@ -28,7 +29,9 @@ from connectors.continuous.control_channel import (
     Ready,
     Register,
     Start,
+    accept,
     listen,
+    wake,
 )
 from transactions.clock import Deadline
 from transactions.errors import CheckpointTimeoutError, PhaseOneError, SparkOnceError
@@ -38,6 +41,8 @@ logger = logging.getLogger(__name__)
 MessageT = TypeVar("MessageT", bound=Message)
 
 _LOOK_S = 0.2
+#: A task proves who it is and registers in milliseconds.
+_PATIENCE_S = 5.0
 
 
 class RunningStage:
@@ -59,18 +64,21 @@ class RunningStage:
         self.name = secrets.token_hex(8)
         self.key = secrets.token_bytes(32)
         self._error_in = error_in
-        self._listener = listen(host, self.key)
+        self._listener = listen(host)
+        self._address = self._listener.address
         self._channels: dict[int, ControlChannel] = {}
         self._ids: dict[str, int] = {}
         self._moved: set[int] = set()
         self._failure: BaseException | None = None
         self._closed = False
         self._registered = threading.Condition()
+        #: All ids of the stage are known; before, a live producer would look like a lingering one.
+        self.is_ready = False
 
     @property
     def address(self) -> tuple[str, int]:
         """Where the tasks connect to."""
-        host, port = self._listener.address
+        host, port = self._address
         return str(host), int(port)
 
     # --- its start ----------------------------------------------------------------------------
@@ -99,30 +107,44 @@ class RunningStage:
                 self._registered.wait(min(_LOOK_S, deadline.remaining()))
         for subtask, ready in self._each(Ready, set(self._channels), deadline).items():
             self._ids.update(dict.fromkeys(ready.transactional_ids, subtask))
+        self.is_ready = True
 
     def _accept(self) -> None:
         while not self._closed:
             try:
-                channel = ControlChannel(self._listener.accept())
-                self._register(channel)
-            except (AuthenticationError, PhaseOneError) as error:
-                logger.warning("a stranger on the control channel was refused: %s", error)
-            except (OSError, EOFError):  # closed, or gone before it had registered
+                channel = accept(self._listener, self.key, patience_s=_PATIENCE_S)
+            except (OSError, EOFError, AuthenticationError) as error:
+                if not self._closed:
+                    logger.warning("a stranger on the control channel was refused: %s", error)
                 continue
+            try:
+                self._register(channel)
+            except (OSError, PhaseOneError) as error:  # it is gone, or sent what nobody can read
+                logger.warning("a task could not register: %s", error)
+                channel.close()
 
     def _register(self, channel: ControlChannel) -> None:
         message = channel.receive()
+        channel.patience(0)
         with self._registered:
             # A task that comes a second time was started again by Spark: its first attempt may
-            # have written, and only a new run sweeps that.
-            known = isinstance(message, Register) and message.stage == self.name
-            if not known or message.subtask in self._channels:  # type: ignore[union-attr]
+            # have written, and only a new run sweeps that. One that comes after the end would
+            # write on: nobody is left to stop it.
+            if self._closed or not self._is_expected(message):
                 channel.close()
                 return
             assert isinstance(message, Register)
             channel.send(self._start_of(message.subtask))
             self._channels[message.subtask] = channel
             self._registered.notify_all()
+
+    def _is_expected(self, message: Message) -> bool:
+        return (
+            isinstance(message, Register)
+            and message.stage == self.name
+            and message.subtask in range(self.parallelism)
+            and message.subtask not in self._channels
+        )
 
     # --- one checkpoint -----------------------------------------------------------------------
 
@@ -202,19 +224,22 @@ class RunningStage:
 
     def close(self) -> None:
         """Close every channel, which ends the tasks; again is harmless."""
-        self._closed = True
-        for channel in self._channels.values():
-            channel.close()
-        # `accept` is not woken by close(): a connection of our own does it.
-        with contextlib.suppress(OSError):
-            self._listener.close()
+        with self._registered:
+            was_closed, self._closed = self._closed, True
+            for channel in self._channels.values():
+                channel.close()
+        if not was_closed:
+            wake(self._listener)
+            with contextlib.suppress(OSError):
+                self._listener.close()
 
     # --- messages -----------------------------------------------------------------------------
 
     def _send(self, subtask: int, message: Message) -> None:
         try:
             self._channels[subtask].send(message)
-        except OSError as error:
+        except ChannelClosedError as error:
+            self._receive(0.0)  # its last word says why
             raise self._gone(subtask) from error
 
     def _each(
@@ -242,18 +267,23 @@ class RunningStage:
         """Return what has come, `Moved` noted and `Failed` raised on the way."""
         by_connection = {c.connection: (n, c) for n, c in self._channels.items()}
         found: list[tuple[int, Message]] = []
+        gone: SparkOnceError | None = None
         for connection in wait(list(by_connection), timeout_s):
             subtask, channel = by_connection[connection]  # type: ignore[index]
             try:
                 message = channel.receive()
-            except (OSError, EOFError) as error:
-                raise self._gone(subtask) from error
-            if isinstance(message, Failed):
+            except ChannelClosedError as error:
+                gone = self._gone(subtask)
+                gone.__cause__ = error
+                continue
+            if isinstance(message, Failed):  # the reason why others are gone, perhaps
                 raise self._failed(subtask, message)
             if isinstance(message, Moved):
                 self._moved.add(subtask)
             else:
                 found.append((subtask, message))
+        if gone is not None:
+            raise gone
         return found
 
     def _failed(self, subtask: int, message: Failed) -> SparkOnceError:

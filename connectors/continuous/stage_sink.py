@@ -84,7 +84,7 @@ class StageSink:
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
         """See `TwoPhaseCommitSink`: the tasks' own transactions are open all the time."""
-        if not self._next_sweep.expired():
+        if not self._stage.is_ready or not self._next_sweep.expired():
             return []
         self._next_sweep = Deadline(self._sweep_every_s)
         found = self._sink.lingering(owner, deadline)

@@ -23,6 +23,7 @@ from connectors.arrow_transform import ArrowFunction, load_function, normalised
 from connectors.continuous.control_channel import (
     Acknowledge,
     Barrier,
+    ChannelClosedError,
     Commit,
     Committed,
     ControlChannel,
@@ -136,7 +137,7 @@ def run_task(task: Task, subtask: int, attempt: int) -> None:
         start = channel.receive()
         assert isinstance(start, Start)
         _Loop(task, channel, start, subtask, attempt).run()
-    except (EOFError, OSError) as error:
+    except ChannelClosedError as error:
         raise PhaseOneError(
             "The driver of the stage is gone, or has ended it.",
             where=f"subtask {subtask}",
@@ -168,7 +169,6 @@ class _Loop:
         self._attempt_id = f"{start.run_epoch}.{attempt}"
         self._transform = load_function(task.transform)
         self._lock = threading.Lock()
-        self._send_lock = threading.Lock()
         self._positions = dict(start.offsets)
         self._before = dict(start.offsets)
         self._told_moved = False
@@ -182,7 +182,7 @@ class _Loop:
         try:
             ids = self._writer.open(self._owner, Deadline(self._task.timeout_s))
             self._transaction = self._begin(self._start.checkpoint_id)
-            self._send(Ready(transactional_ids=ids))
+            self._channel.send(Ready(transactional_ids=ids))
             control = threading.Thread(target=self._control, name="sparkonce-control", daemon=True)
             self._reader = reader
             control.start()
@@ -213,7 +213,7 @@ class _Loop:
             self._positions[partition] = position
             tell, self._told_moved = not self._told_moved, True
         if tell:
-            self._send(Moved())
+            self._channel.send(Moved())
 
     # --- the control thread -------------------------------------------------------------------
 
@@ -223,6 +223,7 @@ class _Loop:
                 message = self._channel.receive()
                 assert isinstance(message, Barrier), f"{message} where a Barrier is due"
                 self._prepare(message)
+            self._await_close()
         except BaseException as error:  # noqa: BLE001 - raised on the reading thread
             self._failure = error
         finally:
@@ -244,7 +245,7 @@ class _Loop:
         moved = {name: at for name, at in positions.items() if at != self._before.get(name)}
         self._before = positions
         committable = self._writer.pre_commit(transaction, moved)
-        self._send(
+        self._channel.send(
             Acknowledge(
                 checkpoint_id=number,
                 committable=None if committable is None else committable.to_dict(),
@@ -261,7 +262,14 @@ class _Loop:
         crash_points.reach("commit_received", number)
         self._writer.end(transaction)
         crash_points.reach("transaction_ended", number)
-        self._send(Committed(checkpoint_id=number))
+        self._channel.send(Committed(checkpoint_id=number))
+
+    def _await_close(self) -> None:
+        """Stay after the last checkpoint: to a driver that still waits for others, a channel that
+        closes is a task that died.
+        """
+        with contextlib.suppress(ChannelClosedError):
+            self._channel.receive()
 
     def _begin(self, checkpoint_id: int) -> Any:
         attempt = Attempt(
@@ -271,7 +279,3 @@ class _Loop:
             attempt_id=self._attempt_id,
         )
         return self._writer.begin_transaction(attempt)
-
-    def _send(self, message: Any) -> None:
-        with self._send_lock:
-            self._channel.send(message)

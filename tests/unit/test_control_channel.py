@@ -1,0 +1,210 @@
+"""The control channel over real sockets: what arrives is what was sent, or an error of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import AuthenticationError
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.continuous.control_channel import (
+    Acknowledge,
+    Barrier,
+    ChannelClosedError,
+    Commit,
+    Committed,
+    ControlChannel,
+    Failed,
+    Message,
+    Moved,
+    Ready,
+    Register,
+    Start,
+    accept,
+    connect,
+    listen,
+    wake,
+)
+from transactions.errors import PhaseOneError
+
+KEY = b"the key of this stage"
+
+names = st.text(max_size=40)
+offsets = st.dictionaries(names, st.integers(0, 2**63 - 1), max_size=5)
+numbers = st.integers(0, 2**31)
+texts = st.text(max_size=200)
+messages: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Register, stage=names, subtask=numbers, attempt=numbers, host=names),
+    st.builds(
+        Start,
+        application_id=names,
+        log_id=names,
+        run_epoch=numbers,
+        checkpoint_id=numbers,
+        offsets=offsets,
+    ),
+    st.builds(Ready, transactional_ids=st.lists(names, max_size=4).map(tuple)),
+    st.just(Moved()),
+    st.builds(Barrier, checkpoint_id=numbers, last=st.booleans(), added=offsets),
+    st.builds(
+        Acknowledge,
+        checkpoint_id=numbers,
+        committable=st.none() | st.dictionaries(names, texts, max_size=3),
+        positions=offsets,
+        behind=st.booleans(),
+    ),
+    st.builds(Commit, checkpoint_id=numbers),
+    st.builds(Committed, checkpoint_id=numbers),
+    st.builds(Failed, error=texts),
+)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Both ends of a channel."""
+    listener = listen("127.0.0.1")
+    with ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(accept, listener, KEY, patience_s=5)
+        task = connect(listener.address, KEY)
+        driver = accepted.result(5)
+    yield driver, task
+    driver.close()
+    task.close()
+    listener.close()
+
+
+def comparable(message: Message) -> object:
+    return type(message), orjson.dumps(message)
+
+
+@given(message=messages)
+@settings(max_examples=200, deadline=None)
+def test_every_message_arrives_as_it_was_sent(pair, message):
+    driver, task = pair
+    task.send(message)
+    driver.send(message)
+    for end in pair:
+        received = end.receive()
+        assert comparable(received) == comparable(message)
+        assert {f.name for f in dataclasses.fields(received)} == {
+            f.name for f in dataclasses.fields(message)
+        }
+
+
+def test_messages_of_several_threads_do_not_mix(pair):
+    """Above 16 KiB the length and the bytes are written in two steps."""
+    driver, task = pair
+    long = Failed(error="x" * 40_000)
+    sent = [[long] * 20, [Commit(checkpoint_id=7)] * 200]
+    with ThreadPoolExecutor(3) as threads:
+        received = threads.submit(lambda: [driver.receive() for _ in range(220)])
+        list(threads.map(lambda mine: [task.send(one) for one in mine], sent))
+        kinds = {type(one) for one in received.result(20)}
+    assert kinds == {Failed, Commit}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x80\x04\x95pickle",
+        b"{}",
+        b"17",
+        b'["Barrier", {"checkpoint_id": 1}, 2]',
+        b'["Barrier", {"no_such_field": 1}]',
+        b'["Barrier", 3]',
+        b'["eval", {}]',
+        b'[["Barrier"], {}]',
+    ],
+)
+def test_what_is_no_message_is_an_error_of_ours(pair, data):
+    driver, task = pair
+    task.connection.send_bytes(data)
+    with pytest.raises(PhaseOneError, match="different versions"):
+        driver.receive()
+
+
+def opened() -> tuple[ControlChannel, ControlChannel]:
+    listener = listen("127.0.0.1")
+    with ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(accept, listener, KEY, patience_s=5)
+        task = connect(listener.address, KEY)
+        driver = accepted.result(5)
+    listener.close()
+    return driver, task
+
+
+def test_a_channel_that_was_closed_says_so_on_both_ends():
+    driver, task = opened()
+    task.close()
+    task.close()
+    with pytest.raises(ChannelClosedError):
+        driver.receive()
+    for use in (task.receive, lambda: task.send(Moved())):
+        with pytest.raises(ChannelClosedError):
+            use()
+    driver.close()
+
+
+def test_closing_wakes_the_thread_that_receives():
+    """Closing a descriptor alone leaves a thread in read() for ever, and its number is reused."""
+    driver, task = opened()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(task.receive)
+        task.close()
+        assert isinstance(waiting.exception(5), ChannelClosedError)
+    driver.close()
+
+
+def test_the_last_word_is_read_after_the_other_end_has_closed():
+    driver, task = opened()
+    driver.send(Commit(checkpoint_id=1))  # never read: the end of the connection is a hard one
+    task.send(Failed(error="the reason"))
+    task.close()
+    assert driver.receive() == Failed(error="the reason")
+    with pytest.raises(ChannelClosedError):
+        driver.receive()
+    driver.close()
+
+
+def test_a_wrong_key_is_refused_on_both_ends():
+    listener = listen("127.0.0.1")
+    with ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(accept, listener, KEY, patience_s=5)
+        with pytest.raises(AuthenticationError):
+            connect(listener.address, b"another stage's")
+        assert isinstance(accepted.exception(5), AuthenticationError)
+    listener.close()
+
+
+def test_a_stranger_that_says_nothing_is_not_waited_for():
+    listener = listen("127.0.0.1")
+    with ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(accept, listener, KEY, patience_s=0.05)
+        with socket.create_connection(listener.address):
+            assert isinstance(accepted.exception(5), OSError)
+    listener.close()
+
+
+def test_a_thread_that_accepts_is_woken():
+    listener = listen("127.0.0.1")
+    failures: list[BaseException] = []
+
+    def accepting() -> None:
+        try:
+            accept(listener, KEY, patience_s=5)
+        except (OSError, EOFError) as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=accepting)
+    thread.start()
+    wake(listener)
+    thread.join(5)
+    assert len(failures) == 1
+    listener.close()
