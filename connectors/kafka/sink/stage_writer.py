@@ -58,6 +58,9 @@ class StageWriter:
 
     def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
         """See `TwoPhaseCommitSink`."""
+        if transaction.slot is None:
+            # It was begun at the last barrier, and an idle source can have been silent since.
+            transaction.deadline = self._sink.new_deadline()
         self._sink.invoke(transaction, batch)
 
     def pre_commit(
@@ -69,6 +72,7 @@ class StageWriter:
             transaction: from `begin_transaction`.
             source_offsets: next offset to read of the partitions that moved; known at the barrier.
         """
+        transaction.deadline = self._sink.new_deadline()
         carried = dict(source_offsets) if self._carries_offsets else {}
         transaction.attempt = dataclasses.replace(transaction.attempt, source_offsets=carried)
         return self._sink.pre_commit(transaction)

@@ -93,7 +93,11 @@ class KafkaTransactionalSink:
         token = f"{attempt.checkpoint_id}.{attempt.subtask}.{secrets.token_hex(8)}"
         lifecycle = Lifecycle(token)
         lifecycle.advance(Event.BEGIN)
-        return KafkaTransaction(attempt, token, Deadline(self._checkpoint_timeout_s), lifecycle)
+        return KafkaTransaction(attempt, token, self.new_deadline(), lifecycle)
+
+    def new_deadline(self) -> Deadline:
+        """Return when a step that begins now must be done."""
+        return Deadline(self._checkpoint_timeout_s)
 
     def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
         """See `TwoPhaseCommitSink.invoke`.
