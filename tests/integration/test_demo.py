@@ -7,17 +7,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 import psutil
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from connectors.demo.dataset import arrivals, load_flights, messages
 from connectors.demo.history import Kind
+from connectors.demo.picture import draw
 from connectors.demo.supervisor import DemoOptions, Supervisor
 from connectors.kafka.demo.demo_reader import read_committed
 from transactions.clock import Deadline
@@ -53,6 +56,34 @@ def test_two_kills_then_the_proof_holds_and_every_sabotage_breaks_it(
 
         supervisor.sabotage("loss")
         assert "1 lost" in supervisor.prove()[0].detail
+        supervisor.sabotage("duplicate")
+        assert "1 duplicated" in supervisor.prove()[0].detail
+
+    assert topics_of_demos(bootstrap) == before
+
+
+def test_two_kills_in_continuous_mode(bootstrap: str, tmp_path: Path):
+    before = topics_of_demos(bootstrap)
+    options = DemoOptions(
+        mode="continuous",
+        bootstrap=bootstrap,
+        flights=20_000,
+        seconds=3.0,
+        output=tmp_path,
+        master="local[2]",
+    )
+    with Supervisor(options, watch=lambda _history, _doing: None) as supervisor:
+        supervisor.run()
+        history = supervisor.history
+
+        checks = supervisor.prove()
+        assert [check.detail for check in checks if not check.holds] == []
+        assert "counts per airport" not in {check.name for check in checks}
+        assert len(history.of(Kind.KILL)) == 2
+        assert history.recommitted > 0
+        assert history.visible == 20_000
+        draw(history, tmp_path / "timeline.png", holds=True)
+
         supervisor.sabotage("duplicate")
         assert "1 duplicated" in supervisor.prove()[0].detail
 
@@ -113,43 +144,82 @@ def test_bad_options_are_exit_code_2(arguments: list[str], tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_example_reads_as_it_runs(
-    kafka_cluster: object, bootstrap: str, topic: Callable[..., str], tmp_path: Path
-):
-    text = (ROOT / "examples" / "flights.py").read_text(encoding="utf-8")
-    names = {}
-    for name in ("flights-per-airport", "flights-clean", "flights"):
-        names[name] = topic(partitions=2, name=name)
-        text = text.replace(f'="{name}"', f'="{names[name]}"')
-    text = text.replace('app_id="flights"', f'app_id="{names["flights"]}"')
-    script = tmp_path / "flights.py"
+@contextmanager
+def running_example(
+    name: str, topics: dict[str, str], folder: Path, bootstrap: str, *arguments: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a file of `examples` as a user does, on topics of this test."""
+    text = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    for written, real in topics.items():
+        text = text.replace(f'="{written}"', f'="{real}"')
+    text = text.replace('app_id="flights"', f'app_id="{topics["flights"]}"')
+    text = text.replace('app_id=f"flights-late-', f'app_id=f"{topics["flights"]}-')
+    script = folder / name
     script.write_text(text, encoding="utf-8")
-    flights = load_flights(1000)
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for key, value in messages(flights):
-        producer.produce(names["flights"], value, key)
-    producer.flush(10)
-
-    with (tmp_path / "log").open("wb") as log:
+    environment = os.environ | {"KAFKA": bootstrap, "PYTHONPATH": str(ROOT)}
+    with (folder / "log").open("wb") as log:
         job = subprocess.Popen(
-            [sys.executable, str(script)],
-            cwd=tmp_path,
-            stderr=log,
-            env=os.environ | {"KAFKA": bootstrap, "PYTHONPATH": str(ROOT)},
+            [sys.executable, str(script), *arguments], cwd=folder, stderr=log, env=environment
         )
         try:
-            deadline = Deadline(120.0)
-            while len(clean := list(read_committed(bootstrap, names["flights-clean"]))) < 1000:
-                assert job.poll() is None, (tmp_path / "log").read_text()
-                assert not deadline.expired(), f"{len(clean)} flights"
-                deadline.pause(0.5)
-            job.send_signal(signal.SIGTERM)
-            assert job.wait(60) == 0
+            yield job
         finally:
             job.kill()
             job.wait()
 
+
+def produce(bootstrap: str, topic: str, flights: pa.Table) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for key, value in messages(flights):
+        producer.produce(topic, value, key)
+    assert producer.flush(10) == 0
+
+
+def until_visible(
+    bootstrap: str, topic: str, count: int, job: subprocess.Popen[bytes], folder: Path
+) -> list[tuple[bytes, bytes]]:
+    deadline = Deadline(120.0)
+    while len(seen := list(read_committed(bootstrap, topic))) < count:
+        assert job.poll() is None, (folder / "log").read_text()
+        assert not deadline.expired(), f"{len(seen)} flights"
+        deadline.pause(0.5)
+    return seen
+
+
+def test_the_example_reads_as_it_runs(
+    kafka_cluster: object, bootstrap: str, topic: Callable[..., str], tmp_path: Path
+):
+    names = ("flights-per-airport", "flights-clean", "flights")
+    topics = {name: topic(partitions=2, name=name) for name in names}
+    flights = load_flights(1000)
+    produce(bootstrap, topics["flights"], flights)
+
+    with running_example("flights.py", topics, tmp_path, bootstrap) as job:
+        clean = until_visible(bootstrap, topics["flights-clean"], 1000, job, tmp_path)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 0
+
     assert sorted(int(key) for key, _ in clean) == list(range(1000))
     assert all(orjson.loads(value)["flight_id"] == int(key) for key, value in clean)
-    counted = read_committed(bootstrap, names["flights-per-airport"])
+    counted = read_committed(bootstrap, topics["flights-per-airport"])
     assert {key.decode(): int(value) for key, value in counted} == arrivals(flights)
+
+
+@pytest.mark.parametrize("mode", ["continuous", "micro-batch"])
+def test_one_function_gives_the_same_in_both_modes(
+    kafka_cluster: object, bootstrap: str, topic: Callable[..., str], tmp_path: Path, mode: str
+):
+    topics = {name: topic(partitions=2, name=name) for name in ("flights-late", "flights")}
+    flights = load_flights(1000)
+    every = [orjson.loads(value) for _, value in messages(flights)]
+    late = [flight for flight in every if (flight["dep_delay"] or 0) >= 15]
+    produce(bootstrap, topics["flights"], flights)
+
+    with running_example("continuous.py", topics, tmp_path, bootstrap, mode) as job:
+        until_visible(bootstrap, topics["flights-late"], len(late), job, tmp_path)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 0, (tmp_path / "log").read_text()
+
+    seen = read_committed(bootstrap, topics["flights-late"])
+    found = sorted((orjson.loads(value) for _, value in seen), key=lambda one: one["flight_id"])
+    assert found == late

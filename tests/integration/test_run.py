@@ -27,6 +27,15 @@ def split(records):
     return {"%s": words, "%s": records.select("key", "value")}
 """
 
+ARROW = """
+import pyarrow as pa
+import pyarrow.compute as pc
+
+def shout(records):
+    values = pc.utf8_upper(records["value"].cast(pa.string()))
+    return pa.RecordBatch.from_arrays([records["key"], values], names=["key", "value"])
+"""
+
 
 @dataclass
 class Job:
@@ -165,6 +174,31 @@ def test_sigkill_between_decision_and_commit_then_run_again(job: Job):
     job.audit(job.second, upper=False)
 
 
+def test_a_continuous_job_stops_in_order_and_goes_on_after_a_kill(job: Job):
+    (job.folder / "my_arrow.py").write_text(ARROW)
+    path = job.write(transform='arrow = "my_arrow:shout"', app='mode = "continuous"')
+    crash = {"SPARKONCE_CRASH_AT": "decision_durable"}
+    job.produce(500)
+    with Follower(job.bootstrap, job.output) as reader:
+        with running(path, BROKERS=job.bootstrap) as process:
+            reader.until(lambda seen: len(seen) == 500, timeout=240)
+            job.produce(500)
+            reader.until(lambda seen: len(seen) == 1000, timeout=240)
+            assert process.terminate() == 0, process.text
+        assert "SIGTERM: stopping" in process.text
+        assert "stopped; 1,000 records in" in process.text
+        assert "ERROR" not in process.text
+
+        job.produce(500)
+        with running(path, BROKERS=job.bootstrap, **crash) as process:
+            assert process.wait() == -9, process.text
+        with running(path, BROKERS=job.bootstrap) as process:
+            reader.until(lambda seen: len(seen) == 1500, timeout=240)
+            assert process.ctrl_c() == 0, process.text
+        assert "transactions of an earlier run committed" in process.text
+    job.audit(job.output)
+
+
 def test_a_missing_topic_is_bad_configuration(job: Job):
     job.produce(10)
     job.source, source = "no-such-topic", job.source
@@ -192,6 +226,8 @@ def test_an_unreachable_broker_fails_in_bounded_time(job: Job):
         ({"app": 'triger = "1 second"'}, "did you mean 'trigger'"),
         ({"source": 'kafka.group.id = "mine"'}, "group.id"),
         ({"transform": 'function = "no_such_module:f"'}, "cannot be imported"),
+        ({"transform": 'arrow = "no_such_module:f"'}, "cannot be imported"),
+        ({"app": 'mode = "continuous"'}, "shuffle or state"),
         ({"bootstrap": "${NOT_SET_ANYWHERE}"}, "is not set"),
     ],
 )
