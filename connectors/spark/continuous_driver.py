@@ -46,7 +46,7 @@ from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport
-from transactions.errors import ConfigurationError, StoppedError
+from transactions.errors import ConfigurationError, FencedError, SparkOnceError, StoppedError
 from transactions.log_entries import Decision
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
 
@@ -274,7 +274,7 @@ class ContinuousDriver:
         assert self._loop is not None, "call start() first"
         if not self._loop.wait(timeout_s):
             return False
-        failure = self._loop.failure
+        failure = self._cause_of(self._loop.failure)
         self._close()
         if failure is None:
             return True
@@ -282,6 +282,17 @@ class ContinuousDriver:
             raise StoppedError("The driver was stopped.", cause=str(failure)) from failure
         self._restarts.failed(failure, self._spark, in_checkpoint=True)
         return False
+
+    def _cause_of(self, failure: BaseException | None) -> BaseException | None:
+        """A newer driver's sweep fences our tasks, and that is what they report first."""
+        try:
+            if failure is not None and self._run is not None:
+                self._run.check_newest()
+        except FencedError as fenced:
+            return fenced
+        except SparkOnceError:
+            return failure
+        return failure
 
     def _restart(self) -> None:
         try:

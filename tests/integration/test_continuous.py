@@ -97,6 +97,13 @@ class Copy:
             assert mine == [r.value for r in inputs if r.partition == partition]
         assert checkers.readers_disagree(follower.drain(), outputs) == []
 
+    def until_fenced(self, run_epoch: int) -> None:
+        """Wait until another run has written its Fence."""
+        deadline = Deadline(90)
+        while self.log().run_epoch == run_epoch:
+            assert not deadline.expired()
+            deadline.pause(0.1)
+
     def log(self) -> LogState:
         """Read the decision log."""
         return read_log(LocalFileBackend(self.folder / "checkpoint" / "decisions"))
@@ -168,8 +175,9 @@ def test_x15_the_newest_continuous_driver_wins(copy: Copy):
         copy.produce()
         with copy.running() as older:
             follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
+            first = copy.log().run_epoch
             with copy.running() as newer:
-                newer.until(lambda run: "event=recovered" in run.text())
+                copy.until_fenced(first)
                 copy.produce()
                 assert older.wait() == 3, older.text()
                 assert "newer run" in older.text()

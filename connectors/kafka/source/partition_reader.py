@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -58,10 +58,14 @@ class PartitionReader:
         self._trouble = ErrorWatch()
         settings = {**consumer_settings(source), "fetch.wait.max.ms": _IDLE_FETCH_MS}
         with settings_checked(source.client_settings, "consumer"):
-            self._consumer = Consumer({**settings, "error_cb": self._trouble})
+            self._consumer = self._make_consumer({**settings, "error_cb": self._trouble})
         self._positions: dict[str, int] = {}
         self.behind = False
         self.add(offsets)
+
+    def _make_consumer(self, settings: dict[str, Any]) -> Any:
+        """Make the client; the native path has another."""
+        return Consumer(settings)
 
     def add(self, offsets: Mapping[str, int]) -> None:
         """Read these partitions as well."""
@@ -83,11 +87,7 @@ class PartitionReader:
             if not messages and (first := self._consumer.poll(timeout_s)) is not None:
                 messages = [first, *self._consumer.consume(MOST_ROWS - 1, 0)]
             self.behind = len(messages) == MOST_ROWS
-            if self._trouble.final is not None:
-                where = ", ".join(sorted(self._positions))
-                raise client_errors.translate(
-                    self._trouble.final, where, self._source.client_settings
-                )
+            self._check_trouble()
             ends: dict[str, int] = {}
             if any(map(Message.error, messages)):
                 messages = self._without_errors(messages, ends)
@@ -96,6 +96,11 @@ class PartitionReader:
     def close(self) -> None:
         """Leave the brokers."""
         self._consumer.close()
+
+    def _check_trouble(self) -> None:
+        if self._trouble.final is not None:
+            where = ", ".join(sorted(self._positions))
+            raise client_errors.translate(self._trouble.final, where, self._source.client_settings)
 
     def _batches(self, messages: list[Message], ends: Mapping[str, int]) -> Iterator[Read]:
         """Split by partition, in the order of each; librdkafka hands them out in runs."""
