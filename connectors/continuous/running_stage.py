@@ -305,5 +305,5 @@ class RunningStage:
             f"The tasks of the stage did not answer in time: {what}.",
             where=f"{self.parallelism} tasks",
             cause="too few free slots in Spark, a stalled worker, or a slow broker",
-            option=f"checkpoint_timeout={deadline.seconds:g} s",
+            option=f"checkpoint_timeout; {deadline.seconds:g} s of it were waited",
         )

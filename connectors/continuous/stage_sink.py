@@ -68,7 +68,9 @@ class StageSink:
         confirmed: set[int] = set()
         if ours:
             writers = {one.subtask for one in ours}
-            confirmed = self._stage.commit(ours[0].checkpoint_id, writers, deadline)
+            # A task that stalls leaves the driver the time to end its transaction itself.
+            patience = Deadline(deadline.remaining() / 2)
+            confirmed = self._stage.commit(ours[0].checkpoint_id, writers, patience)
         outcomes = {
             one.token: Outcome.COMMITTED if one.subtask in confirmed else Outcome.UNKNOWN
             for one in ours

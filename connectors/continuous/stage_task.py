@@ -172,6 +172,7 @@ class _Loop:
         self._positions = dict(start.offsets)
         self._before = dict(start.offsets)
         self._told_moved = False
+        self._torn = False
         self._added: list[Mapping[str, int]] = []
         self._ended = threading.Event()
         self._failure: BaseException | None = None
@@ -208,9 +209,12 @@ class _Loop:
         with self._lock:
             if self._ended.is_set():
                 return  # read after the last barrier: the next run reads it again
+            # Should this fail half-way, the transaction holds records that no position counts.
+            self._torn = True
             if batch is not None and batch.num_rows:
                 self._writer.invoke(self._transaction, batch)
             self._positions[partition] = position
+            self._torn = False
             tell, self._told_moved = not self._told_moved, True
         if tell:
             self._channel.send(Moved())
@@ -233,6 +237,12 @@ class _Loop:
         """From the barrier to the end of the transaction, while the other one fills."""
         number = barrier.checkpoint_id
         with self._lock:
+            if self._torn:
+                raise PhaseOneError(
+                    "A barrier came while the task was failing.",
+                    where=f"checkpoint {number}, subtask {self._subtask}",
+                    cause="what it wrote last is written in part, and told by its reading thread",
+                )
             transaction, self._transaction = self._transaction, self._begin(number + 1)
             positions = dict(self._positions)
             self._told_moved = False

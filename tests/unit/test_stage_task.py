@@ -1,0 +1,333 @@
+"""One task against a scripted driver: what a barrier may take, and what is said at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.continuous.control_channel import (
+    Acknowledge,
+    Barrier,
+    ChannelClosedError,
+    Commit,
+    Committed,
+    ControlChannel,
+    Failed,
+    Moved,
+    Ready,
+    Register,
+    Start,
+    accept,
+    listen,
+)
+from connectors.continuous.stage_task import run_task
+from connectors.kafka.source.partition_reader import Read
+from connectors.spark.failures import error_in
+from tests.unit.samples import committable
+from transactions.errors import PhaseOneError, RecordRefusedError
+
+SOON_S = 10.0
+START = Start(application_id="app", log_id="log", run_epoch=3, checkpoint_id=5, offsets={"in-0": 0})
+
+
+class FakeReader:
+    """Hands out what a test puts in; closing takes as long as the test wants."""
+
+    behind = False
+
+    def __init__(self) -> None:
+        self.rows: list[Read] = []
+        self.more = threading.Condition()
+        self.may_close = threading.Event()
+        self.may_close.set()
+        self.added: dict[str, int] = {}
+
+    def put(self, partition: str, position: int, *values: bytes) -> None:
+        batch = pa.record_batch({"value": pa.array(values, pa.binary())}) if values else None
+        with self.more:
+            self.rows.append(Read(partition=partition, position=position, batch=batch))
+            self.more.notify_all()
+
+    def add(self, offsets: Mapping[str, int]) -> None:
+        self.added.update(offsets)
+
+    def read(self, timeout_s: float) -> Iterator[Read]:
+        with self.more:
+            if not self.rows:
+                self.more.wait(min(timeout_s, 0.01))
+            rows, self.rows = self.rows, []
+        yield from rows
+
+    def close(self) -> None:
+        self.may_close.wait(SOON_S)
+
+
+class FakeWriter:
+    """A transaction is a list of what was written."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.ended: list[list[bytes]] = []
+        self.prepared: dict[int, list[bytes]] = {}
+        self.offsets: dict[int, Mapping[str, int]] = {}
+        self.refuse: Callable[[bytes], None] = lambda _: None
+
+    def open(self, owner: Any, deadline: Any) -> tuple[str, ...]:
+        return ("app.log.3.w.0", "app.log.3.w.1")
+
+    def begin_transaction(self, attempt: Any) -> Any:
+        self.begun.append(attempt.checkpoint_id)
+        return attempt, []
+
+    def invoke(self, transaction: Any, batch: pa.RecordBatch) -> None:
+        for value in batch.column("value").to_pylist():
+            transaction[1].append(value)
+            self.refuse(value)
+
+    def pre_commit(self, transaction: Any, source_offsets: Mapping[str, int]) -> Any:
+        attempt, values = transaction
+        self.prepared[attempt.checkpoint_id] = list(values)
+        self.offsets[attempt.checkpoint_id] = dict(source_offsets)
+        made = dataclasses.replace(committable(), checkpoint_id=attempt.checkpoint_id)
+        return made if values or source_offsets else None
+
+    def end(self, transaction: Any) -> None:
+        self.ended.append(transaction[1])
+
+    def close(self) -> None:
+        return
+
+
+@dataclasses.dataclass
+class Story:
+    """A task on a thread, its parts, and its driver's end of the channel."""
+
+    driver: ControlChannel
+    task: Future[None]
+    read: FakeReader
+    write: FakeWriter
+
+    def next(self, *, moved: bool = False) -> Any:
+        """Return what the task says next; `Moved` only when it is asked for."""
+        while True:
+            message = self.driver.receive()
+            if not isinstance(message, Moved) or moved:
+                return message
+
+    def barrier(self, number: int, **more: Any) -> Acknowledge:
+        self.driver.send(Barrier(checkpoint_id=number, **more))
+        answer = self.next()
+        assert isinstance(answer, Acknowledge), answer
+        assert answer.checkpoint_id == number
+        return answer
+
+    def commit(self, number: int) -> None:
+        self.driver.send(Commit(checkpoint_id=number))
+        assert self.next() == Committed(checkpoint_id=number)
+
+
+@pytest.fixture
+def story():
+    listener = listen("127.0.0.1")
+    reader, writer = FakeReader(), FakeWriter()
+
+    @dataclasses.dataclass
+    class Task:
+        address = listener.address
+        key = b"key"
+        stage = "stage"
+        timeout_s = SOON_S
+        transform: Any
+
+        def reader(self, offsets: Mapping[str, int]) -> FakeReader:
+            assert offsets == START.offsets
+            return reader
+
+        def writer(self) -> FakeWriter:
+            return writer
+
+    interval = sys.getswitchinterval()
+    threads = ThreadPoolExecutor(1)
+    channels = []
+
+    def begin(transform: Any = lambda batch: batch) -> Story:
+        running = threads.submit(run_task, Task(transform), 0, 17)
+        driver = accept(listener, b"key", patience_s=SOON_S)
+        channels.append(driver)
+        registered = driver.receive()
+        assert isinstance(registered, Register)
+        assert (registered.stage, registered.subtask, registered.attempt) == ("stage", 0, 17)
+        driver.send(START)
+        ready = driver.receive()
+        assert isinstance(ready, Ready)
+        assert list(ready.transactional_ids) == ["app.log.3.w.0", "app.log.3.w.1"]
+        return Story(driver, running, reader, writer)
+
+    yield begin
+    reader.may_close.set()
+    for one in channels:
+        one.close()
+    listener.close()
+    threads.shutdown()
+    sys.setswitchinterval(interval)
+
+
+def test_a_barrier_takes_exactly_what_the_positions_count(story):
+    one = story()
+    one.read.put("in-0", 2, b"a", b"b")
+    assert one.next(moved=True) == Moved()
+    answer = one.barrier(5)
+    assert answer.positions == {"in-0": 2}
+    assert answer.committable is not None
+    assert one.write.prepared == {5: [b"a", b"b"]}
+    assert one.write.offsets == {5: {"in-0": 2}}
+    one.read.put("in-0", 3, b"c")  # fills the next one while this one is not decided
+    assert one.next(moved=True) == Moved()
+    assert one.write.ended == []
+    one.commit(5)
+    assert one.write.ended == [[b"a", b"b"]]
+    assert one.barrier(6).positions == {"in-0": 3}
+    assert one.write.prepared[6] == [b"c"]
+    assert one.write.begun == [5, 6, 7]
+
+
+def test_a_position_alone_moves_on_too(story):
+    one = story()
+    one.read.put("in-0", 7)
+    assert one.next(moved=True) == Moved()
+    assert one.barrier(5).positions == {"in-0": 7}
+    assert one.write.offsets == {5: {"in-0": 7}}
+
+
+def test_an_empty_checkpoint_waits_for_no_decision(story):
+    one = story()
+    assert one.barrier(5).committable is None
+    assert one.barrier(6).committable is None
+
+
+def test_moved_is_said_once_per_barrier(story):
+    one = story()
+    for position in (1, 2, 3):
+        one.read.put("in-0", position)
+    assert one.next(moved=True) == Moved()
+    one.driver.send(Barrier(checkpoint_id=5))
+    assert isinstance(one.next(moved=True), Acknowledge)
+
+
+def test_a_new_partition_is_read_from_its_beginning_after_the_barrier(story):
+    one = story()
+    assert one.barrier(5, added={"in-9": 0}).positions == {"in-0": 0}
+    one.read.put("in-9", 1, b"first")
+    assert one.next(moved=True) == Moved()
+    assert one.read.added == {"in-9": 0}
+    assert one.barrier(6).positions == {"in-0": 0, "in-9": 1}
+
+
+def test_the_task_stays_after_its_last_checkpoint_until_the_driver_closes(story):
+    """Its end would look like a death to a driver that still waits for the others."""
+    one = story()
+    one.read.put("in-0", 1, b"a")
+    assert one.next(moved=True) == Moved()
+    one.barrier(5, last=True)
+    one.commit(5)
+    assert not one.task.done()
+    one.driver.close()
+    assert one.task.exception(SOON_S) is None
+
+
+def test_after_the_last_barrier_nothing_is_written(story):
+    one = story()
+    one.barrier(5, last=True)
+    one.read.put("in-0", 1, b"late")
+    one.driver.close()
+    assert one.task.exception(SOON_S) is None
+    assert one.write.prepared == {5: []}
+
+
+def test_what_was_written_in_part_is_in_no_checkpoint(story):
+    """Seen in the simulation: the barrier came while the failed task closed its consumer. The
+    transaction held a record that no position counted, and the next run wrote it again.
+    """
+    one = story()
+    torn = threading.Event()
+
+    def refuse_c(value: bytes) -> None:
+        if value == b"c":
+            torn.set()
+            raise RecordRefusedError("too large", where="out-0")
+
+    one.write.refuse = refuse_c
+    one.read.may_close.clear()
+    one.read.put("in-0", 2, b"b", b"c")
+    assert torn.wait(SOON_S)
+    one.driver.send(Barrier(checkpoint_id=5))
+    threading.Timer(0.2, one.read.may_close.set).start()
+    answer = one.next()
+    assert isinstance(answer, Failed), answer
+    assert isinstance(error_in(answer.error), RecordRefusedError)
+    assert one.write.prepared == {}
+
+
+@pytest.mark.parametrize("error", [KeyError("price"), FileNotFoundError("prices.csv"), EOFError()])
+def test_an_error_of_the_users_function_is_told_as_what_it_is(story, error):
+    """An OSError of theirs was once taken for a driver that is gone, and never told."""
+
+    def failing(_: pa.RecordBatch) -> pa.RecordBatch:
+        raise error
+
+    one = story(failing)
+    one.read.put("in-0", 1, b"a")
+    answer = one.next()
+    assert isinstance(answer, Failed)
+    assert type(error).__name__ in answer.error.splitlines()[-1]
+    assert one.task.exception(SOON_S) is error
+
+
+def test_a_function_that_returns_nonsense_says_so(story):
+    one = story(lambda batch: None)
+    one.read.put("in-0", 1, b"a")
+    answer = one.next()
+    assert isinstance(answer, Failed)
+    assert "NoneType" in str(error_in(answer.error))
+
+
+@pytest.mark.parametrize("when", ["idle", "prepared", "decided"])
+def test_a_driver_that_is_gone_ends_the_task(story, when):
+    one = story()
+    one.read.put("in-0", 1, b"a")
+    assert one.next(moved=True) == Moved()
+    if when != "idle":
+        one.barrier(5)
+    if when == "decided":
+        one.driver.send(Commit(checkpoint_id=5))
+    one.driver.close()
+    error = one.task.exception(SOON_S)
+    assert isinstance(error, PhaseOneError)
+    assert "gone, or has ended it" in str(error)
+    with pytest.raises(ChannelClosedError):
+        one.driver.receive()
+
+
+def test_a_task_of_an_old_stage_stops(story):
+    """Its driver's port may be another driver's now."""
+    one = story()
+
+    class Stale:
+        address, key, stage, transform, timeout_s = None, b"old", "old", None, 1.0
+
+    listener = listen("127.0.0.1")
+    Stale.address = listener.address
+    with ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(accept, listener, b"key", patience_s=SOON_S)
+        with pytest.raises(PhaseOneError, match="does not know it"):
+            run_task(Stale, 0, 1)  # type: ignore[arg-type]
+        assert accepted.exception(SOON_S) is not None
+    listener.close()
+    one.driver.close()
