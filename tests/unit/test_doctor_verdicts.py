@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.kafka.doctor.facts import STATE_TOPIC, ClusterFacts, Hanging, Topic, Wanted
+from connectors.kafka.doctor.facts import (
+    OFFSETS_TOPIC,
+    STATE_TOPIC,
+    ClusterFacts,
+    Hanging,
+    Topic,
+    Wanted,
+)
 from connectors.kafka.doctor.verdicts import Kind, Level, Verdict, judge, worst
 
 ALL = frozenset({"READ", "WRITE", "DESCRIBE"})
@@ -134,6 +141,12 @@ CASES = {
         replace(FACTS, group_operations=frozenset({"DESCRIBE"})),
         Level.REFUSE,
         "group app",
+        Kind.RIGHTS,
+    ),
+    "offsets_are_hidden": (
+        replace(FACTS, refused={OFFSETS_TOPIC: "DescribeTransactions leaves its partitions out"}),
+        Level.REFUSE,
+        OFFSETS_TOPIC,
         Kind.RIGHTS,
     ),
     "offsets_expire_early": (

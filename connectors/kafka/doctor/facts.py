@@ -8,6 +8,7 @@ from collections.abc import Mapping
 #: Second part of the probe's transactional id, where a log's ids carry the log id (8 hex digits).
 PROBE_LOG = "doctor"
 STATE_TOPIC = "__transaction_state"
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def probe_id(application_id: str) -> str:
@@ -85,7 +86,8 @@ class ClusterFacts:
         topics: by name; `STATE_TOPIC` among them when it exists.
         authorizer: whether the brokers check rights; None when that may not be asked.
         group_operations: names of what we may do with the application's group.
-        refused: what of the probe was refused -> Kafka's sentence ("transactional id", "group").
+        refused: what of the probe was refused -> Kafka's sentence ("transactional id", "group",
+            `OFFSETS_TOPIC`).
         skew_ms: broker's clock minus ours; None when it was not measured.
         skew_error_ms: how far off that can be: half of the request's time.
         hanging: open transactions of the cluster.

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from connectors.kafka.doctor import doctor_requests
 from connectors.kafka.doctor.facts import (
+    OFFSETS_TOPIC,
     STATE_TOPIC,
     ClusterFacts,
     Hanging,
@@ -261,9 +262,13 @@ class _Probe:
             self._unread["clock"] = str(answer)
             return
         try:
-            started_ms = (await self._describe()).start_time_ms
+            seen = await self._describe()
         finally:
             await self._init()
+        started_ms = seen.start_time_ms
+        if not any(partition.startswith(f"{OFFSETS_TOPIC}-") for partition in seen.partitions):
+            # A broker leaves out what the principal may not describe, without a word.
+            self._refused[OFFSETS_TOPIC] = "DescribeTransactions leaves its partitions out"
         half = (received_ms - sent_ms) / 2
         self._skew = (started_ms - (sent_ms + half), half + 1)
 

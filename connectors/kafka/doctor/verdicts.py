@@ -11,7 +11,14 @@ import enum
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from connectors.kafka.doctor.facts import STATE_TOPIC, ClusterFacts, Topic, Wanted, probe_id
+from connectors.kafka.doctor.facts import (
+    OFFSETS_TOPIC,
+    STATE_TOPIC,
+    ClusterFacts,
+    Topic,
+    Wanted,
+    probe_id,
+)
 
 MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 RETENTION: Final = "offsets.retention.minutes"
@@ -294,6 +301,15 @@ def _rights(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
             check, Level.OK, f"InitProducerId and DescribeTransactions of {probe_id(app)}"
         )
     yield _group(facts, app)
+    if refused := facts.refused.get(OFFSETS_TOPIC):
+        yield Verdict(
+            OFFSETS_TOPIC,
+            Level.REFUSE,
+            refused,
+            "every batch would fail: a transaction is decided only when its offsets are seen in it",
+            f"an ACL: DESCRIBE on the topic {OFFSETS_TOPIC}",
+            Kind.RIGHTS,
+        )
 
 
 def _group(facts: ClusterFacts, app: str) -> Verdict:
