@@ -22,6 +22,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
 from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.kafka.wire.wire_client import WireClient
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
@@ -108,18 +109,20 @@ def commit(sink: KafkaTransactionalSink, *committables: Committable) -> None:
 
 
 def raise_epoch(bootstrap: str, name: str, until: int) -> None:
-    """Initialise an id again and again until its epoch is `until`.
+    """Initialise a new id again and again until its epoch is `until`.
 
     The ordinary request, sent without waiting for each answer: 8,000 a second. A broker takes the
     requests of one connection one after another, so none meets another's half-done work.
     """
+    with CoordinatorWire({"bootstrap.servers": bootstrap}) as wire:
+        wire.fence(name, 60_000, soon())  # epoch 0; the first id ever makes the coordinators' topic
     request = struct.pack(">hhih", _INIT_PRODUCER_ID, 1, 0, 1) + b"x"
     request += struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", 60_000)
     frame = struct.pack(">i", len(request)) + request
     host, port = bootstrap.rsplit(":", 1)
     with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
         answers = connection.makefile("rb")
-        epoch = sent = got = -1
+        epoch = sent = got = 0
         while epoch < until:
             burst = min(200 - (sent - got), until - sent)
             connection.sendall(frame * burst)
