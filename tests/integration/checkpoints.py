@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -73,9 +73,11 @@ class Job:
     partitions: int = 2
     timeout_ms: int = TRANSACTION_TIMEOUT_MS
     checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S
+    kafka: Mapping[str, str] = dataclasses.field(default_factory=dict)
     offsets: dict[int, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
     commits: set[int] = dataclasses.field(default_factory=set)
     runs: list[Run] = dataclasses.field(default_factory=list)
+    identity: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def start(self, subtasks: int = 1) -> Run:
         """Start a driver; whatever runs now has crashed, or is a zombie from here on."""
@@ -117,14 +119,19 @@ class Run:
         self.log = DecisionLog.open(
             LocalFileBackend(job.folder / "decisions"),
             application_id=job.application_id,
-            identity={},
+            identity=job.identity,
         )
         self.coordinator: CheckpointCoordinator | None = None
         self.recommitted = 0
 
     def make_sink(self) -> KafkaTransactionalSink:
         """Return a sink as a task's closure brings it to a worker."""
-        options = KafkaSink(bootstrap_servers=self.job.bootstrap, topic=self.job.topic, name="out")
+        options = KafkaSink(
+            bootstrap_servers=self.job.bootstrap,
+            topic=self.job.topic,
+            name="out",
+            kafka=self.job.kafka,
+        )
         return KafkaTransactionalSink(
             options,
             timeout_ms=self.job.timeout_ms,
