@@ -70,6 +70,11 @@ _COUNTERS: Final[Mapping[str, tuple[str, str, str]]] = {
     "transactions_healed": ("Lost transactions produced again", "healed", "transactions"),
     "records_healed": ("Records of healed transactions", "healed", "records"),
     "heals_refused": ("Heals that a person must decide", "heal_refused", ""),
+    "commits_hidden": (
+        "Partitions in which a broker keeps committed records from readers",
+        "hidden_commit",
+        "partitions",
+    ),
     "recoveries": ("Times that a run settled what was left before it", "recovered", ""),
     "restarts": ("Restarts of the query by the restart strategy", "restarted", ""),
     "retries": ("Steps that were tried again", "retried", ""),

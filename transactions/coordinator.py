@@ -279,7 +279,7 @@ class CheckpointCoordinator:
 
         self._log.check_newest()
         self._log.compact_if_due()
-        self._janitor.start()
+        self._janitor.start(decided.committables)
         crash_points.reach("batch_finished", number)
         watch.lap("finish")
 

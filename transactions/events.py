@@ -31,6 +31,7 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
         "lost": logging.WARNING,  # decided transactions were aborted by the broker; to be healed
         "healed": logging.WARNING,  # a lost transaction was produced again
         "heal_refused": logging.ERROR,  # it could not be: a person must decide
+        "hidden_commit": logging.ERROR,  # committed, and kept from readers by a broker's fault
         "fenced": logging.WARNING,  # a newer run owns the log, this one stops
         "swept": logging.WARNING,  # open transactions without an owner were aborted
         "retried": logging.WARNING,  # a step is tried again

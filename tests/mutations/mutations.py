@@ -179,7 +179,7 @@ MUTATIONS = (
     Mutation(
         "13 the janitor after each batch",
         COORDINATOR,
-        "        self._log.compact_if_due()\n        self._janitor.start()\n",
+        "        self._log.compact_if_due()\n        self._janitor.start(decided.committables)\n",
         "        self._log.compact_if_due()\n",
         "tests/simulation",
     ),

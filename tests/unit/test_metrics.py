@@ -85,6 +85,7 @@ COUNTED = [
         {"transactions_healed_total": 2, "records_healed_total": 50},
     ),
     ("heal_refused", {}, {"heals_refused_total": 1}),
+    ("hidden_commit", {"partitions": 2}, {"commits_hidden_total": 2}),
     ("recovered", {"recommitted": 0, "swept": 1}, {"recoveries_total": 1}),
     ("restarted", {"attempt": 2}, {"restarts_total": 1}),
     ("retried", {}, {"retries_total": 1}),
