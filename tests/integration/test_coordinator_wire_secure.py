@@ -23,7 +23,8 @@ from connectors.kafka.cluster.broker_settings import choose_addresses
 from connectors.kafka.cluster.local_cluster import LocalCluster
 from connectors.kafka.doctor.facts import Wanted
 from connectors.kafka.doctor.probe import gather
-from connectors.kafka.doctor.verdicts import Level, judge
+from connectors.kafka.doctor.verdict import Level
+from connectors.kafka.doctor.verdicts import judge
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from tests.integration.wire_helpers import (
     begin,

@@ -74,6 +74,27 @@ class Hanging:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Endless:
+    """A transaction that is over for its coordinator and has no end in a partition.
+
+    Attributes:
+        partition: ``topic-partition``.
+        start_offset: where readers of committed records stop.
+        producer_id: whose it is.
+        producer_epoch: likewise.
+        transactional_id: that has the producer id now; "" when none has that we may see.
+        state: the coordinator's word for that id.
+    """
+
+    partition: str
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str = ""
+    state: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """Everything that was read. What could not be read has its reason in `unread`.
 
@@ -91,6 +112,7 @@ class ClusterFacts:
         skew_ms: broker's clock minus ours; None when it was not measured.
         skew_error_ms: how far off that can be: half of the request's time.
         hanging: open transactions of the cluster.
+        endless: transactions without an end in the outputs and in the offsets of groups.
         unread: what could not be read -> the reason.
     """
 
@@ -106,4 +128,5 @@ class ClusterFacts:
     skew_ms: float | None = None
     skew_error_ms: float = 0.0
     hanging: tuple[Hanging, ...] = ()
+    endless: tuple[Endless, ...] = ()
     unread: Mapping[str, str] = dataclasses.field(default_factory=dict)

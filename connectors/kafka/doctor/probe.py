@@ -14,10 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from connectors.kafka.doctor import doctor_requests
+from connectors.kafka.doctor.endless_probe import find_endless
 from connectors.kafka.doctor.facts import (
     OFFSETS_TOPIC,
     STATE_TOPIC,
     ClusterFacts,
+    Endless,
     Hanging,
     Topic,
     Wanted,
@@ -97,8 +99,10 @@ class _Probe:
         if self._wanted.application_id:
             group = await self._unless("group", self._group_operations)
         hanging: tuple[Hanging, ...] = ()
+        endless: tuple[Endless, ...] = ()
         if self._wanted.strangers:
             hanging = await self._unless("open transactions", self._hanging) or ()
+            endless = await self._unless("transaction ends", self._endless) or ()
         skew_ms, skew_error_ms = self._skew or (None, 0.0)
         return ClusterFacts(
             bootstrap=bootstrap,
@@ -113,6 +117,7 @@ class _Probe:
             skew_ms=skew_ms,
             skew_error_ms=skew_error_ms,
             hanging=hanging,
+            endless=endless,
             unread=self._unread,
         )
 
@@ -320,3 +325,12 @@ class _Probe:
 
         await self._wire.together(ask, self._wire.brokers())
         return tuple(found)
+
+    async def _endless(self) -> tuple[Endless, ...]:
+        found, unread = await find_endless(
+            self._wire, self._wanted.outputs, self._ask, self._step_deadline()
+        )
+        if unread:
+            reasons = ", ".join(f"{topic} ({why})" for topic, why in sorted(unread.items()))
+            self._unread["producers"] = reasons
+        return found

@@ -6,11 +6,10 @@ less durable, slower, or harder to look after is a WARN with its reason.
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from connectors.kafka.doctor.endless_verdicts import judge_ends
 from connectors.kafka.doctor.facts import (
     OFFSETS_TOPIC,
     STATE_TOPIC,
@@ -19,6 +18,7 @@ from connectors.kafka.doctor.facts import (
     Wanted,
     probe_id,
 )
+from connectors.kafka.doctor.verdict import Kind, Level, Verdict
 
 MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 RETENTION: Final = "offsets.retention.minutes"
@@ -30,44 +30,6 @@ MOST_SKEW_MS: Final = 1000.0
 
 _READ: Final = frozenset({"READ", "DESCRIBE"})
 _WRITE: Final = frozenset({"WRITE", "DESCRIBE"})
-
-
-class Level(enum.Enum):
-    """How bad it is."""
-
-    OK = "ok"
-    WARN = "warn"
-    REFUSE = "refuse"
-
-
-class Kind(enum.Enum):
-    """What stands behind a refusal, and whether it can pass by itself."""
-
-    SETTING = "setting"
-    MISSING = "missing"
-    RIGHTS = "rights"
-    OUTAGE = "outage"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
-    """One row of the table.
-
-    Attributes:
-        check: what was looked at.
-        level: how bad it is.
-        found: what was seen.
-        reason: why it matters; "" when all is well.
-        option: what to change; "" when nothing.
-        kind: of a refusal: what a driver raises for it.
-    """
-
-    check: str
-    level: Level
-    found: str
-    reason: str = ""
-    option: str = ""
-    kind: Kind = Kind.SETTING
 
 
 def judge(facts: ClusterFacts, wanted: Wanted) -> list[Verdict]:
@@ -84,6 +46,7 @@ def judge(facts: ClusterFacts, wanted: Wanted) -> list[Verdict]:
         *_retention(facts, wanted),
         *_clock(facts, wanted),
         *_hanging(facts, wanted),
+        *judge_ends(facts, wanted),
     ]
 
 
