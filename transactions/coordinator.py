@@ -211,7 +211,7 @@ class CheckpointCoordinator:
         self._heal(settlement, rerun, report, deadline)
         self._lost = ()
         self._log.check_newest()
-        self._janitor.start()
+        self._janitor.start(self._log.state.decision)
         return report
 
     @_told
@@ -279,7 +279,7 @@ class CheckpointCoordinator:
 
         self._log.check_newest()
         self._log.compact_if_due()
-        self._janitor.start(decided.committables)
+        self._janitor.start(decided)
         crash_points.reach("batch_finished", number)
         watch.lap("finish")
 

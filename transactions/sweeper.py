@@ -17,6 +17,7 @@ from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.committable import Committable
 from transactions.errors import HiddenCommitError, SparkOnceError
 from transactions.events import publish
+from transactions.log_entries import Decision
 from transactions.sink import AnySink, Owner
 
 # A broker that is away for longer fails the run, which is restarted; and closing a failed run, or
@@ -123,13 +124,13 @@ class Janitor:
             name, arguments = "sparkonce-idle-sweep", (idle_every_s,)
             threading.Thread(target=self._watch, args=arguments, name=name, daemon=True).start()
 
-    def start(self, committed: Sequence[Committable] = ()) -> None:
+    def start(self, decided: Decision | None = None) -> None:
         """Begin a sweep; the batch before is settled and the next has not begun.
 
         Args:
-            committed: the transactions of that batch; readers must see them first.
+            decided: that batch, all of it committed; readers must see it first.
         """
-        self._running = self._submit(committed)
+        self._running = self._submit(() if decided is None else decided.committables)
         with self._lock:
             self._idle = True
 
@@ -160,10 +161,17 @@ class Janitor:
         refuse_hidden(self._sinks, self._owner, committed, deadline)
         return sweep(self._sinks, self._owner, deadline)
 
+    def _found_hidden(self) -> bool:
+        """Tell whether an abort could take committed records along; the next batch is told."""
+        running = self._running
+        if running is None or not running.done():
+            return False
+        return isinstance(running.exception(), HiddenCommitError)
+
     def _watch(self, every_s: float) -> None:
         while not self._closed.wait(every_s):
             with self._lock:
-                if not self._idle:
+                if not self._idle or self._found_hidden():
                     continue
                 again = self._again = self._submit()
             if error := again.exception():  # waits for it
