@@ -66,6 +66,11 @@ _COUNTERS: Final[Mapping[str, tuple[str, str, str]]] = {
         "recommitted",
         "transactions",
     ),
+    "transactions_aging": (
+        "Decided transactions that had used up half of their timeout",
+        "aging",
+        "transactions",
+    ),
     "transactions_lost": ("Decided transactions that the broker aborted", "lost", "transactions"),
     "transactions_healed": ("Lost transactions produced again", "healed", "transactions"),
     "records_healed": ("Records of healed transactions", "healed", "records"),

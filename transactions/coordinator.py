@@ -264,7 +264,7 @@ class CheckpointCoordinator:
         self._check_not_stopping(number)
         self._settled = False
         self._log.decide(self._decision(checkpoint, committables))  # THE POINT OF NO RETURN
-        tell_decided(self.owner.application_id, number, committables)
+        tell_decided(self.owner.application_id, number, committables, self._clock.now_ms())
         crash_points.reach("decision_durable", number)
         watch.lap("decide")
 

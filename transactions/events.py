@@ -28,6 +28,7 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
         "recovering": logging.INFO,  # a new run begins to settle the last decision
         "recovered": logging.INFO,  # it is settled and nothing lingers
         "recommitted": logging.WARNING,  # transactions of an earlier attempt were committed now
+        "aging": logging.WARNING,  # decided transactions have used up half of their timeout
         "lost": logging.WARNING,  # decided transactions were aborted by the broker; to be healed
         "healed": logging.WARNING,  # a lost transaction was produced again
         "heal_refused": logging.ERROR,  # it could not be: a person must decide

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from transactions import crash_points
-from transactions.checkpoint_watch import tell_recommitted, tell_retried
+from transactions.checkpoint_watch import tell_aging, tell_recommitted, tell_retried
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome, oldest_start_ms
 from transactions.decision_log import DecisionLog
@@ -99,6 +99,8 @@ class Settlement:
                     outcomes = sink.recover_and_commit(mine, deadline)
                     self.record(outcomes)
                     self._count(outcomes)
+                    now = [one for one in mine if outcomes.get(one.token) is Outcome.COMMITTED]
+                    tell_aging(now, deadline.now_ms())
             left = self.in_state(State.DECIDED, State.IN_DOUBT)
             if left and self._has_waited_enough(left, rounds, deadline):
                 self._believe_a_person(left, deadline)
