@@ -13,7 +13,7 @@ import platform
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -56,7 +56,7 @@ class Bench:
             rate = load(bootstrap, self._loaded, records)
             say(f"loaded {records:,} records at {rate:,.0f}/s")
         output = self._topic("out")
-        line = _head("throughput", system)
+        line = head("throughput", system)
         line |= {"records": records, "batch_records": batch_records, **_COMMON}
         job = Job(
             system,
@@ -92,7 +92,7 @@ class Bench:
     def latency(self, system: System, *, rate: int, warmup_s: float, seconds: float) -> None:
         """Measure the time from a record's production to a read_committed reader's sight."""
         topics = (self._topic("in"), self._topic("out"))
-        line = _head("latency", system)
+        line = head("latency", system)
         line |= {"rate": rate, "warmup_s": warmup_s, "seconds": seconds, **_COMMON}
         prober = Prober(
             bootstrap=self._cluster.bootstrap_servers,
@@ -125,7 +125,7 @@ class Bench:
 
     def _phases(self, what: str, system: System, phases: dict[str, dict[str, float]]) -> None:
         if phases:
-            self._emit({**_head(what, system), "phase_ms": phases})
+            self._emit({**head(what, system), "phase_ms": phases})
 
     @contextlib.contextmanager
     def _reported(self, line: Line) -> Iterator[None]:
@@ -151,7 +151,8 @@ _COMMON: Line = {
 }
 
 
-def _head(what: str, system: System) -> Line:
+def head(what: str, system: System) -> Line:
+    """Return the fields that every line of a system begins with."""
     return {
         "what": what,
         "system": system.name,
@@ -164,6 +165,15 @@ def _head(what: str, system: System) -> Line:
         "cpus": os.cpu_count(),
         "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def keep_lines(lines: Sequence[Line], name: str) -> None:
+    """Write the lines of a run where results are kept."""
+    RESULTS.mkdir(exist_ok=True)
+    today = dt.datetime.now(dt.UTC).date().isoformat()
+    target = RESULTS / f"{today}-{name}.jsonl"
+    target.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    say(f"written to {target}")
 
 
 def say(text: str) -> None:
@@ -220,11 +230,7 @@ def main(  # noqa: PLR0917 - click passes them by name
         emit(line)
     figures.show(lines, compared)
     if keep:
-        RESULTS.mkdir(exist_ok=True)
-        today = dt.datetime.now(dt.UTC).date().isoformat()
-        target = RESULTS / f"{today}-{keep}.jsonl"
-        target.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-        say(f"written to {target}")
+        keep_lines(lines, keep)
     wrong = [one for one in lines if one.get("lost") or one.get("error")]
     sys.exit(1 if wrong else 0)
 

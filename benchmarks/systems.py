@@ -176,12 +176,17 @@ class Job:
             )
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start a process; after `kill` the next one, in the same folder."""
         python = self._system.python()
-        self._folder.mkdir(parents=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "JAVA_HOME": ensure_java_home(), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment.pop("SPARK_HOME", None)
         environment["PYSPARK_PYTHON"] = str(python)
-        with (self._folder / "job.log").open("wb") as log:
+        with (self._folder / "job.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [str(python), str(self._system.script), json.dumps(self._task)],
                 stdout=log,
@@ -189,7 +194,18 @@ class Job:
                 env=environment,
                 start_new_session=True,
             )
-        return self
+
+    def kill(self) -> None:
+        """SIGKILL the driver and its JVM at one moment; Python workers notice and end."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def marks(self) -> dict[str, int]:
+        """Return when its last process came to which step, in ns."""
+        lines = (self._folder / "marks.jsonl").read_text("utf-8").splitlines()
+        mine = [one for one in map(json.loads, lines) if one["pid"] == self.pid]
+        return {one["mark"]: one["ns"] for one in mine}
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         process = self._process

@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 PARTITIONS = 2
 VALUE_BYTES = 100
-_FILLER = b"x" * (VALUE_BYTES - 8)
+FILLER = b"x" * (VALUE_BYTES - 8)
 _TICK_S = 0.002
 _DRAIN_S = 60.0
 _LATE_DUPLICATES_S = 2.0
@@ -47,7 +47,7 @@ def load(bootstrap: str, topic: str, records: int) -> float:
     )
     start = time.monotonic()
     for number in range(records):
-        value = struct.pack(">q", time.time_ns()) + _FILLER
+        value = struct.pack(">q", time.time_ns()) + FILLER
         while True:
             try:
                 producer.produce(
@@ -155,7 +155,7 @@ def audit_topic(bootstrap: str, topic: str, ends: tuple[int, ...], records: int)
     try:
         while any(p.offset < end for p, end in _positions(consumer, topic, ends)):
             for message in consumer.consume(20_000, timeout=0.2):
-                _raise_if_error(message)
+                raise_if_error(message)
                 quiet_until = time.monotonic() + 20.0
                 number = int.from_bytes(message.key(), "big", signed=True)
                 audit.untransformed += message.value()[-1:] != b"T"
@@ -181,7 +181,8 @@ def _positions(
     return list(zip(consumer.position(asked), ends, strict=True))
 
 
-def _raise_if_error(message: Message) -> None:
+def raise_if_error(message: Message) -> None:
+    """Raise what a reader was given in place of a record."""
     error: KafkaError | None = message.error()
     if error is not None:
         raise KafkaException(error)
@@ -275,7 +276,7 @@ class Prober:
         time.sleep(_LATE_DUPLICATES_S)
 
     def _send(self, producer: Producer, number: int, partition: int) -> None:
-        value = struct.pack(">q", time.time_ns()) + _FILLER
+        value = struct.pack(">q", time.time_ns()) + FILLER
         producer.produce(self.topics[0], value, struct.pack(">q", number), partition=partition)
 
     def _read(self) -> None:
@@ -288,7 +289,7 @@ class Prober:
                 more = consumer.consume(10_000, timeout=0)
                 now = time.time_ns()
                 for message in (first, *more):
-                    _raise_if_error(message)
+                    raise_if_error(message)
                     self._note(message.key(), message.value(), now)
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             self._reader_error = error

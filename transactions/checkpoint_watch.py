@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from transactions.clock import Clock
 from transactions.committable import Committable, oldest_start_ms
@@ -25,8 +25,10 @@ class PhaseWatch:
         self._last = now
 
 
-def tell_decided(app: str, checkpoint_id: int, committables: Sequence[Committable]) -> None:
-    """Publish that these transactions will be committed, whatever happens."""
+def tell_decided(
+    app: str, checkpoint_id: int, committables: Sequence[Committable], now_ms: int
+) -> None:
+    """Publish that these transactions will be committed, whatever happens; see `tell_aging`."""
     publish(
         "decided",
         app=app,
@@ -35,12 +37,32 @@ def tell_decided(app: str, checkpoint_id: int, committables: Sequence[Committabl
         records=sum(one.record_count for one in committables),
         oldest_start_ms=oldest_start_ms(committables),
     )
+    tell_aging(committables, now_ms)
 
 
 def tell_recommitted(app: str, checkpoint_id: int, transactions: int) -> None:
     """Publish that transactions were found open and committed by settling, if there were any."""
     if transactions:
         publish("recommitted", app=app, checkpoint=checkpoint_id, transactions=transactions)
+
+
+def tell_aging(committables: Iterable[Committable], now_ms: int) -> None:
+    """Publish that decided transactions have used up half of their timeout, if any have.
+
+    At the whole of it the broker aborts them, and only healing brings their records back: the
+    checkpoint or the downtime was longer than the timeout was made for (design rule 14).
+    """
+    old = [one for one in committables if 0 <= one.start_time_ms < now_ms - one.timeout_ms / 2]
+    if old:
+        first = min(old, key=lambda one: one.start_time_ms)
+        publish(
+            "aging",
+            app=first.transactional_id.partition(".")[0],
+            checkpoint=first.checkpoint_id,
+            transactions=len(old),
+            oldest_ms=now_ms - first.start_time_ms,
+            timeout_ms=first.timeout_ms,
+        )
 
 
 def tell_retried(committables: Sequence[Committable], cause: str) -> None:

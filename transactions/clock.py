@@ -62,6 +62,10 @@ class Deadline:
         """Tell whether the moment has come."""
         return self.remaining() == 0.0
 
+    def now_ms(self) -> int:
+        """Wall clock of the deadline's own clock; see `Clock.now_ms`."""
+        return self._clock.now_ms()
+
     def pause(self, seconds: float) -> None:
         """Sleep, but never past the deadline: the back-off between two tries."""
         self._clock.sleep(min(seconds, self.remaining()))

@@ -211,7 +211,7 @@ class CheckpointCoordinator:
         self._heal(settlement, rerun, report, deadline)
         self._lost = ()
         self._log.check_newest()
-        self._janitor.start()
+        self._janitor.start(self._log.state.decision)
         return report
 
     @_told
@@ -264,7 +264,7 @@ class CheckpointCoordinator:
         self._check_not_stopping(number)
         self._settled = False
         self._log.decide(self._decision(checkpoint, committables))  # THE POINT OF NO RETURN
-        tell_decided(self.owner.application_id, number, committables)
+        tell_decided(self.owner.application_id, number, committables, self._clock.now_ms())
         crash_points.reach("decision_durable", number)
         watch.lap("decide")
 
@@ -279,7 +279,7 @@ class CheckpointCoordinator:
 
         self._log.check_newest()
         self._log.compact_if_due()
-        self._janitor.start()
+        self._janitor.start(decided)
         crash_points.reach("batch_finished", number)
         watch.lap("finish")
 

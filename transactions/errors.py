@@ -18,6 +18,7 @@
     │       └── RecordRefusedError    a record that it will never take: too large, no topic
     ├── OutcomeUnknownError           a decided transaction whose end could not be learnt in time
     ├── TransactionLostError          a decided transaction was aborted by the broker: heal it
+    ├── HiddenCommitError             committed, and the broker keeps it from readers all the same
     ├── ReplayMismatchError           Spark replays a decided batch with other offsets
     ├── DataLossError                 source offsets are gone that the checkpoint still needs
     ├── BrokerUnavailableError        no broker answered within the deadline; safe to retry
@@ -137,6 +138,16 @@ class OutcomeUnknownError(SparkOnceError):
 
 class TransactionLostError(SparkOnceError):
     """A decided transaction was aborted outside of us; its records must be produced again."""
+
+    permanent = True
+
+
+class HiddenCommitError(SparkOnceError):
+    """Committed records are hidden: a partition has no marker, and none will come by itself.
+
+    Nothing is lost as long as nobody aborts under the same producer id. A person with rights on
+    the cluster writes the marker: ``sparkonce transactions write-markers``.
+    """
 
     permanent = True
 

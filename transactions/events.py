@@ -28,9 +28,11 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
         "recovering": logging.INFO,  # a new run begins to settle the last decision
         "recovered": logging.INFO,  # it is settled and nothing lingers
         "recommitted": logging.WARNING,  # transactions of an earlier attempt were committed now
+        "aging": logging.WARNING,  # decided transactions have used up half of their timeout
         "lost": logging.WARNING,  # decided transactions were aborted by the broker; to be healed
         "healed": logging.WARNING,  # a lost transaction was produced again
         "heal_refused": logging.ERROR,  # it could not be: a person must decide
+        "hidden_commit": logging.ERROR,  # committed, and kept from readers by a broker's fault
         "fenced": logging.WARNING,  # a newer run owns the log, this one stops
         "swept": logging.WARNING,  # open transactions without an owner were aborted
         "retried": logging.WARNING,  # a step is tried again

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from transactions import crash_points
-from transactions.checkpoint_watch import tell_recommitted, tell_retried
+from transactions.checkpoint_watch import tell_aging, tell_recommitted, tell_retried
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome, oldest_start_ms
 from transactions.decision_log import DecisionLog
@@ -20,10 +20,15 @@ from transactions.events import publish
 from transactions.healing import names
 from transactions.log_entries import ACCEPT_LOSS
 from transactions.sink import AnySink
-from transactions.sweeper import sweep
+from transactions.sweeper import refuse_hidden, sweep
 from transactions.two_phase import Event, Lifecycle, State
 
 logger = logging.getLogger(__name__)
+
+#: Left of the deadline when no other round is begun; the sweep that follows takes it.
+_LAST_ROUND_S = 1.0
+#: Rounds without a proof, five seconds of them, before the word of a person is taken.
+_ROUNDS_FOR_A_PERSON = 25
 
 _EVENTS: Mapping[Outcome, Event] = {
     Outcome.COMMITTED: Event.ACKNOWLEDGE,
@@ -94,13 +99,24 @@ class Settlement:
                     outcomes = sink.recover_and_commit(mine, deadline)
                     self.record(outcomes)
                     self._count(outcomes)
+                    now = [one for one in mine if outcomes.get(one.token) is Outcome.COMMITTED]
+                    tell_aging(now, deadline.now_ms())
             left = self.in_state(State.DECIDED, State.IN_DOUBT)
-            if left and deadline.expired():
+            if left and self._has_waited_enough(left, rounds, deadline):
                 self._believe_a_person(left, deadline)
             elif left:
                 if rounds == 1:  # once: it can go on for minutes
                     tell_retried(left, "the coordinator gives no proof yet")
                 deadline.pause(0.2)
+
+    def _has_waited_enough(
+        self, unproven: Sequence[Committable], rounds: int, deadline: Deadline
+    ) -> bool:
+        """Tell whether asking again has no sense, or no time: the broker has answered so far, and
+        a round that is cut off by the deadline would look as if it were gone (seen).
+        """
+        answered = all(one.token in self._resolved for one in unproven)
+        return deadline.remaining() < _LAST_ROUND_S or (answered and rounds >= _ROUNDS_FOR_A_PERSON)
 
     def _count(self, outcomes: Mapping[str, Outcome]) -> None:
         """Re-committed is what was not committed when it was looked at first."""
@@ -145,7 +161,8 @@ def recover(
        proof in step 3, and a stable read waits for it (seen, after a crash while healing).
     3. The last decision is settled: what it promised is visible, or proven lost. What is lost is
        healed where its records can be had again: in the engine's replay of that checkpoint.
-    4. What is open under the other ids is aborted as well: their producers had gone on.
+    4. Readers must see what is committed before anything is aborted under its ids.
+    5. What is open under the other ids is aborted as well: their producers had gone on.
 
     Args:
         log: opened by this run.
@@ -157,6 +174,7 @@ def recover(
 
     Raises:
         OutcomeUnknownError: see `Settlement.settle`.
+        HiddenCommitError: see `refuse_hidden`.
     """
     last = log.state.decision
     state: dict[str, str | int] = {
@@ -176,12 +194,21 @@ def recover(
     else:
         settlement = settle_last_decision(log, sinks, deadline)
     crash_points.reach("recovery_settled")
+    refuse_hidden(sinks, owner, _committed(log, settlement), deadline)
     swept += sweep(sinks, owner, deadline)
     if lost := settlement.lost:
         publish("lost", app=owner.application_id, transactions=len(lost), where=names(lost))
     ended = {"recommitted": settlement.recommitted, "lost": len(lost), "swept": len(swept)}
     publish("recovered", **state, **ended)
     return settlement
+
+
+def _committed(log: DecisionLog, settlement: Settlement) -> list[Committable]:
+    """Return what of the last decision is neither lost nor a person's to decide."""
+    decision = log.state.decision
+    others = {one.token for one in settlement.lost} | log.state.resolved.keys()
+    committables = () if decision is None else decision.committables
+    return [one for one in committables if one.token not in others]
 
 
 def _unknown(committables: Sequence[Committable], deadline: Deadline) -> OutcomeUnknownError:

@@ -266,6 +266,7 @@ RETRIED: Final[Mapping[type[SparkOnceError], tuple[bool, str]]] = MappingProxyTy
         errors.RecordRefusedError: (False, "the same record would be refused again"),
         errors.OutcomeUnknownError: (True, "the next start settles it by proof"),
         errors.TransactionLostError: (False, "decided records are missing; waiting hides it"),
+        errors.HiddenCommitError: (False, "only a person may write the marker that is missing"),
         errors.ReplayMismatchError: (False, "going on would write other records than decided"),
         errors.DataLossError: (False, "records that are gone do not come back"),
         errors.BrokerUnavailableError: (True, "brokers come back"),

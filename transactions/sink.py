@@ -153,6 +153,14 @@ class TwoPhaseCommitSink(Protocol[TransactionT, BatchT_contra]):
         last decision is settled: the abort is unconditional.
         """
 
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
+        """Return where the target keeps readers from transactions that are proven committed, for
+        people; empty when all of them are visible. On the driver, while no task writes.
+
+        Raises:
+            BrokerUnavailableError: it could not be learnt before the deadline.
+        """
+
     def retired(self) -> frozenset[str]:
         """Return ids that a doubt has made unusable in this run. On the driver."""
 

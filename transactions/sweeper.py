@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
-from transactions.errors import SparkOnceError
+from transactions.committable import Committable
+from transactions.errors import HiddenCommitError, SparkOnceError
 from transactions.events import publish
+from transactions.log_entries import Decision
 from transactions.sink import AnySink, Owner
 
 # A broker that is away for longer fails the run, which is restarted; and closing a failed run, or
 # ctrl-C, never waits for more than this.
 _MOST_SECONDS = 30.0
+_SHOWN = 10
 
 
 def sweep(
@@ -44,6 +47,42 @@ def sweep(
             app, count = owner.application_id, len(ids)
             publish("swept", app=app, sink=name, count=count, ids=" ".join(ids))
     return swept
+
+
+def refuse_hidden(
+    sinks: Mapping[str, AnySink],
+    owner: Owner,
+    committed: Sequence[Committable],
+    deadline: Deadline,
+) -> None:
+    """Make sure that readers see what is proven committed, before anything can be aborted.
+
+    A broker can complete a transaction and never mark its end in a partition (Kafka 4.4.0 does so
+    for a partition without a leader). An abort under the same producer id would then take the
+    committed records along, and a sweep aborts: so this comes first.
+
+    Raises:
+        HiddenCommitError: it never will be visible by itself.
+        BrokerUnavailableError: it could not be learnt before the deadline.
+    """
+    for name, sink in sinks.items():
+        mine = [one for one in committed if one.sink == name]
+        where = (
+            sink.hidden(mine, Deadline(min(deadline.remaining(), _MOST_SECONDS))) if mine else []
+        )
+        if not where:
+            continue
+        app, number = owner.application_id, mine[0].checkpoint_id
+        places = "; ".join(where[:_SHOWN]) + ("; ..." if len(where) > _SHOWN else "")
+        publish("hidden_commit", app=app, checkpoint=number, partitions=len(where), where=places)
+        raise HiddenCommitError(
+            f"Checkpoint {number} is committed, and its records are hidden from readers in "
+            f"{len(where)} partition(s).",
+            where=f"sink {name!r}: {places}",
+            cause="the broker has completed the transaction without a marker there: the partition "
+            "had no leader at that moment (KAFKA-20734, seen in 4.4.0)",
+            option="sparkonce transactions write-markers; the driver goes on after it",
+        )
 
 
 class Janitor:
@@ -85,9 +124,13 @@ class Janitor:
             name, arguments = "sparkonce-idle-sweep", (idle_every_s,)
             threading.Thread(target=self._watch, args=arguments, name=name, daemon=True).start()
 
-    def start(self) -> None:
-        """Begin a sweep; the batch before is settled and the next has not begun."""
-        self._running = self._submit()
+    def start(self, decided: Decision | None = None) -> None:
+        """Begin a sweep; the batch before is settled and the next has not begun.
+
+        Args:
+            decided: that batch, all of it committed; readers must see it first.
+        """
+        self._running = self._submit(() if decided is None else decided.committables)
         with self._lock:
             self._idle = True
 
@@ -110,14 +153,25 @@ class Janitor:
             self._idle = False
         self._executor.shutdown(wait=True)
 
-    def _submit(self) -> Future[list[str]]:
+    def _submit(self, committed: Sequence[Committable] = ()) -> Future[list[str]]:
+        return self._executor.submit(self._sweep, committed)
+
+    def _sweep(self, committed: Sequence[Committable]) -> list[str]:
         deadline = Deadline(min(self._timeout_s, _MOST_SECONDS), self._clock)
-        return self._executor.submit(sweep, self._sinks, self._owner, deadline)
+        refuse_hidden(self._sinks, self._owner, committed, deadline)
+        return sweep(self._sinks, self._owner, deadline)
+
+    def _found_hidden(self) -> bool:
+        """Tell whether an abort could take committed records along; the next batch is told."""
+        running = self._running
+        if running is None or not running.done():
+            return False
+        return isinstance(running.exception(), HiddenCommitError)
 
     def _watch(self, every_s: float) -> None:
         while not self._closed.wait(every_s):
             with self._lock:
-                if not self._idle:
+                if not self._idle or self._found_hidden():
                     continue
                 again = self._again = self._submit()
             if error := again.exception():  # waits for it

@@ -7,9 +7,11 @@ argument and its report are those of sparkonce_job.py.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ def main() -> None:
     """Run until SIGTERM."""
     task: dict[str, Any] = json.loads(sys.argv[1])
     folder = Path(task["folder"])
+    mark(folder, "imported")
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     builder = SparkSession.builder.appName("bench").master(task["master"])
     for key, value in task["conf"].items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    mark(folder, "session")
     reader = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", task["bootstrap"])
@@ -50,6 +54,13 @@ def main() -> None:
     (folder / "report.json").write_text(json.dumps(report), "utf-8")
     query.stop()
     spark.stop()
+
+
+def mark(folder: Path, name: str) -> None:
+    """Write down when this process came to a step."""
+    line = {"mark": name, "ns": time.time_ns(), "pid": os.getpid()}
+    with (folder / "marks.jsonl").open("a", encoding="utf-8") as marks:
+        marks.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

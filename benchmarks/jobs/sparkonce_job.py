@@ -6,6 +6,7 @@ Its one argument is a JSON object; on SIGTERM it stops and writes what it knows 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,14 +14,20 @@ from typing import Any
 
 from connectors import KafkaSink, KafkaSource
 from connectors.spark import StreamingDriver, build_session
+from transactions import events
 from transactions.coordinator import CheckpointReport
+
+RECOVERY = ("recovering", "recovered")
 
 
 def main() -> None:
     """Run until SIGTERM."""
     task: dict[str, Any] = json.loads(sys.argv[1])
     folder = Path(task["folder"])
+    mark(folder, "imported")
     spark = build_session("bench", master=task["master"], conf=task["conf"])
+    mark(folder, "session")
+    events.subscribe(lambda e: mark(folder, e.kind) if e.kind in RECOVERY else None)
     checkpoints = (folder / "checkpoints.jsonl").open("w", encoding="utf-8", buffering=1)
 
     def keep(report: CheckpointReport) -> None:
@@ -66,6 +73,13 @@ def _heap_mb(spark: Any) -> float:
     runtime = machine.Runtime.getRuntime()
     used: int = runtime.totalMemory() - runtime.freeMemory()
     return round(used / 1e6, 1)
+
+
+def mark(folder: Path, name: str) -> None:
+    """Write down when this process came to a step."""
+    line = {"mark": name, "ns": time.time_ns(), "pid": os.getpid()}
+    with (folder / "marks.jsonl").open("a", encoding="utf-8") as marks:
+        marks.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
 if TYPE_CHECKING:
     from connectors.job_definition import JobDefinition
     from connectors.kafka.doctor.facts import Wanted
-    from connectors.kafka.doctor.verdicts import Verdict
+    from connectors.kafka.doctor.verdict import Verdict
 
 ALL_WELL = 0
 REFUSED = 1
@@ -84,7 +84,8 @@ def command(
 
     from connectors.kafka.doctor.facts import Wanted
     from connectors.kafka.doctor.probe import gather
-    from connectors.kafka.doctor.verdicts import Level, judge, worst
+    from connectors.kafka.doctor.verdict import Level
+    from connectors.kafka.doctor.verdicts import judge, worst
     from transactions.clock import Deadline
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors say it, once

@@ -15,6 +15,7 @@ _STYLE = {
     "lingering": "yellow",
     "aborted": "red",
     "unknown": "red",
+    "hidden": "red",
     "other log": "red",
 }
 

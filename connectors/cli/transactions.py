@@ -252,6 +252,39 @@ def resolve(
         )
 
 
+@command.command(name="write-markers")
+@_place
+@_YES
+def write_markers(*, timeout: float, yes: bool, **place: Any) -> None:
+    """Write the commit markers that a broker left out, so that readers see the records.
+
+    Only for what the last decision promised and the coordinator has committed. A driver that runs
+    on this checkpoint is fenced by it and stops: nobody may write under these producer ids
+    meanwhile. Needs ALTER or CLUSTER_ACTION on the cluster, and READ on the topics.
+    """
+    from transactions.clock import Deadline
+
+    deadline = Deadline(timeout)
+    with _reader(**place) as reader:
+        if not any(reader.hidden(reader.rows(deadline), deadline).values()):
+            click.echo("Nothing is hidden.")
+            return
+        _take_over(reader, yes)
+        # Read again behind the Fence, immediately before each is written.
+        for name, hidden in reader.hidden(reader.rows(deadline), deadline).items():
+            for one in hidden:
+                reader.sinks[name].visibility.write_commit(one, deadline)
+                click.echo(f"committed: {one}")
+        left = [
+            str(one)
+            for all_ in reader.hidden(reader.rows(deadline), deadline).values()
+            for one in all_
+        ]
+        if left:
+            raise _still_hidden(left)
+        click.echo("Readers see the records now.")
+
+
 def _take_over(reader: TransactionReader, yes: bool) -> DecisionLog:
     """Append a Fence, after asking: from here no older run can decide or go on."""
     from transactions.decision_log import DecisionLog
@@ -324,6 +357,17 @@ def _lost(names: Sequence[str]) -> Exception:
         cause="the downtime was longer than their timeout, or somebody aborted them",
         option="start the pipeline: it heals them from their source offsets; when it cannot: "
         "sparkonce transactions resolve",
+    )
+
+
+def _still_hidden(places: Sequence[str]) -> Exception:
+    from transactions.errors import HiddenCommitError
+
+    return HiddenCommitError(
+        f"{len(places)} partition(s) still keep committed records from readers.",
+        where="; ".join(places),
+        cause="a leader moved meanwhile, or somebody writes under the same producer id",
+        option="stop every driver and worker of the pipeline, then the same command again",
     )
 
 

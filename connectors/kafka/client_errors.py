@@ -31,6 +31,7 @@ _REFUSED = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
 #: What is wrong with the record or its address, not with the broker's day. A topic that a
@@ -87,6 +88,11 @@ def is_end_of_partition(error: KafkaError) -> bool:
 def is_final(error: KafkaError) -> bool:
     """Tell whether trying again cannot help."""
     return error.code() in _MISSING | _REFUSED
+
+
+def is_refused(error: KafkaError) -> bool:
+    """Tell whether the credentials are wrong or a right is missing."""
+    return error.code() in _REFUSED
 
 
 def is_unwritable(error: KafkaError) -> bool:

@@ -88,6 +88,7 @@ def main() -> int:
     )
     parser.add_argument("--checkpoint-timeout", type=float, default=600.0)
     parser.add_argument("--poll-timeout-ms", type=int, default=120_000)
+    parser.add_argument("--producer", type=orjson.loads, default={}, help="settings, JSON")
     parser.add_argument("--stateful", choices=STATEFUL, default="aggregation")
     given = parser.parse_args()
     spark = build_session("pipeline", master=given.master, conf=QUICK_START | given.conf)
@@ -109,7 +110,10 @@ def main() -> int:
     )
     rows = driver.read(source)
     copies = rows.selectExpr("key", f"{given.value} AS value", "partition")
-    driver.write(copies, KafkaSink(bootstrap_servers=given.bootstrap, topic=given.copies))
+    driver.write(
+        copies,
+        KafkaSink(bootstrap_servers=given.bootstrap, topic=given.copies, kafka=given.producer),
+    )
     driver.write(
         STATEFUL[given.stateful](rows),
         KafkaSink(bootstrap_servers=given.bootstrap, topic=given.counts),

@@ -34,13 +34,14 @@ class Pipeline:
     counts: str
     folder: Path
     produced: int = 0
+    partitions: int = PARTITIONS
 
     def produce(self, records: int) -> None:
         """Append records with unique values, spread over partitions and keys."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
         for number in range(self.produced, self.produced + records):
             key = b"key-%d" % (number % KEYS)
-            producer.produce(self.source, b"%08d" % number, key, partition=number % PARTITIONS)
+            producer.produce(self.source, b"%08d" % number, key, partition=number % self.partitions)
         assert producer.flush(30) == 0
         self.produced += records
 
@@ -85,7 +86,7 @@ class Pipeline:
         checkers.assert_exactly_once(
             checkers.history_of(inputs, outputs, identify=lambda record: record.value)
         )
-        for partition in range(PARTITIONS):
+        for partition in range(self.partitions):
             mine = [r.value for r in outputs if r.partition == partition]
             assert mine == [r.value for r in inputs if r.partition == partition]
         self._audit_counts(read_committed(self.bootstrap, self.counts))
@@ -105,14 +106,21 @@ class Pipeline:
             assert values == sorted(set(values))
 
 
-def pipeline_on(bootstrap: str, topics: Callable[..., str], folder: Path, app: str) -> Pipeline:
+def pipeline_on(
+    bootstrap: str,
+    topics: Callable[..., str],
+    folder: Path,
+    app: str,
+    partitions: int = PARTITIONS,
+) -> Pipeline:
     """Make the topics of a test; its checkpoint lies in the folder, nothing is produced yet."""
     return Pipeline(
         bootstrap=bootstrap,
         application_id=app,
         checkpoint=str(folder / "checkpoint"),
-        source=topics(PARTITIONS, "source"),
-        copies=topics(PARTITIONS, "copies"),
-        counts=topics(PARTITIONS, "counts"),
+        source=topics(partitions, "source"),
+        copies=topics(partitions, "copies"),
+        counts=topics(partitions, "counts"),
         folder=folder,
+        partitions=partitions,
     )

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 OPTIONS = ["--records", "20000", "--batch-records", "10000", "--seconds", "3", "--warmup", "2"]
 
@@ -39,3 +41,21 @@ def test_lines_of_a_small_run():
     assert set(lines["latency phases"]["phase_ms"]) == {
         "start", "write", "check", "decide", "commit", "finish"
     }  # fmt: skip
+
+
+def test_recovery_after_a_sigkill_of_the_driver():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.recovery", "--rounds=1", "--settle=2", "--no-peer"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    (line,) = map(json.loads, done.stdout.splitlines())
+    assert (line["lost"], line["dup"]) == (0, 0)
+    assert 0 < line["first_new_s"] < 60
+    assert sum(line["split_s"].values()) == pytest.approx(line["first_new_s"], abs=0.1)
+    assert all(seconds > -0.01 for seconds in line["split_s"].values()), line

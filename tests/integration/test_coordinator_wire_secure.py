@@ -23,7 +23,8 @@ from connectors.kafka.cluster.broker_settings import choose_addresses
 from connectors.kafka.cluster.local_cluster import LocalCluster
 from connectors.kafka.doctor.facts import Wanted
 from connectors.kafka.doctor.probe import gather
-from connectors.kafka.doctor.verdicts import Level, judge
+from connectors.kafka.doctor.verdict import Level
+from connectors.kafka.doctor.verdicts import judge
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from tests.integration.wire_helpers import (
     begin,
@@ -199,8 +200,11 @@ def test_the_doctor_names_missing_rights_and_then_the_acls_that_give_them(secure
     allow(ResourceType.TRANSACTIONAL_ID, "clinic.", prefixed, "WRITE", "DESCRIBE")
     eventually(refused, {group} | topic)
     allow(ResourceType.GROUP, "clinic", literal, "READ", "DESCRIBE")
-    eventually(refused, {group} | topic)  # the markers' groups are still out of reach
+    hidden = {"__consumer_offsets"}
+    eventually(refused, {group} | hidden | topic)  # the markers' groups are still out of reach
     allow(ResourceType.GROUP, "clinic.", prefixed, "READ", "DESCRIBE")
+    eventually(refused, hidden | topic)  # left out of what is described
+    allow(ResourceType.TOPIC, "__consumer_offsets", literal, "DESCRIBE")
     eventually(refused, topic)
     allow(ResourceType.TOPIC, "secure", literal, "READ", "DESCRIBE")
     eventually(refused, {"output secure"})

@@ -179,9 +179,16 @@ MUTATIONS = (
     Mutation(
         "13 the janitor after each batch",
         COORDINATOR,
-        "        self._log.compact_if_due()\n        self._janitor.start()\n",
+        "        self._log.compact_if_due()\n        self._janitor.start(decided)\n",
         "        self._log.compact_if_due()\n",
         "tests/simulation",
+    ),
+    Mutation(
+        "13 what is committed is seen to be visible before anything is aborted",
+        "transactions/sweeper.py",
+        "        refuse_hidden(self._sinks, self._owner, committed, deadline)\n",
+        "",
+        "tests/unit/test_sweeper.py",
     ),
     Mutation(
         "14 the transaction outlives checkpoint and restart",

@@ -151,5 +151,8 @@ class FakeSink:
         for name in transaction_ids:
             self.broker.abort(name)
 
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
+        return []
+
     def retired(self) -> frozenset[str]:
         return frozenset()

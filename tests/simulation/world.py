@@ -129,6 +129,10 @@ class SimulatedSink(KafkaTransactionalSink):
             self._wire = self.world.make_wire()
         return self._wire
 
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
+        """Say that nothing is: the simulated cluster marks every partition in the end."""
+        return []
+
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
         super().recover_and_abort(transaction_ids, deadline)
         self.world.swept.update(transaction_ids)

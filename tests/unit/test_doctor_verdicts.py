@@ -6,8 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.kafka.doctor.facts import STATE_TOPIC, ClusterFacts, Hanging, Topic, Wanted
-from connectors.kafka.doctor.verdicts import Kind, Level, Verdict, judge, worst
+from connectors.kafka.doctor.facts import (
+    OFFSETS_TOPIC,
+    STATE_TOPIC,
+    ClusterFacts,
+    Endless,
+    Hanging,
+    Topic,
+    Wanted,
+)
+from connectors.kafka.doctor.verdict import Kind, Level, Verdict
+from connectors.kafka.doctor.verdicts import judge, worst
 
 ALL = frozenset({"READ", "WRITE", "DESCRIBE"})
 SOLID = Topic(name="t", replicas=3, in_sync=3, min_in_sync=2, operations=ALL)
@@ -136,6 +145,12 @@ CASES = {
         "group app",
         Kind.RIGHTS,
     ),
+    "offsets_are_hidden": (
+        replace(FACTS, refused={OFFSETS_TOPIC: "DescribeTransactions leaves its partitions out"}),
+        Level.REFUSE,
+        OFFSETS_TOPIC,
+        Kind.RIGHTS,
+    ),
     "offsets_expire_early": (
         replace(FACTS, settings={**FACTS.settings, "offsets.retention.minutes": "10"}),
         Level.WARN,
@@ -159,6 +174,42 @@ CASES = {
         "open transactions",
     ),
 }
+
+
+def endless(topic: str, state: str) -> ClusterFacts:
+    one = Endless(
+        partition=f"{topic}-3", start_offset=7, producer_id=12, producer_epoch=1, state=state
+    )
+    return replace(FACTS, endless=(one,))
+
+
+#: where a marker is missing, what the coordinator says -> level, and what to do about it.
+ENDS = {
+    "committed": ("out", "CompleteCommit", Level.REFUSE, "transactions write-markers"),
+    "aborted": ("out", "CompleteAbort", Level.REFUSE, "--topic out --partition 3 --start-offset 7"),
+    "unknown": ("out", "", Level.REFUSE, "find out whether it was committed"),
+    "of_a_group": ("__consumer_offsets", "CompleteCommit", Level.WARN, "write-markers"),
+}
+
+
+@pytest.mark.parametrize(("topic", "state", "level", "option"), ENDS.values(), ids=ENDS.keys())
+def test_a_transaction_without_an_end_has_the_remedy_that_loses_nothing(
+    topic, state, level, option
+):
+    verdict = only(judge(endless(topic, state), WANTED))
+    assert (verdict.check, verdict.level) == (f"transaction ends {topic}-3", level)
+    assert option in verdict.option
+    assert "no marker" in verdict.found
+    assert verdict.reason
+    # the usual remedy is an abort: for a committed one it is named only to be forbidden
+    assert ("abort --topic" in verdict.option) is (state != "CompleteCommit")
+
+
+def test_what_may_not_be_read_is_said_and_is_no_finding():
+    facts = replace(FACTS, unread={"producers": "out (TOPIC_AUTHORIZATION_FAILED)"})
+    verdicts = {one.check: one for one in judge(facts, WANTED)}
+    assert verdicts["transaction ends"].level is Level.OK
+    assert "without READ: out" in verdicts["transaction ends"].found
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

@@ -78,6 +78,7 @@ def scrape() -> Iterator[Scrape]:
 
 COUNTED = [
     ("recommitted", {"transactions": 3}, {"transactions_recommitted_total": 3}),
+    ("aging", {"transactions": 2}, {"transactions_aging_total": 2}),
     ("lost", {"transactions": 2}, {"transactions_lost_total": 2}),
     (
         "healed",
@@ -85,6 +86,7 @@ COUNTED = [
         {"transactions_healed_total": 2, "records_healed_total": 50},
     ),
     ("heal_refused", {}, {"heals_refused_total": 1}),
+    ("hidden_commit", {"partitions": 2}, {"commits_hidden_total": 2}),
     ("recovered", {"recommitted": 0, "swept": 1}, {"recoveries_total": 1}),
     ("restarted", {"attempt": 2}, {"restarts_total": 1}),
     ("retried", {}, {"retries_total": 1}),
@@ -147,7 +149,7 @@ def pending(scrape: Scrape) -> tuple[float | None, float | None]:
 def test_pending_from_the_decision_until_it_is_proven(scrape):
     assert pending(scrape) == (0, 0)
     started = [scrape.clock.ms - 7000, scrape.clock.ms - 2000]
-    tell_decided("app", 5, [committable(start_time_ms=ms) for ms in started])
+    tell_decided("app", 5, [committable(start_time_ms=ms) for ms in started], scrape.clock.ms)
     assert pending(scrape) == (2, 7)
     scrape.clock.sleep(3)
     assert pending(scrape) == (2, 10)
@@ -169,7 +171,7 @@ def test_pending_in_a_recovery_that_lasts(scrape):
 
 
 def test_pending_of_a_fenced_run_is_the_newer_runs(scrape):
-    tell_decided("app", 5, [committable(start_time_ms=scrape.clock.ms)])
+    tell_decided("app", 5, [committable(start_time_ms=scrape.clock.ms)], scrape.clock.ms)
     publish("fenced", app="app", run=1, by="host/2", entry=9)
     assert pending(scrape) == (0, 0)
 

@@ -89,7 +89,7 @@ def test_unknown_option_without_a_neighbour_lists_all() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
-def test_options_that_only_spark_has_are_refused(name: str) -> None:
+def test_p4_p6_options_that_only_spark_has_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="not supported yet") as raised:
         KafkaSource.from_options({**MINIMAL, name: "1"})
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 
 import pytest
 
+from tests.unit.samples import committable, decision
 from transactions.clock import Deadline
-from transactions.errors import BrokerUnavailableError
+from transactions.committable import Committable
+from transactions.errors import BrokerUnavailableError, HiddenCommitError
+from transactions.events import Event, subscribe
 from transactions.sink import Owner
 from transactions.sweeper import Janitor, sweep
 
@@ -21,6 +26,10 @@ class Sink:
         self.open: list[str] = []
         self.looked = threading.Semaphore(0)
         self.away = False
+        self.hides: list[str] = []
+
+    def hidden(self, _committed: Sequence[Committable], _deadline: Deadline) -> list[str]:
+        return self.hides
 
     def lingering(self, _owner: Owner, _deadline: Deadline) -> list[str]:
         self.looked.release()
@@ -90,3 +99,21 @@ def test_what_is_spared_stays_open(sink):
     sink.open = ["decided", "lingering"]
     assert sweep({"out": sink}, OWNER, Deadline(1), spare=frozenset({"decided"})) == ["lingering"]
     assert sink.open == ["decided"]
+
+
+def test_what_readers_cannot_see_is_refused_before_anything_is_aborted(sink, janitor):
+    """An abort under the same producer id would take the committed records along."""
+    heard: list[Event] = []
+    unsubscribe = subscribe(heard.append)
+    janitor.finish()
+    while sink.looked.acquire(blocking=False):
+        pass
+    sink.open, sink.hides = ["lingering"], ["t-0 from offset 7"]
+    janitor.start(decision(4, committables=(committable(sink="out", checkpoint_id=4),)))
+    time.sleep(0.2)  # an idle sweep is due every 10 ms, and must not come
+    assert sink.open == ["lingering"]
+    with pytest.raises(HiddenCommitError, match="Checkpoint 4") as refused:
+        janitor.finish()
+    unsubscribe()
+    assert "t-0 from offset 7" in str(refused.value)
+    assert [one.kind for one in heard] == ["hidden_commit"]

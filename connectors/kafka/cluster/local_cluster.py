@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -199,8 +200,14 @@ class LocalCluster:
         self._end(broker, signal.SIGKILL)
 
     def pause_broker(self, broker: int) -> None:
-        """Freeze a broker (SIGSTOP): it keeps its connections and answers nothing."""
-        self._running_keeper().signal(self._pids[broker], signal.SIGSTOP)
+        """Freeze a broker (SIGSTOP) and wait until it is: it keeps its connections and answers
+        nothing. The signal alone is only a request; a busy machine carries it out later.
+        """
+        pid = self._pids[broker]
+        self._running_keeper().signal(pid, signal.SIGSTOP)
+        deadline = Deadline(STOP_SECONDS, self._clock)
+        while psutil.Process(pid).status() != psutil.STATUS_STOPPED and not deadline.expired():
+            deadline.pause(0.005)
 
     def resume_broker(self, broker: int) -> None:
         """Let a frozen broker go on (SIGCONT)."""

@@ -9,6 +9,7 @@ from kafka.protocol.admin import (
     DescribeAclsRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
+    ListTransactionsRequest,
 )
 from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
@@ -156,6 +157,13 @@ def groups(names: Sequence[str]) -> Any:
     """Return a request for what we may do with groups; they need not exist."""
     return DescribeGroupsRequest(
         groups=list(names), include_authorized_operations=True, min_version=3, max_version=5
+    )
+
+
+def transactions_of(producer_ids: Iterable[int]) -> Any:
+    """Return a request for the transactional ids that have the producer ids, in any state."""
+    return ListTransactionsRequest(
+        state_filters=[], producer_id_filters=sorted(set(producer_ids)), max_version=0
     )
 
 

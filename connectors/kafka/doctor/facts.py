@@ -8,6 +8,7 @@ from collections.abc import Mapping
 #: Second part of the probe's transactional id, where a log's ids carry the log id (8 hex digits).
 PROBE_LOG = "doctor"
 STATE_TOPIC = "__transaction_state"
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def probe_id(application_id: str) -> str:
@@ -73,6 +74,27 @@ class Hanging:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Endless:
+    """A transaction that is over for its coordinator and has no end in a partition.
+
+    Attributes:
+        partition: ``topic-partition``.
+        start_offset: where readers of committed records stop.
+        producer_id: whose it is.
+        producer_epoch: likewise.
+        transactional_id: that has the producer id now; "" when none has that we may see.
+        state: the coordinator's word for that id.
+    """
+
+    partition: str
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str = ""
+    state: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """Everything that was read. What could not be read has its reason in `unread`.
 
@@ -85,10 +107,12 @@ class ClusterFacts:
         topics: by name; `STATE_TOPIC` among them when it exists.
         authorizer: whether the brokers check rights; None when that may not be asked.
         group_operations: names of what we may do with the application's group.
-        refused: what of the probe was refused -> Kafka's sentence ("transactional id", "group").
+        refused: what of the probe was refused -> Kafka's sentence ("transactional id", "group",
+            `OFFSETS_TOPIC`).
         skew_ms: broker's clock minus ours; None when it was not measured.
         skew_error_ms: how far off that can be: half of the request's time.
         hanging: open transactions of the cluster.
+        endless: transactions without an end in the outputs and in the offsets of groups.
         unread: what could not be read -> the reason.
     """
 
@@ -104,4 +128,5 @@ class ClusterFacts:
     skew_ms: float | None = None
     skew_error_ms: float = 0.0
     hanging: tuple[Hanging, ...] = ()
+    endless: tuple[Endless, ...] = ()
     unread: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -14,9 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from connectors.kafka.doctor import doctor_requests
+from connectors.kafka.doctor.endless_probe import find_endless
 from connectors.kafka.doctor.facts import (
+    OFFSETS_TOPIC,
     STATE_TOPIC,
     ClusterFacts,
+    Endless,
     Hanging,
     Topic,
     Wanted,
@@ -96,8 +99,10 @@ class _Probe:
         if self._wanted.application_id:
             group = await self._unless("group", self._group_operations)
         hanging: tuple[Hanging, ...] = ()
+        endless: tuple[Endless, ...] = ()
         if self._wanted.strangers:
             hanging = await self._unless("open transactions", self._hanging) or ()
+            endless = await self._unless("transaction ends", self._endless) or ()
         skew_ms, skew_error_ms = self._skew or (None, 0.0)
         return ClusterFacts(
             bootstrap=bootstrap,
@@ -112,6 +117,7 @@ class _Probe:
             skew_ms=skew_ms,
             skew_error_ms=skew_error_ms,
             hanging=hanging,
+            endless=endless,
             unread=self._unread,
         )
 
@@ -261,9 +267,13 @@ class _Probe:
             self._unread["clock"] = str(answer)
             return
         try:
-            started_ms = (await self._describe()).start_time_ms
+            seen = await self._describe()
         finally:
             await self._init()
+        started_ms = seen.start_time_ms
+        if not any(partition.startswith(f"{OFFSETS_TOPIC}-") for partition in seen.partitions):
+            # A broker leaves out what the principal may not describe, without a word.
+            self._refused[OFFSETS_TOPIC] = "DescribeTransactions leaves its partitions out"
         half = (received_ms - sent_ms) / 2
         self._skew = (started_ms - (sent_ms + half), half + 1)
 
@@ -315,3 +325,12 @@ class _Probe:
 
         await self._wire.together(ask, self._wire.brokers())
         return tuple(found)
+
+    async def _endless(self) -> tuple[Endless, ...]:
+        found, unread = await find_endless(
+            self._wire, self._wanted.outputs, self._ask, self._step_deadline()
+        )
+        if unread:
+            reasons = ", ".join(f"{topic} ({why})" for topic, why in sorted(unread.items()))
+            self._unread["producers"] = reasons
+        return found

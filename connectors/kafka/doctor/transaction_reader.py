@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 from collections.abc import Mapping
@@ -9,17 +10,20 @@ from types import TracebackType
 
 import orjson
 
-from connectors.kafka.doctor.transaction_table import Row, Seen, join
+from connectors.kafka.doctor.transaction_table import Row, Seen, Standing, join
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.wire.partition_leaders import Unended
 from connectors.sink_options import KafkaSink
 from connectors.user_folders import checkpoint_folder
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
 from transactions.decision_log import LogState, read_log
-from transactions.errors import ConfigurationError
+from transactions.errors import BrokerUnavailableError, ConfigurationError
 from transactions.log_backend import LocalFileBackend
 
 _TRIES = 5
+#: `list` shows what is there now: a leader that is away is not waited for.
+_LOOK_S = 2.0
 
 
 class TransactionReader:
@@ -87,7 +91,30 @@ class TransactionReader:
             seen = self._seen(deadline)
             if read_log(self.backend).tail == self.state.tail:
                 break
-        return join(seen)
+        rows = join(seen)
+        try:
+            hidden = self.hidden(rows, Deadline(min(_LOOK_S, deadline.remaining())))
+        except BrokerUnavailableError:
+            return rows
+        return join(dataclasses.replace(seen, hidden=_by_token(rows, hidden)))
+
+    def hidden(self, rows: list[Row], deadline: Deadline) -> dict[str, list[Unended]]:
+        """Return, per sink, where a marker of the committed ones among the rows is missing: in
+        the partitions that were written, and in those that keep the offsets of groups.
+
+        Raises:
+            BrokerUnavailableError: a partition has no leader that answers.
+        """
+        found: dict[str, list[Unended]] = {}
+        for name, sink in self.sinks.items():
+            proven = (Standing.COMMITTED, Standing.HIDDEN)
+            mine = [
+                r.decided for r in rows if r.decided and r.sink == name and r.standing in proven
+            ]
+            if mine:
+                more = sink.visibility.offsets_partitions(deadline)
+                found[name] = sink.visibility.hidden(mine, deadline, more)
+        return found
 
     def run_alive(self) -> bool | None:
         """Tell whether the newest run's process lives; None when it is on another machine."""
@@ -158,6 +185,22 @@ def _options(
     return {
         name: KafkaSink(bootstrap_servers=servers, topic=sink["topic"], name=name, kafka=rest)
         for name, sink in named.items()
+    }
+
+
+def _by_token(rows: list[Row], hidden: Mapping[str, list[Unended]]) -> dict[str, str]:
+    """Name the places of each committed transaction."""
+    return {
+        row.decided.token: ", ".join(places)
+        for row in rows
+        if row.decided is not None
+        and (
+            places := [
+                one.partition
+                for one in hidden.get(row.sink, ())
+                if (one.producer_id, one.producer_epoch) == (row.producer_id, row.producer_epoch)
+            ]
+        )
     }
 
 

@@ -25,6 +25,7 @@ class Standing(enum.Enum):
 
     PENDING = "pending"
     COMMITTED = "committed"
+    HIDDEN = "hidden"
     ABORTED = "aborted"
     RESOLVED = "resolved"
     UNKNOWN = "unknown"
@@ -81,6 +82,7 @@ class Seen:
         described: transactional id -> the coordinator's words; None when no broker was asked.
         open_ids: sink -> ids of this application that hold readers back.
         markers: token -> committed (offset, metadata) at its place.
+        hidden: token -> where a marker is missing, if its transaction is committed.
         now_ms: wall clock.
     """
 
@@ -90,6 +92,7 @@ class Seen:
     described: Mapping[str, TransactionDescription] | None = None
     open_ids: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     markers: Mapping[str, tuple[int, str]] = dataclasses.field(default_factory=dict)
+    hidden: Mapping[str, str] = dataclasses.field(default_factory=dict)
     now_ms: int = 0
 
 
@@ -118,6 +121,8 @@ def _decided(one: Committable, seen: Seen) -> Row:
     marker = seen.markers.get(one.token)
     now = None if seen.described is None else seen.described.get(one.transactional_id)
     standing, proof = _standing(one, now, marker, seen)
+    if standing is Standing.COMMITTED and one.token in seen.hidden:
+        standing, proof = Standing.HIDDEN, f"committed, and no marker in {seen.hidden[one.token]}"
     return Row(
         standing=standing,
         proof=proof,
@@ -169,6 +174,7 @@ def _by_broker(
 _ADVICE: Final[Mapping[Standing, str]] = {
     Standing.PENDING: "the next start commits it, and so does: transactions commit",
     Standing.COMMITTED: "nothing",
+    Standing.HIDDEN: "readers wait for ever, until: transactions write-markers",
     Standing.ABORTED: "the next start heals it from its source offsets; when that fails: resolve",
     Standing.RESOLVED: "nothing; the next start acts on it",
     Standing.UNKNOWN: "the next start asks again; when it cannot learn the end: resolve",

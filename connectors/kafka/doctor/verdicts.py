@@ -6,12 +6,19 @@ less durable, slower, or harder to look after is a WARN with its reason.
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from connectors.kafka.doctor.facts import STATE_TOPIC, ClusterFacts, Topic, Wanted, probe_id
+from connectors.kafka.doctor.endless_verdicts import judge_ends
+from connectors.kafka.doctor.facts import (
+    OFFSETS_TOPIC,
+    STATE_TOPIC,
+    ClusterFacts,
+    Topic,
+    Wanted,
+    probe_id,
+)
+from connectors.kafka.doctor.verdict import Kind, Level, Verdict
 
 MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 RETENTION: Final = "offsets.retention.minutes"
@@ -23,44 +30,6 @@ MOST_SKEW_MS: Final = 1000.0
 
 _READ: Final = frozenset({"READ", "DESCRIBE"})
 _WRITE: Final = frozenset({"WRITE", "DESCRIBE"})
-
-
-class Level(enum.Enum):
-    """How bad it is."""
-
-    OK = "ok"
-    WARN = "warn"
-    REFUSE = "refuse"
-
-
-class Kind(enum.Enum):
-    """What stands behind a refusal, and whether it can pass by itself."""
-
-    SETTING = "setting"
-    MISSING = "missing"
-    RIGHTS = "rights"
-    OUTAGE = "outage"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
-    """One row of the table.
-
-    Attributes:
-        check: what was looked at.
-        level: how bad it is.
-        found: what was seen.
-        reason: why it matters; "" when all is well.
-        option: what to change; "" when nothing.
-        kind: of a refusal: what a driver raises for it.
-    """
-
-    check: str
-    level: Level
-    found: str
-    reason: str = ""
-    option: str = ""
-    kind: Kind = Kind.SETTING
 
 
 def judge(facts: ClusterFacts, wanted: Wanted) -> list[Verdict]:
@@ -77,6 +46,7 @@ def judge(facts: ClusterFacts, wanted: Wanted) -> list[Verdict]:
         *_retention(facts, wanted),
         *_clock(facts, wanted),
         *_hanging(facts, wanted),
+        *judge_ends(facts, wanted),
     ]
 
 
@@ -294,6 +264,15 @@ def _rights(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
             check, Level.OK, f"InitProducerId and DescribeTransactions of {probe_id(app)}"
         )
     yield _group(facts, app)
+    if refused := facts.refused.get(OFFSETS_TOPIC):
+        yield Verdict(
+            OFFSETS_TOPIC,
+            Level.REFUSE,
+            refused,
+            "every batch would fail: a transaction is decided only when its offsets are seen in it",
+            f"an ACL: DESCRIBE on the topic {OFFSETS_TOPIC}",
+            Kind.RIGHTS,
+        )
 
 
 def _group(facts: ClusterFacts, app: str) -> Verdict:

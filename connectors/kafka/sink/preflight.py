@@ -12,7 +12,8 @@ from confluent_kafka import Producer
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.doctor.facts import Wanted
 from connectors.kafka.doctor.probe import gather
-from connectors.kafka.doctor.verdicts import Kind, Level, judge
+from connectors.kafka.doctor.verdict import Kind, Level
+from connectors.kafka.doctor.verdicts import judge
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.options import KafkaSource

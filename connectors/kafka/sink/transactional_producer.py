@@ -18,9 +18,15 @@ import orjson
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from connectors.kafka.client_errors import is_unwritable
+from connectors.kafka.client_errors import is_refused, is_unwritable
 from transactions.clock import Deadline
-from transactions.errors import DeliveryError, PhaseOneError, RecordRefusedError
+from transactions.errors import (
+    AuthenticationError,
+    DeliveryError,
+    PhaseOneError,
+    RecordRefusedError,
+    SparkOnceError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +90,7 @@ class TransactionalProducer:
 
         Raises:
             PhaseOneError: the coordinator did not answer in time, or refused.
+            AuthenticationError: a right is missing.
         """
         self._call("init_transactions", self._producer.init_transactions, deadline.remaining())
         while self.producer_id < 0:
@@ -332,12 +339,12 @@ class TransactionalProducer:
         librdkafka waits for ever for a group coordinator whose connection broke in the wrong
         moment (its issue 5456): the thread is left behind with its producer, the attempt fails.
         """
-        failures: list[PhaseOneError] = []
+        failures: list[SparkOnceError] = []
 
         def call() -> None:
             try:
                 self._call(name, function, *arguments)
-            except PhaseOneError as error:
+            except SparkOnceError as error:
                 failures.append(error)
 
         thread = threading.Thread(target=call, name=f"{name}-{self.transactional_id}", daemon=True)
@@ -348,7 +355,15 @@ class TransactionalProducer:
         if failures:
             raise failures[0]
 
-    def _lost(self, name: str, error: Exception) -> PhaseOneError:
+    def _lost(self, name: str, error: Exception) -> SparkOnceError:
+        if isinstance(error, KafkaException) and is_refused(error.args[0]):
+            return AuthenticationError(
+                f"The broker refuses {name} of the transactional producer.",
+                where=self.transactional_id,
+                cause=str(error),
+                option="ACLs: WRITE and DESCRIBE on the transactional ids, READ on the groups "
+                "of the application",
+            )
         return PhaseOneError(
             f"The transactional producer failed in {name}; its transaction is not decided.",
             where=self.transactional_id,

@@ -29,7 +29,8 @@ from transactions.sink import Attempt, Owner
 from transactions.two_phase import Event, Lifecycle
 
 if TYPE_CHECKING:
-    from connectors.kafka.sink.stage_writer import StageWriter
+        live = {"_wire": None, "_visibility": None, "_retired": set(), "producers": None}
+        return {**self.__dict__, **live}
     from connectors.kafka.wire.coordinator_wire import CoordinatorWire
     from connectors.kafka.wire.wire_requests import TransactionDescription
 
@@ -71,6 +72,7 @@ class KafkaTransactionalSink:
         self.timeout_ms = timeout_ms
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._wire: CoordinatorWire | None = None
+        self._visibility: CommitVisibility | None = None
         self._retired: set[str] = set()
         #: Where a task's producers come from; None: this process's pool.
         self.producers: ProducerPool | StageWriter | None = None
@@ -82,7 +84,11 @@ class KafkaTransactionalSink:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's connection at home when a closure takes the sink to a worker."""
+<<<<<<< HEAD
         return {**self.__dict__, "_wire": None, "_retired": set(), "producers": None}
+=======
+        return {**self.__dict__, "_wire": None, "_visibility": None, "_retired": set()}
+>>>>>>> main
 
     # --- in the task ------------------------------------------------------------------------
 
@@ -193,7 +199,10 @@ class KafkaTransactionalSink:
         return self._wire
 
     def close(self) -> None:
-        """Close the driver's connection."""
+        """Close the driver's connections."""
+        if self._visibility is not None:
+            self._visibility.close()
+            self._visibility = None
         if self._wire is not None:
             self._wire.close()
             self._wire = None
@@ -270,6 +279,19 @@ class KafkaTransactionalSink:
         for transactional_id in transaction_ids:
             self.wire.fence(transactional_id, self.timeout_ms, deadline)
             self._retired.add(transactional_id)
+
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
+        """See `TwoPhaseCommitSink.hidden`: a partition that has got no marker."""
+        return [str(one) for one in self.visibility.hidden(committed, deadline)]
+
+    @property
+    def visibility(self) -> CommitVisibility:
+        """The driver's connection to the partitions' leaders, made when first needed."""
+        if self._visibility is None:
+            from connectors.kafka.sink.visibility import CommitVisibility  # noqa: PLC0415 - as wire
+
+            self._visibility = CommitVisibility(self.options.settings, self.wire)
+        return self._visibility
 
     def retired(self) -> frozenset[str]:
         """See `TwoPhaseCommitSink.retired`."""

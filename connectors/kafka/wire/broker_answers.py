@@ -28,6 +28,9 @@ class Request(enum.Enum):
     DESCRIBE_GROUPS = "DescribeGroups"
     DESCRIBE_ACLS = "DescribeAcls"
     ADD_OFFSETS = "AddOffsetsToTxn"
+    LIST_OFFSETS = "ListOffsets"
+    DESCRIBE_PRODUCERS = "DescribeProducers"
+    WRITE_TXN_MARKERS = "WriteTxnMarkers"
 
 
 class Meaning(enum.Enum):
@@ -92,6 +95,18 @@ TABLE: Final[Mapping[int, _Row]] = MappingProxyType(
             Meaning.RETRY,
             "an internal topic is still being created",
             {_END: Meaning.DOUBT},
+        ),
+        5: _Row(
+            "LEADER_NOT_AVAILABLE",
+            Meaning.RETRY,
+            "the partition has no leader now",
+            {_END: Meaning.ASK},
+        ),
+        6: _Row(
+            "NOT_LEADER_FOR_PARTITION",
+            Meaning.RETRY,
+            "the partition has another leader now",
+            {_END: Meaning.ASK},
         ),
         7: _Row(
             "REQUEST_TIMED_OUT",

@@ -1,0 +1,145 @@
+"""Whether readers can see what was committed: a partition without its marker is found here.
+
+EndTxn and DescribeTransactions speak for the coordinator; records become visible by a marker in
+each partition, and a broker can leave one out for good (see `kafka.wire.partition_leaders`).
+Until somebody writes it, an *abort* under the same producer id would take the committed records
+along, so this is looked at before the next transaction begins.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from connectors.kafka.wire import partition_leaders
+from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.kafka.wire.partition_leaders import Unended
+from connectors.kafka.wire.wire_client import WireClient
+from connectors.kafka.wire.wire_requests import TransactionDescription
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.errors import BrokerUnavailableError
+
+_ANSWER_S: Final = 5.0
+#: Markers follow a commit by milliseconds: so often, with growing pauses, before a closer look.
+_EARLY_LOOKS: Final = 5
+_FIRST_PAUSE_S: Final = 0.002
+_LONGEST_PAUSE_S: Final = 0.25
+_ON_ITS_WAY: Final = frozenset({"Ongoing", "PrepareCommit"})
+_ABORTED: Final = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
+
+
+class CommitVisibility:
+    """Looks at the output of one cluster. On the driver; connections of its own, since a slow
+    answer must not close the one on which an EndTxn is under way.
+
+    Args:
+        kafka: client settings without prefix.
+        coordinators: of the same cluster.
+    """
+
+    def __init__(self, kafka: Mapping[str, str], coordinators: CoordinatorWire) -> None:
+        self._wire = WireClient(kafka, _ANSWER_S)
+        self._coordinators = coordinators
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._wire.close()
+
+    def hidden(
+        self, committed: Sequence[Committable], deadline: Deadline, more: Collection[str] = ()
+    ) -> list[Unended]:
+        """Return what keeps readers from transactions that are proven committed; usually nothing.
+
+        What others hold open in the same partitions is no finding. Without READ on a topic it
+        cannot be told apart from ours (see `find_unended`), and is none either.
+
+        Args:
+            committed: no task may write under their ids now.
+            deadline: markers that are on their way, and leaders that are away, are waited for.
+            more: partitions that they may have written to, beside those in the committables.
+
+        Raises:
+            BrokerUnavailableError: a partition had no leader that answers before the deadline.
+        """
+        left = sorted({name for one in committed for name in one.partitions} | set(more))
+        looks = 0
+        while left:
+            looks += 1
+            lags = self._ask(partition_leaders.stable_lags, left, deadline) or {}
+            left = [name for name in left if lags.get(name) != 0]
+            held = [name for name in left if name in lags]
+            if held and looks > _EARLY_LOOKS:
+                found, clear = self._look(held, committed, deadline)
+                if found:
+                    return found
+                left = [name for name in left if name not in clear]
+            if left and deadline.expired():
+                raise self._wire.unavailable(f"{', '.join(left[:5])}: no leader, or no marker yet")
+            if left:
+                deadline.pause(min(_FIRST_PAUSE_S * 2**looks, _LONGEST_PAUSE_S))
+        return []
+
+    def offsets_partitions(self, deadline: Deadline) -> set[str]:
+        """Return the partitions that keep the offsets of groups; none when we may not see them."""
+        topics = [partition_leaders.OFFSETS_TOPIC]
+        leaders = self._ask(partition_leaders.find_leaders, topics, deadline)
+        return set() if leaders is None else leaders.existing
+
+    def write_commit(self, one: Unended, deadline: Deadline) -> None:
+        """Ask the leader for the marker that is missing. For a person's command only: see
+        `write_marker`. What it did, `hidden` tells.
+
+        Raises:
+            AuthenticationError: ALTER or CLUSTER_ACTION on the cluster is missing.
+            BrokerUnavailableError: not confirmed.
+        """
+        write = functools.partial(partition_leaders.write_marker, committed=True)
+        answer: Answer = self._wire.run(write, self._wire, one, deadline, deadline=deadline)
+        if answer.meaning is Meaning.AUTHORIZATION:
+            self._wire.raise_permanent(Request.WRITE_TXN_MARKERS, answer, one.partition)
+
+    def _look(
+        self, held: Sequence[str], committed: Sequence[Committable], deadline: Deadline
+    ) -> tuple[list[Unended], set[str]]:
+        """Return (committed and without a marker, partitions that others hold back)."""
+        ids = [one.transactional_id for one in committed]
+        before = self._coordinators.describe(ids, deadline)
+        answer = self._ask(partition_leaders.find_unended, held, deadline)
+        if answer is None:
+            return [], set()
+        unended, unread = answer
+        ours = {(one.producer_id, one.producer_epoch): one for one in committed}
+        hidden: list[Unended] = []
+        waited_for: set[str] = set()
+        for one in unended:
+            owner = ours.get((one.producer_id, one.producer_epoch))
+            if owner is None:
+                continue
+            now = before[owner.transactional_id]
+            if _is_of(owner, now) and now.state in _ON_ITS_WAY:
+                waited_for.add(one.partition)
+            elif now.state not in _ON_ITS_WAY | _ABORTED:  # nothing is left to do, it says
+                hidden.append(one)
+        after = self._coordinators.describe(ids, deadline) if hidden else before
+        if after != before:
+            return [], set()  # somebody has begun on an id meanwhile: look again
+        refused = {name for name, reason in unread.items() if reason is not None and _final(reason)}
+        return hidden, (set(held) - unread.keys() - waited_for) | refused
+
+    def _ask(self, question: Any, partitions: Sequence[str], deadline: Deadline) -> Any:
+        """Return the answer, None when there was none."""
+        try:
+            return self._wire.run(question, self._wire, partitions, deadline, deadline=deadline)
+        except BrokerUnavailableError:
+            return None
+
+
+def _is_of(one: Committable, now: TransactionDescription) -> bool:
+    return (now.producer_id, now.start_time_ms) == (one.producer_id, one.start_time_ms)
+
+
+def _final(answer: Answer) -> bool:
+    return answer.meaning is Meaning.AUTHORIZATION
