@@ -96,6 +96,13 @@ class StageSink:
         """See `TwoPhaseCommitSink`."""
         self._sink.recover_and_abort(transaction_ids, deadline)
 
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
+        """See `TwoPhaseCommitSink`. Not looked at while a stage runs: its tasks hold every
+        partition open. A marker that is missing comes with the same producer's next commit, and
+        recovery looks before anything is aborted.
+        """
+        return []
+
     def retired(self) -> frozenset[str]:
         """See `TwoPhaseCommitSink`."""
         return self._sink.retired()

@@ -84,11 +84,8 @@ class KafkaTransactionalSink:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's connection at home when a closure takes the sink to a worker."""
-<<<<<<< HEAD
-        return {**self.__dict__, "_wire": None, "_retired": set(), "producers": None}
-=======
-        return {**self.__dict__, "_wire": None, "_visibility": None, "_retired": set()}
->>>>>>> main
+        live = {"_wire": None, "_visibility": None, "_retired": set(), "producers": None}
+        return {**self.__dict__, **live}
 
     # --- in the task ------------------------------------------------------------------------
 
