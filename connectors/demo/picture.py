@@ -125,14 +125,16 @@ def _marks(axes: Any, history: History) -> None:
         )
     for mark in history.of(Kind.RECOVERED):
         visible = _visible_at(history, mark.at)
+        at_the_end = mark.at > 0.7 * history.samples[-1].at  # no room on its right, and the legend
         axes.plot([mark.at], [visible], "D", color=_RESTART, ms=7, mec="white", zorder=4)
         axes.annotate(
             mark.text,
             (mark.at, visible),
-            xytext=(9, -15),
+            xytext=(-9, 8) if at_the_end else (9, -15),
             textcoords="offset points",
             color=_RESTART,
             fontsize=9,
+            ha="right" if at_the_end else "left",
         )
     working = [end for _, end in history.outages]
     heights = [_visible_at(history, at) for at in working]

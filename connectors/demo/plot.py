@@ -10,7 +10,7 @@ from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH
 
 _IN_PHASE_1: Final = ("committables_collected", "SIGKILL in phase 1: prepared, nothing decided")
 _DECIDED: Final = ("decision_durable", "SIGKILL between decision and commit")
-#: Sooner than this after its moment a kill may find no more input to make a checkpoint of.
+#: With less than this of loading left a kill may find no more input to make a checkpoint of.
 _CERTAIN_S: Final = 3.0
 
 
@@ -21,8 +21,8 @@ class Kill:
     Attributes:
         point: see `transactions.crash_points`.
         text: what the viewer reads.
-        checkpoint: in which one; None: in the next one when `loaded` has come.
-        loaded: share of the input that is loaded then.
+        checkpoint: in which one; None: in the next one when it is due.
+        loaded: share of the input that is loaded then, at least.
     """
 
     point: str
@@ -35,17 +35,20 @@ class Kill:
         """The value of SPARKONCE_CRASH_AT."""
         return self.point if self.checkpoint is None else f"{self.point}@{self.checkpoint}"
 
-    def is_due(self, loaded: float, loading_s: float) -> bool:
+    def is_due(self, loaded: float, loading_s: float, checkpoints: int) -> bool:
         """Tell whether the next checkpoint is the one.
 
-        A first kill is certain to find a checkpoint when it is due early enough, and the second
-        one finds the records of the first kill's checkpoint, which nobody has decided.
+        A run shall show some work first. But a checkpoint comes for certain only while there is
+        input left: what is loaded yet, or, for the second kill, what the first one left undecided.
 
         Args:
             loaded: share of the input that is loaded.
             loading_s: how long loading all of it takes.
+            checkpoints: of the present run.
         """
-        return loaded >= self.loaded or (1.0 - self.loaded) * loading_s < _CERTAIN_S
+        late = (1.0 - loaded) * loading_s < _CERTAIN_S
+        seen = loaded >= self.loaded and checkpoints > 0
+        return self.checkpoint is not None or late or seen
 
 
 #: Checkpoints of micro-batches are few and their number is known; those of the continuous mode are

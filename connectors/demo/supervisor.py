@@ -240,9 +240,11 @@ class Supervisor:
     def _run_until_killed(self, kill: Kill) -> bool:
         """Return True when the kill has happened, False when the input ended before it."""
         assert self._job is not None
-        total, seconds = self.history.total, self._options.seconds
+        before = len(self.history.checkpoints)
         for _ in self._ticks():
-            if kill.is_due(self.history.loaded / total, seconds):
+            made = len(self.history.checkpoints) - before
+            share = self.history.loaded / self.history.total
+            if kill.is_due(share, self._options.seconds, made):
                 self._due_file(kill).touch()
             if self._job.is_frozen():
                 self._mark(Kind.KILL, kill.text)

@@ -46,14 +46,16 @@ def test_the_same_two_kills_in_both_modes(mode: str):
     assert {kill.point for kill in PLANS[mode]} <= set(POINTS)
 
 
-def test_a_kill_is_due_by_share_or_at_once_when_its_share_could_be_missed():
+def test_a_kill_is_due_after_some_work_or_while_there_is_still_input():
     kill = Kill("decision_durable", "text", loaded=0.5)
-    assert not kill.is_due(0.4, 25.0)
-    assert kill.is_due(0.5, 25.0)
-    assert kill.is_due(0.0, 5.0)
+    assert not kill.is_due(0.4, 25.0, checkpoints=9)
+    assert not kill.is_due(0.5, 25.0, checkpoints=0)
+    assert kill.is_due(0.5, 25.0, checkpoints=1)
+    assert kill.is_due(0.9, 25.0, checkpoints=0)
+    assert kill.is_due(0.0, 0.0, checkpoints=0)
     by_number = Kill("decision_durable", "text", checkpoint=7)
     assert (kill.crash_at, by_number.crash_at) == ("decision_durable", "decision_durable@7")
-    assert by_number.is_due(0.0, 1000.0)
+    assert by_number.is_due(0.0, 1000.0, checkpoints=0)
 
 
 def test_what_a_mode_owns():

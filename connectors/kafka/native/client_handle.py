@@ -58,6 +58,7 @@ class ClientHandle:
         self.address: int = 0
         self._process = os.getpid()
         self._topics: dict[str, int] = {}
+        self._queue: int = 0
         self._raised: BaseException | None = None
         self._lib = librdkafka.library()
         self._on_error = settings.get("error_cb")
@@ -116,6 +117,12 @@ class ClientHandle:
             self._topics[name] = handle
         return self._topics[name]
 
+    def consumer_queue(self) -> int:
+        """Return the queue of a consumer, which then serves callbacks as well; once only."""
+        librdkafka.check_code(self._lib.rd_kafka_poll_set_consumer(self.address))
+        self._queue = self._lib.rd_kafka_queue_get_consumer(self.address)
+        return self._queue
+
     def poll(self, timeout: float) -> int:
         """Serve the callbacks; wait for the first one at most `timeout` seconds."""
 
@@ -155,6 +162,8 @@ class ClientHandle:
             for topic in self._topics.values():
                 self._lib.rd_kafka_topic_destroy(topic)
             self._topics.clear()
+            if self._queue:
+                self._lib.rd_kafka_queue_destroy(self._queue)
             self._lib.rd_kafka_destroy(address)
 
     def __del__(self) -> None:

@@ -8,10 +8,12 @@ expected, `available` says so and the plain path is used.
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 import logging
 import sys
+from collections.abc import Iterable
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 from pathlib import Path
 from typing import Any, Final
@@ -156,7 +158,8 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_queue_get_consumer": (c_void_p, (c_void_p,)),
     "rd_kafka_queue_destroy": (None, (c_void_p,)),
     "rd_kafka_assign": (c_int, (c_void_p, _LIST)),
-    "rd_kafka_position": (c_int, (c_void_p, _LIST)),
+    "rd_kafka_incremental_assign": (c_void_p, (c_void_p, _LIST)),
+    "rd_kafka_seek_partitions": (c_void_p, (c_void_p, _LIST, c_int)),
     "rd_kafka_consume_batch_queue": (c_ssize_t, (c_void_p, c_int, c_void_p, c_size_t)),
     "rd_kafka_consumer_close": (c_int, (c_void_p,)),
     "rd_kafka_query_watermark_offsets": (
@@ -172,6 +175,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     ),
     "rd_kafka_message_timestamp": (c_int64, (c_void_p, ctypes.POINTER(c_int))),
     "rd_kafka_message_headers": (c_int, (c_void_p, ctypes.POINTER(c_void_p))),
+    "rd_kafka_header_cnt": (c_size_t, (c_void_p,)),
     "rd_kafka_header_get_all": (
         c_int,
         (
@@ -182,7 +186,6 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
             ctypes.POINTER(c_size_t),
         ),
     ),
-    "rd_kafka_message_destroy": (None, (c_void_p,)),
 }
 
 
@@ -197,6 +200,23 @@ def notice_if_unavailable() -> bool:
     if reason:
         logger.warning("the native path to librdkafka is off, the plain one is used: %s", reason)
     return not reason
+
+
+def destroy_messages(messages: Iterable[int]) -> None:
+    """Give consumed messages back, by their addresses.
+
+    The only call made per record, so it keeps the interpreter: to let it go and take it back
+    would cost as much again, and as much as another thread likes. It never waits for anything.
+    """
+    collections.deque(map(_destroyer(), messages), maxlen=0)
+
+
+@functools.cache
+def _destroyer() -> Any:
+    destroy = ctypes.PyDLL(library()._name).rd_kafka_message_destroy  # noqa: SLF001 - its path
+    destroy.restype = None
+    destroy.argtypes = (c_void_p,)
+    return destroy
 
 
 def library() -> ctypes.CDLL:

@@ -29,8 +29,8 @@ from transactions.sink import Attempt, Owner
 from transactions.two_phase import Event, Lifecycle
 
 if TYPE_CHECKING:
-        live = {"_wire": None, "_visibility": None, "_retired": set(), "producers": None}
-        return {**self.__dict__, **live}
+    from connectors.kafka.sink.stage_writer import StageWriter
+    from connectors.kafka.sink.visibility import CommitVisibility
     from connectors.kafka.wire.coordinator_wire import CoordinatorWire
     from connectors.kafka.wire.wire_requests import TransactionDescription
 

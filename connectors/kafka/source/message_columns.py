@@ -40,26 +40,26 @@ def messages_to_batch(
     count = len(messages)
     stamps: Int64s = np.fromiter(map(Message.timestamp, messages), _TYPE_AND_MILLISECONDS, count)
     milliseconds: Int64s = stamps[:, 1]
-    if np.abs(milliseconds).max() > _LARGEST_MS:
-        raise _bad_timestamp(messages, milliseconds)
+    offsets: Int64s = np.fromiter(map(Message.offset, messages), np.int64, count)
+    check_times(milliseconds, offsets, f"{topic}-{partition}")
     fields = {field.name: field.type for field in SOURCE_SCHEMA}
     columns = [
         _bytes_column(list(map(Message.key, messages)), pa.binary()),
         _bytes_column(list(map(Message.value, messages)), pa.binary()),
-        _text_constant(topic, count),
-        _numbers(np.full(count, partition, np.int32), fields["partition"]),
-        _numbers(np.fromiter(map(Message.offset, messages), np.int64, count), fields["offset"]),
-        _numbers(milliseconds * 1000, fields["timestamp"]),
+        text_constant(topic, count),
+        number_column(np.full(count, partition, np.int32), fields["partition"]),
+        number_column(offsets, fields["offset"]),
+        number_column(milliseconds * 1000, fields["timestamp"]),
         # librdkafka counts from "not available" = 0, Spark from -1.
-        _numbers((stamps[:, 0] - 1).astype(np.int32), fields["timestampType"]),
+        number_column((stamps[:, 0] - 1).astype(np.int32), fields["timestampType"]),
     ]
     if not headers:
         return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
-    columns.append(_headers_column(messages))
+    columns.append(headers_column([message.headers() or () for message in messages]))
     return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA_WITH_HEADERS)
 
 
-def _numbers(values: Int64s, kind: pa.DataType) -> pa.Array:
+def number_column(values: Int64s, kind: pa.DataType) -> pa.Array:
     """Lay the bytes of an array under an Arrow type of the same width, without a copy."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
@@ -70,22 +70,23 @@ def _bytes_column(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array
         data = b"".join(values)  # type: ignore[arg-type]  # None is the rare case
         filled: Sequence[bytes] = values  # type: ignore[assignment]
     except TypeError:
-        validity = _bitmap([value is not None for value in values])
+        validity = validity_bitmap([value is not None for value in values])
         filled = [value or b"" for value in values]
         data = b"".join(filled)
-    ends = _offsets(np.fromiter(map(len, filled), np.int64, len(filled)))
+    ends = value_offsets(np.fromiter(map(len, filled), np.int64, len(filled)))
     buffers = [validity, pa.py_buffer(ends), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(filled), buffers)
 
 
-def _text_constant(text: str, count: int) -> pa.Array:
+def text_constant(text: str, count: int) -> pa.Array:
+    """Make a column that says the same in every row."""
     encoded = text.encode()
-    ends = _offsets(np.full(count, len(encoded), np.int64))
+    ends = value_offsets(np.full(count, len(encoded), np.int64))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(encoded * count)]
     return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
-def _offsets(lengths: Int64s) -> Int64s:
+def value_offsets(lengths: Int64s) -> Int64s:
     """Arrow's n + 1 offsets; a batch is far smaller than 2 GB, which is asserted."""
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
@@ -93,20 +94,20 @@ def _offsets(lengths: Int64s) -> Int64s:
     return ends.astype(np.int32)
 
 
-def _bitmap(valid: Sequence[bool]) -> pa.Buffer:
+def validity_bitmap(valid: Sequence[bool] | Int64s) -> pa.Buffer:
+    """Pack what is not null as Arrow wants it."""
     return pa.py_buffer(np.packbits(np.array(valid, bool), bitorder="little"))
 
 
-def _headers_column(messages: Sequence[Message]) -> pa.Array:
+def headers_column(given: Sequence[Sequence[tuple[str, bytes | str | None]]]) -> pa.Array:
     """Spark's rule: a record without headers has null, not an empty array."""
-    given = [message.headers() or () for message in messages]
     flat = list(chain.from_iterable(given))
     names = _bytes_column([name.encode() for name, _ in flat], pa.string())
     values = _bytes_column([_as_bytes(value) for _, value in flat], pa.binary())
     entry = HEADERS_TYPE.value_type
     entries = pa.Array.from_buffers(entry, len(flat), [None], children=[names, values])
-    ends = _offsets(np.fromiter(map(len, given), np.int64, len(given)))
-    buffers = [_bitmap([bool(each) for each in given]), pa.py_buffer(ends)]
+    ends = value_offsets(np.fromiter(map(len, given), np.int64, len(given)))
+    buffers = [validity_bitmap([bool(each) for each in given]), pa.py_buffer(ends)]
     return pa.Array.from_buffers(HEADERS_TYPE, len(given), buffers, children=[entries])
 
 
@@ -114,11 +115,17 @@ def _as_bytes(value: bytes | str | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def _bad_timestamp(messages: Sequence[Message], milliseconds: Int64s) -> SparkOnceError:
-    worst = messages[int(np.abs(milliseconds).argmax())]
-    return SparkOnceError(
-        "A record's timestamp is outside of what a timestamp column can hold.",
-        where=f"{worst.topic()}-{worst.partition()} offset {worst.offset()}",
-        cause=f"its producer wrote {worst.timestamp()[1]} ms since 1970",
-        option="message.timestamp.before.max.ms of the topic",
-    )
+def check_times(milliseconds: Int64s, offsets: Int64s, partition: str) -> None:
+    """Refuse what would overflow the column.
+
+    Raises:
+        SparkOnceError: a record's timestamp is too far from 1970 for microseconds.
+    """
+    worst = int(np.abs(milliseconds).argmax())
+    if abs(int(milliseconds[worst])) > _LARGEST_MS:
+        raise SparkOnceError(
+            "A record's timestamp is outside of what a timestamp column can hold.",
+            where=f"{partition} offset {offsets[worst]}",
+            cause=f"its producer wrote {milliseconds[worst]} ms since 1970",
+            option="message.timestamp.before.max.ms of the topic",
+        )
