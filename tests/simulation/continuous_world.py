@@ -1,0 +1,560 @@
+"""A pipeline in continuous mode, without Spark and Kafka: threads as tasks, real control channels.
+
+The product's checkpoint loop, running stage, stage sink, tasks, writer, Kafka sink, coordinator,
+decision log, recovery and the driver's own way to its first offsets run as they are. Below them
+stand the fake cluster and librdkafka's stand-in, above them a driver without a session.
+
+The input comes in waves: the next rows are there when a checkpoint of the present ones is
+complete, so that every run has several checkpoints, whatever the machine does. What must hold is
+watched while it runs and judged at the end by what an independent reader sees.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connectors.continuous import checkpoint_loop, stage_task
+from connectors.continuous.barrier_pace import BarrierPace
+from connectors.continuous.checkpoint_loop import CheckpointLoop, LoopOptions
+from connectors.continuous.partition_shares import PartitionShares
+from connectors.continuous.running_stage import RunningStage
+from connectors.kafka.run import Run
+from connectors.kafka.sink import transactional_producer, transactional_sink
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.source.offsets import format_offsets, parse_offsets
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.sink_options import KafkaSink
+from connectors.spark.continuous_driver import ContinuousDriver
+from connectors.spark.failures import error_in
+from tests.simulation import continuous_task
+from tests.simulation.adversary import Network, Profile
+from tests.simulation.continuous_task import (
+    Killed,
+    Process,
+    SimulatedJob,
+    SimulatedTask,
+    here,
+)
+from tests.simulation.fake_cluster import FakeCluster, Transaction
+from tests.simulation.fake_producer import FakeProducer
+from tests.simulation.fake_wire import FakeWire
+from tests.simulation.log_reader import read_committed
+from tests.simulation.runner import _call_here
+from tests.simulation.virtual_clock import VirtualClock
+from transactions import crash_points
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.coordinator import CheckpointReport
+from transactions.decision_log import DecisionLog
+from transactions.errors import SparkOnceError
+from transactions.log_backend import MemoryBackend
+from transactions.log_entries import Decision, Entry, Healed
+from transactions.recovery import recover
+from transactions.sink import Attempt
+
+TIMEOUT_MS = 900_000
+SOON_S = 20.0
+#: Every step of a driver at which it can end, in the order of a checkpoint; then of a start.
+DRIVER_STEPS = (
+    "barrier_sent",
+    "batch_started",
+    "committables_collected",
+    "prepared_checked",
+    "decision_durable",
+    "commit_sent",
+    "one_committed",
+    "all_committed",
+    "batch_finished",
+    "recovery_fenced",
+    "recovery_settled",
+)
+Moment = tuple[str, int, str]  # step, how often since the moment before, kill | fail | freeze
+Key = tuple[str, int, int]
+
+
+class WatchedBackend(MemoryBackend):
+    """One storage for all drivers of a world."""
+
+    def __init__(self, world: ContinuousWorld) -> None:
+        super().__init__()
+        self._world = world
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        stored = super().put_if_absent(name, data)
+        if stored and name.isdigit():
+            self._world.watch_entry(Entry.from_bytes(data, where=name))
+        return stored
+
+
+class SimulatedSink(KafkaTransactionalSink):
+    """The product's sink; the driver's connection is the simulation's."""
+
+    def __init__(self, world: ContinuousWorld) -> None:
+        options = KafkaSink(bootstrap_servers="fake:9092", topic="out", name="out")
+        super().__init__(
+            options, timeout_ms=TIMEOUT_MS, checkpoint_timeout_s=world.checkpoint_timeout_s
+        )
+        self._world = world
+
+    @property
+    def wire(self) -> CoordinatorWire:
+        if self._wire is None:
+            process = here.process
+            self._wire = CoordinatorWire({"bootstrap.servers": "fake:9092"})
+            self._wire._wire = FakeWire(
+                lambda request: self._world.exchange(request, process), self._world.clock
+            )
+        return self._wire
+
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
+        """Say that nothing is: the simulated cluster marks every partition in the end."""
+        return []
+
+
+class ContinuousWorld:
+    """Everything of one story.
+
+    Args:
+        moments: what happens to whoever comes to a step, one after the other.
+        seed: of what is random: how much is read at once, and the faults of the network.
+        profile: faults of the network; none by default.
+        carries_offsets: source and sink are one cluster.
+        checkpoint_timeout_s: of the drivers; real seconds.
+    """
+
+    def __init__(
+        self,
+        *moments: Moment,
+        seed: int = 1,
+        profile: Profile | None = None,
+        carries_offsets: bool = True,
+        checkpoint_timeout_s: float = SOON_S,
+        rows: int = 13,
+        wave: int = 3,
+    ) -> None:
+        self.moments = list(moments)
+        self.never_came: list[Moment] = []
+        self.rng = random.Random(seed)
+        self.carries_offsets = carries_offsets
+        self.checkpoint_timeout_s = checkpoint_timeout_s
+        self.rows_per_read = self.rng.randint(1, 3)
+        self.tasks = 2
+        self.wave = wave
+        #: None: an offset without a record, as a transaction's marker takes one.
+        self.inputs: dict[str, list[str | None]] = {
+            f"in-{partition}": [
+                None if row == 5 else f"in-{partition}:{row}" for row in range(rows)
+            ]
+            for partition in range(3)
+        }
+        self.late = {"in-2"}  # it comes while the pipeline runs
+        self._rows_there = wave
+        self.expected = Counter(
+            value for rows in self.inputs.values() for value in rows if value and kept(value)
+        )
+        self.lock = threading.RLock()
+        self._more = threading.Condition()
+        self.froze = threading.Event()
+        self._thaw = threading.Event()
+        self.thaw_with_the_next_run = False
+        self.counts: Counter[str] = Counter()
+        self.reached: Counter[str] = Counter()
+        self.clock = VirtualClock()
+        self.clock.sleep(1_000_000.0)
+        self.cluster = FakeCluster(self.clock.now_ms, on_end=self._watch_end)
+        self.network = Network(self.rng, self.clock, self.cluster, profile or Profile.quiet())
+        self.backend = WatchedBackend(self)
+        self.attempts = itertools.count()
+        self.drivers: list[SimulatedDriver] = []
+        self.violations: list[str] = []
+        self.errors: list[BaseException] = []
+        self.decided: set[Key] = set()
+        self.last_decision: list[Committable] = []
+        self.ends: dict[Key, str] = {}
+        self.on_restart: Callable[[], object] = lambda: None
+
+    # --- the source ------------------------------------------------------------------------
+
+    def partitions(self) -> list[str]:
+        return sorted(
+            name for name in self.inputs if name not in self.late or self._rows_there > self.wave
+        )
+
+    def there(self, name: str) -> int:
+        return min(len(self.inputs[name]), self._rows_there)
+
+    def await_rows(self, timeout_s: float) -> None:
+        with self._more:
+            self._more.wait(timeout_s)
+
+    def next_wave(self) -> None:
+        with self._more:
+            self._rows_there += self.wave
+            self._more.notify_all()
+
+    def completed(self, _: CheckpointReport) -> None:
+        """The next wave; at the end the driver drains."""
+        self.next_wave()
+        driver: SimulatedDriver = here.process.driver
+        if self.thaw_with_the_next_run and driver is self.drivers[-1] and self.froze.is_set():
+            self.thaw()
+        self.drain_at_the_end(driver)
+
+    def drain_at_the_end(self, driver: SimulatedDriver) -> None:
+        if self.visible() == self.expected and driver._loop is not None:
+            driver._loop.drain()
+
+    @staticmethod
+    def transform(batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Drop some rows: what is read and not written must move on as well."""
+        return batch.filter(pc.invert(pc.ends_with(batch.column("value"), ":3")))
+
+    # --- what is below ---------------------------------------------------------------------
+
+    def make_sink(self) -> SimulatedSink:
+        return SimulatedSink(self)
+
+    def make_client(self, config: dict[str, Any]) -> FakeProducer:
+        process = here.process
+        return FakeProducer(
+            config, lambda request: self.exchange(request, process), self.clock.sleep
+        )
+
+    def exchange(self, request: Any, process: Process) -> Any:
+        if process.dead:
+            raise Killed(process.name)
+        with self.lock:
+            self.network.arrive()
+            return self.network.exchange(request, process.name)
+
+    # --- who ends where --------------------------------------------------------------------
+
+    def point(self, step: str, _: int = -1) -> None:
+        """Let a moment of the story come true; the hook of transactions.crash_points."""
+        process: Process = here.process
+        if process.dead:
+            raise Killed(process.name)
+        with self.lock:
+            self.reached[step] += 1
+            self.counts[step] += 1
+            if not self.moments or (step, self.counts[step]) != self.moments[0][:2]:
+                return
+            what = self.moments.pop(0)[2]
+            self.counts.clear()
+        if what == "fail":
+            raise KeyError(f"a bug in the user's function, at {step}")
+        if what == "freeze":
+            process.frozen = True
+            self.froze.set()
+            assert self._thaw.wait(SOON_S)
+            process.frozen = False
+            return
+        process.die()
+
+    def thaw(self) -> None:
+        self._thaw.set()
+
+    # --- what must hold at every moment ----------------------------------------------------
+
+    def _watch_end(self, one: Transaction, how: str, why: str) -> None:
+        key = (one.transactional_id, one.producer_id, one.start_ms)
+        self.ends[key] = how
+        if how == "commit" and key not in self.decided:
+            self.violations.append(f"committed without a decision: {key}")
+        if how == "abort" and key in self.decided and why != "timeout":
+            self.violations.append(f"a decided transaction was aborted by {why}: {key}")
+
+    def watch_entry(self, entry: Entry) -> None:
+        with self.lock:
+            match entry.body:
+                case Decision() as decision:
+                    for one in self.last_decision:
+                        if self.ends.get(_key(one)) != "commit":
+                            self.violations.append(f"decided while {_key(one)} is pending")
+                    self.last_decision = list(decision.committables)
+                    self.decided.update(map(_key, decision.committables))
+                case Healed() as healed:
+                    new = healed.committable
+                    others = [o for o in self.last_decision if o.subtask != healed.subtask]
+                    self.last_decision = [*others, new]
+                    self.decided.add(_key(new))
+                case _:
+                    pass
+
+    # --- the operator ----------------------------------------------------------------------
+
+    def run(self, most: int = 12) -> None:
+        """Start drivers until one has drained; each failure is followed by a new run."""
+        with self.installed():
+            try:
+                for _ in range(most):
+                    if SimulatedDriver(self).live():
+                        break
+                    self.on_restart()
+                else:
+                    raise AssertionError(f"it never came to its end: {self.errors}")
+                self.come_to_rest()
+            finally:
+                self.thaw()
+                for driver in self.drivers:
+                    driver.vanish()
+
+    def come_to_rest(self) -> None:
+        """Who was frozen wakes; then one more run finds nothing to do but to sweep."""
+        self.thaw()
+        for driver in self.drivers:
+            driver.join()
+        with self.lock:
+            self.network.profile = Profile.quiet()
+            self.network.arrive(everything=True)
+            self.never_came, self.moments = self.moments, []
+        last = SimulatedDriver(self)
+        last.start()
+        last.vanish()
+        last.join()
+
+    def visible(self) -> Counter[str]:
+        with self.lock:
+            return Counter(
+                value
+                for one in self.cluster.partitions.values()
+                for value in read_committed(one.log)
+            )
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        problems = list(self.violations)
+        seen = self.visible()
+        if more := seen - self.expected:
+            problems.append(f"twice, or dropped by the function: {dict(more)}")
+        if less := self.expected - seen:
+            problems.append(f"lost: {dict(less)}")
+        if still := self.cluster.open_ids():
+            problems.append(f"left open: {still}")
+        for one in self.cluster.partitions.values():
+            last: dict[str, int] = {}
+            for value in read_committed(one.log):
+                name, _, row = value.rpartition(":")
+                if last.get(name, -1) >= int(row):
+                    problems.append(f"{value} stands behind row {last[name]}")
+                last[name] = int(row)
+        assert not problems, "; ".join(problems)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Give the product librdkafka's stand-in, and the steps their hooks."""
+        send = RunningStage._send
+
+        def sending(stage: RunningStage, subtask: int, message: Any) -> None:
+            send(stage, subtask, message)
+            self.point(f"{type(message).__name__.lower()}_sent")
+
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        crash_points.install(self.point)
+        try:
+            with (
+                mock.patch.object(transactional_producer, "Producer", self.make_client),
+                mock.patch.object(TransactionalProducer, "_call_on_a_thread", _call_here),
+                mock.patch.object(transactional_producer, "_group_metadata", str.encode),
+                mock.patch.object(transactional_sink, "SYSTEM_CLOCK", self.clock),
+                mock.patch.object(RunningStage, "_send", sending),
+                mock.patch.object(
+                    stage_task, "connect", lambda *to: continuous_task.connect(self, *to)
+                ),
+                mock.patch.object(stage_task, "_SWITCH_S", 0.005),
+                mock.patch.object(checkpoint_loop, "_DISCOVERY_S", 0.0),
+                mock.patch.object(checkpoint_loop, "_IDLE_S", 0.01),
+            ):
+                yield
+        finally:
+            crash_points.install(None)
+            logging.disable(before)
+
+
+def kept(value: str) -> bool:
+    return not value.endswith(":3")
+
+
+def _key(one: Committable) -> Key:
+    return (one.transactional_id, one.producer_id, one.start_time_ms)
+
+
+class SimulatedRun(Run):
+    """One run; what the product's does about connections is left out."""
+
+    def __init__(self, world: ContinuousWorld) -> None:
+        self.world = world
+        self.sinks = {}
+        self._log = None
+
+    def open(self, *, finished: int = -1) -> None:
+        self._log = DecisionLog.open(self.world.backend, application_id="app", identity={})
+        self.sinks = {"out": self.world.make_sink()}
+        self.settlement = recover(self.log, self.sinks, Deadline(SOON_S))
+
+
+class DriverProcess(Process):
+    """The process of a driver."""
+
+    def __init__(self, driver: SimulatedDriver, name: str) -> None:
+        super().__init__(name, is_task=False)
+        self.driver = driver
+
+
+class SimulatedDriver(ContinuousDriver):
+    """The product's driver without a session: it starts the world's job."""
+
+    def __init__(self, world: ContinuousWorld) -> None:
+        self.world = world
+        self.process = DriverProcess(self, f"driver {len(world.drivers)}")
+        self.job: SimulatedJob | None = None
+        self.failure: BaseException | None = None
+        self._timeout_s = world.checkpoint_timeout_s
+        self._stopping = threading.Event()
+        self._restarts = SimpleNamespace(checkpoint_completed=lambda: None)  # type: ignore[assignment]
+        self.reports = deque(maxlen=1000)
+        self._on_checkpoint = world.completed
+        self._run = None
+        self._loop = None
+        world.drivers.append(self)
+
+    def start(self) -> None:
+        """Take the steps of `_start_run`."""
+        here.process = self.process
+        world = self.world
+        if self is not world.drivers[0]:
+            world.next_wave()  # what was there can be decided, and nobody was told
+        self._run = SimulatedRun(world)
+        self._run.open()
+        planner: Any = SimpleNamespace(
+            partitions=world.partitions,
+            starting_offsets=lambda: dict.fromkeys(world.partitions(), 0),
+        )
+        offsets = self._offsets(self._run, planner)
+        stage = RunningStage("127.0.0.1", world.tasks, error_in)
+        self._loop = SimulatedLoop(
+            self.process,
+            self._run.log,
+            self._run.sinks,
+            stage,
+            shares=PartitionShares(offsets, world.tasks),
+            pace=BarrierPace(0.02, 1.0, 0.0),
+            options=LoopOptions(
+                parallelism=world.tasks,
+                timeout_s=self._timeout_s,
+                new_partitions=world.partitions,
+                format_offsets=format_offsets,
+                rerun=self._write_again,
+                completed=self._completed,
+            ),
+        )
+        task = SimulatedTask(
+            address=stage.address,
+            key=stage.key,
+            stage=stage.name,
+            world=world,
+            timeout_s=self._timeout_s,
+        )
+        self.job = SimulatedJob(world, task, world.tasks, self._loop.job_ended)
+        self._loop.start(self.job)
+        world.drain_at_the_end(self)
+
+    def live(self) -> bool:
+        """Run to an end; True when it has drained."""
+        try:
+            self.start()
+            assert self._loop is not None
+            assert self._loop.wait(SOON_S), "the loop hangs"
+            self.failure = self._cause_of(self._loop.failure)
+        except (SparkOnceError, Killed, OSError) as error:
+            self.failure = error
+        if self.failure is None:
+            self._close()
+            return True
+        self.world.errors.append(self.failure)
+        if isinstance(self.failure, Killed):
+            self.vanish()
+        elif isinstance(self.failure, SparkOnceError | OSError):
+            self.end_run()
+        else:
+            raise self.failure
+        return False
+
+    def end_run(self) -> None:
+        """Do what the product does with a run that failed."""
+        try:
+            self._close()
+        except Killed:
+            self.vanish()
+
+    def vanish(self) -> None:
+        """Be killed: sockets close, nothing is sent any more; the tasks find out by themselves."""
+        self.process.dead = True
+        if self._loop is not None:
+            self._loop._stage.close()
+            janitor = self._loop._coordinator._janitor
+            janitor._closed.set()
+            janitor._executor.shutdown(wait=False)
+
+    def join(self) -> None:
+        """Wait until nothing of this driver runs any more."""
+        if self._loop is not None:
+            assert self._loop.wait(SOON_S)
+            self._loop._stage.close()
+        if self.job is not None:
+            for one in self.job.threads:
+                one.join(SOON_S)
+                assert not one.is_alive(), "a task hangs"
+
+    def _write_again(self, lost: Sequence[Committable]) -> list[Committable]:
+        """Do what `kafka.rewriting` does, on the world's rows."""
+        assert self._run is not None
+        decision = self._run.log.state.decision
+        assert decision is not None
+        start, end = (
+            parse_offsets(one[0]) for one in (decision.start_offsets, decision.end_offsets)
+        )
+        made = []
+        for one in lost:
+            attempt = Attempt(
+                owner=self._run.log.owner,
+                checkpoint_id=one.checkpoint_id,
+                subtask=one.subtask,
+                attempt_id=f"again-{next(self.world.attempts)}",
+                source_offsets=one.source_offsets,
+            )
+            sink = self._run.sinks["out"]
+            transaction = sink.begin_transaction(attempt)
+            for name in filter(None, decision.partitioning[str(one.subtask)].split(",")):
+                rows = self.world.inputs[name][start.get(name, 0) : end.get(name, 0)]
+                values = [value.encode() for value in rows if value and kept(value)]
+                sink.invoke(transaction, pa.record_batch({"value": pa.array(values, pa.binary())}))
+            committable = sink.pre_commit(transaction)
+            made += [committable] if committable is not None else []
+        return made
+
+
+class SimulatedLoop(CheckpointLoop):
+    """The product's loop; its thread belongs to the driver's process."""
+
+    def __init__(self, process: Process, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._process = process
+
+    def _run(self) -> None:
+        here.process = self._process
+        super()._run()

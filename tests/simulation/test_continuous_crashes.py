@@ -1,0 +1,208 @@
+"""A stage and its driver, ended at each step and at each pair of steps; then a new run goes on.
+
+What a reader sees is the input, once, in the order of each partition, and nothing is left open.
+Every story must come true: the step that it names was reached.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.simulation.continuous_task import TASK_STEPS, Killed
+from tests.simulation.continuous_world import (
+    DRIVER_STEPS,
+    TIMEOUT_MS,
+    ContinuousWorld,
+    Moment,
+    SimulatedDriver,
+)
+from transactions import crash_points
+from transactions.errors import CheckpointTimeoutError, FencedError, PhaseOneError
+from transactions.events import Event, subscribe
+
+STEPS = (*TASK_STEPS, *DRIVER_STEPS)
+HEALING = ("heal_started", "heal_produced", "heal_durable", "heal_committed")
+SHORT_S = 0.25
+
+
+@pytest.fixture
+def healed():
+    events: list[Event] = []
+    unsubscribe = subscribe(events.append)
+    yield lambda: [one for one in events if one.kind == "healed"]
+    unsubscribe()
+
+
+def story(*moments: Moment, **options) -> ContinuousWorld:
+    """Run to the end, check everything, and that all of it happened."""
+    world = ContinuousWorld(*moments, **options)
+    world.run()
+    world.check()
+    assert world.never_came == [], "the story did not come true"
+    return world
+
+
+# --- nothing happens ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("carries_offsets", [True, False], ids=["one_cluster", "two_clusters"])
+@pytest.mark.parametrize("seed", range(5))
+def test_without_a_failure_there_is_one_run_and_nothing_is_open_at_its_end(carries_offsets, seed):
+    """A drain ends every task in order: nobody is taken for dead because it was done first."""
+    world = ContinuousWorld(seed=seed, carries_offsets=carries_offsets)
+    with world.installed():
+        driver = SimulatedDriver(world)
+        assert driver.live(), driver.failure
+        assert world.cluster.open_ids() == []
+        driver.join()
+    world.check()
+    assert world.late <= world.inputs.keys(), "a partition came while it ran"
+
+
+def test_every_step_is_reached():
+    world = story()
+    assert set(world.reached) == set(STEPS)
+    wanted = {*crash_points.POINTS, *crash_points.STAGE_POINTS} - set(HEALING)
+    assert wanted <= set(world.reached), "a new crash point is in no story"
+
+
+# --- one or two ends ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nth", [1, 2, 4])
+@pytest.mark.parametrize("step", TASK_STEPS)
+@pytest.mark.parametrize("how", ["kill", "fail"])
+def test_a_task_ends_at_each_step(step, nth, how):
+    if step == "registered" and nth == 4:
+        nth = 1  # a run has two tasks
+    world = story((step, nth, how))
+    assert len(world.errors) == 1
+    assert isinstance(world.errors[0], PhaseOneError)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("step", DRIVER_STEPS)
+def test_the_driver_dies_at_each_step(step, nth):
+    world = story((step, 1 if step.startswith("recovery") else nth, "kill"))
+    assert [type(one) for one in world.errors] == [Killed]
+
+
+@pytest.mark.parametrize("task_step", TASK_STEPS)
+def test_a_task_and_a_driver_end_one_after_the_other(task_step):
+    """The task is killed, and a driver at each of its steps: of the same run or of the next."""
+    for driver_step in DRIVER_STEPS:
+        story((task_step, 2, "kill"), (driver_step, 1, "kill"))
+
+
+@pytest.mark.parametrize(
+    "driver_step",
+    ["barrier_sent", "decision_durable", "commit_sent", "all_committed", "recovery_settled"],
+)
+def test_a_driver_and_a_task_end_one_after_the_other(driver_step):
+    """The other way round: the new run loses a task at each of its steps."""
+    for task_step in TASK_STEPS:
+        story((driver_step, 1, "kill"), (task_step, 2, "kill"))
+
+
+@pytest.mark.parametrize("first", ["decision_durable", "commit_sent", "recovery_fenced"])
+def test_two_drivers_die_one_after_the_other(first):
+    """The second one, too, finds a decision that it has not made."""
+    for second in DRIVER_STEPS:
+        story((first, 1, "kill"), (second, 1, "kill"))
+
+
+@pytest.mark.parametrize("step", [*TASK_STEPS, *DRIVER_STEPS])
+def test_it_ends_with_source_and_sink_on_two_clusters(step):
+    """Positions move without a committable then: what was read and dropped is read again."""
+    story((step, 1, "kill"), carries_offsets=False)
+
+
+# --- stalled, not dead ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("thaw", ["in_the_next_run", "at_the_end"])
+@pytest.mark.parametrize("step", [one for one in TASK_STEPS if one != "committed_sent"])
+def test_a_task_that_stalls_is_given_up_and_may_wake_at_any_time(step, thaw):
+    """SIGSTOP: its late EndTxn finds its transaction ended, its late records are fenced."""
+    world = ContinuousWorld((step, 2, "freeze"), checkpoint_timeout_s=SHORT_S)
+    world.thaw_with_the_next_run = thaw == "in_the_next_run"
+    world.run()
+    world.check()
+    assert world.froze.is_set()
+    assert isinstance(world.errors[0], CheckpointTimeoutError), world.errors
+
+
+@pytest.mark.parametrize("thaw", ["in_the_next_run", "at_the_end"])
+@pytest.mark.parametrize("step", DRIVER_STEPS)
+def test_a_driver_that_stalls_finds_that_the_newer_one_has_won(step, thaw):
+    """Its tasks read and write on meanwhile; none of that is ever seen."""
+    world = ContinuousWorld((step, 1, "freeze"))
+    world.thaw_with_the_next_run = thaw == "in_the_next_run"
+    with world.installed():
+        older = SimulatedDriver(world)
+        thread = threading.Thread(target=older.live)
+        thread.start()
+        assert world.froze.wait(10)
+        assert SimulatedDriver(world).live(), world.errors
+        world.thaw()
+        thread.join(20)
+        world.come_to_rest()
+    world.check()
+    assert isinstance(older.failure, FencedError), older.failure
+
+
+def test_the_newest_of_two_live_drivers_wins():
+    """Both run: the older one's tasks are swept or its decision is refused, whatever is first."""
+    world = ContinuousWorld()
+    with world.installed():
+        older = SimulatedDriver(world)
+        older.start()
+        newer = SimulatedDriver(world)
+        assert newer.live(), newer.failure
+        assert older._loop is not None
+        assert older._loop.wait(20)
+        assert isinstance(older._cause_of(older._loop.failure), FencedError)
+        world.come_to_rest()
+    world.check()
+
+
+# --- the broker aborts what was decided ---------------------------------------------------
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_what_the_broker_aborted_after_the_decision_is_healed(healed, nth):
+    """Everybody dies after a decision and comes back after the transactions' timeout."""
+    world = ContinuousWorld(("decision_durable", nth, "kill"))
+    world.on_restart = lambda: past_the_timeout(world)
+    world.run()
+    world.check()
+    assert len(healed()) == 1
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_what_one_task_has_committed_is_not_healed(nth):
+    """One task was told of the decision and has ended its transaction, the others were not."""
+    world = ContinuousWorld(("commit_sent", nth, "kill"))
+    world.on_restart = lambda: past_the_timeout(world)
+    world.run()
+    world.check()
+
+
+@pytest.mark.parametrize("step", HEALING)
+def test_a_driver_dies_while_it_heals(step):
+    world = ContinuousWorld(("decision_durable", 2, "kill"), (step, 1, "kill"))
+    world.on_restart = lambda: past_the_timeout(world)
+    world.run()
+    world.check()
+    assert world.never_came == []
+
+
+def past_the_timeout(world: ContinuousWorld) -> None:
+    """Let the broker abort what is open, once."""
+    world.on_restart = lambda: None
+    for driver in world.drivers:
+        driver.join()
+    world.clock.sleep(TIMEOUT_MS / 1000 + 1)
+    world.cluster.abort_timed_out()
