@@ -135,6 +135,14 @@ MUTATIONS = (
         ON_SINK + "test_w6_x22_a_record_the_broker_refuses_fails_the_attempt",
     ),
     Mutation(
+        "8 zero delivery errors on the native path",
+        "connectors/kafka/native/client_handle.py",
+        "if about.err and self._on_delivery is not None:",
+        "if about.err and self._on_delivery is None:",
+        "tests/integration/test_native_path.py::"
+        "test_w6_a_record_that_the_broker_refuses_is_counted",
+    ),
+    Mutation(
         "8 everything is acknowledged",
         SINK,
         "        producer.flush(transaction.deadline)\n",

@@ -1,0 +1,345 @@
+"""The native consumer beside the plain readers on a real broker: the same rows and positions."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from connectors.kafka.native import consumed_columns
+from connectors.kafka.native.native_consumer import NativeConsumer, PartitionFailedError, Polled
+from connectors.kafka.native.native_reader import NativePartitionReader
+from connectors.kafka.source.offsets import OffsetRange
+from connectors.kafka.source.partition_reader import PartitionReader, Read
+from connectors.kafka.source.range_reader import (
+    close_idle_consumers,
+    consumer_settings,
+    read_range,
+)
+from connectors.options import KafkaSource
+from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from transactions.clock import Deadline
+from transactions.errors import DataLossError, MissingTopicError, SparkOnceError
+
+BOTH = (PartitionReader, NativePartitionReader)
+Topic = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _no_cached_consumers() -> Iterator[None]:
+    yield
+    close_idle_consumers()
+
+
+@pytest.fixture
+def consume(bootstrap: str) -> Iterator[Callable[..., NativeConsumer]]:
+    """Make a consumer that reads from these offsets; closed in the end."""
+    made = []
+
+    def one(offsets: dict[str, int], *, headers: bool = False, **settings) -> NativeConsumer:
+        source = KafkaSource(bootstrap_servers=bootstrap, subscribe="x")
+        made.append(NativeConsumer(consumer_settings(source) | settings, headers=headers))
+        made[-1].assign(offsets)
+        return made[-1]
+
+    yield one
+    for consumer in made:
+        consumer.close()
+
+
+def read_to(consumer: NativeConsumer, ends: dict[str, int], *, most: int = 1000) -> list[Polled]:
+    """Poll until every partition's position has reached its end."""
+    found: list[Polled] = []
+    left = dict(ends)
+    deadline = Deadline(30)
+    while left:
+        assert not deadline.expired(), left
+        for one in consumer.poll_batches(most, 0.1):
+            found.append(one)
+            name = f"{one.topic}-{one.partition}"
+            if one.next_offset >= left.get(name, one.next_offset + 1):
+                del left[name]
+    return found
+
+
+def plain(bootstrap: str, topic: str, partition: int, end: int, *, headers: bool) -> pa.Table:
+    source = KafkaSource(bootstrap_servers=bootstrap, subscribe=topic, include_headers=headers)
+    schema = SOURCE_SCHEMA_WITH_HEADERS if headers else SOURCE_SCHEMA
+    wanted = OffsetRange(topic, partition, 0, end)
+    return pa.Table.from_batches(read_range(source, wanted), schema)
+
+
+def native(found: list[Polled], topic: str, partition: int, *, headers: bool) -> pa.Table:
+    schema = SOURCE_SCHEMA_WITH_HEADERS if headers else SOURCE_SCHEMA
+    mine = [one.batch for one in found if (one.topic, one.partition) == (topic, partition)]
+    table = pa.Table.from_batches(mine, schema)
+    table.validate(full=True)
+    return table
+
+
+def same(bootstrap: str, consume, ends: dict[str, int], *, most: int = 1000) -> None:
+    """Compare every partition with the plain range reader, with headers and without."""
+    for headers in (False, True):
+        found = read_to(consume(dict.fromkeys(ends, 0), headers=headers), ends, most=most)
+        for name, end in ends.items():
+            topic, _, partition = name.rpartition("-")
+            expected = plain(bootstrap, topic, int(partition), end, headers=headers)
+            assert native(found, topic, int(partition), headers=headers).equals(expected)
+
+
+def produce(bootstrap: str, topic: str, records: list[dict], **settings) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **settings})
+    for record in records:
+        producer.produce(topic, **record)
+    assert producer.flush(30) == 0
+
+
+ODD_RECORDS = [
+    {"value": None, "key": b"k"},
+    {"value": b"", "key": None},
+    {"value": b"v", "key": b""},
+    {"value": b"\0\0", "key": b"\0", "headers": [("a", b"1"), ("a", None), ("ü", b"")]},
+    {"value": b"t", "timestamp": 1},
+    {"value": b"t", "timestamp": 1_700_000_000_123},
+    {"value": "text", "headers": [("", "")]},
+]
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_odd_records(bootstrap, topic, consume, codec):
+    out = topic()
+    records = [{**one, "partition": 0} for one in ODD_RECORDS]
+    produce(bootstrap, out, records, **{"compression.type": codec})
+    same(bootstrap, consume, {f"{out}-0": len(records)})
+    for order in (records[::-1], records[4:6] * 2):
+        other = topic()
+        produce(bootstrap, other, order)
+        same(bootstrap, consume, {f"{other}-0": len(order)}, most=3)
+
+
+def test_values_of_every_length_and_of_a_megabyte(bootstrap, topic, consume):
+    out = topic(max_message_bytes="3000000")
+    seeded = random.Random(7)
+    sizes = [*range(300), *(seeded.randrange(40_000) for _ in range(200)), 1_000_000, 0, 1_000_000]
+    records = [{"value": os.urandom(size), "key": os.urandom(size % 50)} for size in sizes]
+    produce(bootstrap, out, records, **{"message.max.bytes": 3_000_000})
+    same(bootstrap, consume, {f"{out}-0": len(sizes)}, most=64)
+
+
+def test_many_partitions_of_two_topics(bootstrap, topic, consume):
+    one, other = topic(5), topic(3)
+    for out in (one, other):
+        records = [{"value": b"%d" % n, "key": b"%d" % n} for n in range(5000)]
+        produce(bootstrap, out, records)
+    admin = Producer({"bootstrap.servers": bootstrap})
+    ends = {}
+    for out in (one, other):
+        for partition in admin.list_topics(out, timeout=10).topics[out].partitions:
+            ends[f"{out}-{partition}"] = 0
+    for name in ends:
+        out, _, partition = name.rpartition("-")
+        probe = consume({})
+        ends[name] = probe.get_watermark_offsets(TopicPartition(out, int(partition)), 10)[1]
+        probe.close()
+    assert sum(ends.values()) == 10_000
+    same(bootstrap, consume, ends, most=700)
+
+
+def test_times_of_the_brokers_log(bootstrap, topic, consume):
+    out = topic(message_timestamp_type="LogAppendTime")
+    produce(bootstrap, out, [{"value": b"a", "timestamp": 5}, {"value": b"b"}])
+    same(bootstrap, consume, {f"{out}-0": 2})
+    found = read_to(consume({f"{out}-0": 0}), {f"{out}-0": 2})
+    assert native(found, out, 0, headers=False)["timestampType"].to_pylist() == [1, 1]
+
+
+def test_a_library_of_another_layout_is_asked_record_by_record(
+    bootstrap, topic, consume, monkeypatch
+):
+    out = topic()
+    produce(bootstrap, out, [{"value": b"%d" % n} for n in range(50)])
+    calls = []
+    slow = consumed_columns._time
+    monkeypatch.setattr(consumed_columns, "_time", lambda one: calls.append(one) or slow(one))
+    same(bootstrap, consume, {f"{out}-0": 50})
+    assert 2 <= len(calls) < 20  # the first and the last of each batch
+    wrong = consumed_columns._CONSUMED.fields["time"][1]
+    names = list(consumed_columns._CONSUMED.names)
+    formats = [consumed_columns._CONSUMED.fields[name][0] for name in names]
+    offsets = [consumed_columns._CONSUMED.fields[name][1] for name in names]
+    offsets[names.index("time")] = wrong - 24
+    layout = {"names": names, "formats": formats, "offsets": offsets, "itemsize": 104}
+    monkeypatch.setattr(consumed_columns, "_CONSUMED", consumed_columns.np.dtype(layout))
+    calls.clear()
+    same(bootstrap, consume, {f"{out}-0": 50})
+    assert len(calls) >= 100
+
+
+class Transactions:
+    """A foreign transactional producer."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self.producer = Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": f"foreign-{topic}"}
+        )
+        self.producer.init_transactions(30)
+
+    def write(self, *values: bytes, commit: bool) -> None:
+        self.producer.begin_transaction()
+        for value in values:
+            self.producer.produce(self.topic, value, partition=0)
+        assert self.producer.flush(30) == 0
+        if commit:
+            self.producer.commit_transaction(30)
+        else:
+            self.producer.abort_transaction(30)
+
+
+def test_p1_positions_over_markers_and_aborted_transactions(bootstrap, topic, consume):
+    out = topic()
+    foreign = Transactions(bootstrap, out)
+    consumer = consume({f"{out}-0": 0})
+    foreign.write(b"0", b"1", commit=True)  # marker at 2
+    found = read_to(consumer, {f"{out}-0": 3})
+    assert [one.next_offset for one in found][-1] == 3
+    foreign.write(b"3", commit=False)  # marker at 4
+    gap = read_to(consumer, {f"{out}-0": 5})
+    assert [one.batch.num_rows for one in gap] == [0] * len(gap)
+    assert gap[-1].batch.schema == SOURCE_SCHEMA
+    for number in range(5, 25, 2):
+        foreign.write(b"%d" % number, commit=number % 4 == 1)
+    found += gap + read_to(consumer, {f"{out}-0": 25}, most=3)
+    rows = native(found, out, 0, headers=False)
+    assert rows["offset"].to_pylist() == [0, 1, 5, 9, 13, 17, 21]
+    assert [int(value) for value in rows["value"].to_pylist()] == rows["offset"].to_pylist()
+    same(bootstrap, consume, {f"{out}-0": 25}, most=2)
+
+
+def test_an_open_transaction_is_not_read(bootstrap, topic, consume):
+    out = topic()
+    foreign = Transactions(bootstrap, out)
+    foreign.write(b"0", commit=True)
+    foreign.producer.begin_transaction()
+    foreign.producer.produce(out, b"2", partition=0)
+    assert foreign.producer.flush(30) == 0
+    consumer = consume({f"{out}-0": 0})
+    read_to(consumer, {f"{out}-0": 2})
+    assert consumer.poll_batches(10, 0.3) == []
+    foreign.producer.abort_transaction(30)
+    read_to(consumer, {f"{out}-0": 4})
+
+
+def test_an_error_waits_until_the_records_beside_it_are_out(bootstrap, topic, consume):
+    out = topic(2)
+    produce(bootstrap, out, [{"value": b"a", "partition": 0}])
+    consumer = consume({f"{out}-0": 0, f"{out}-1": 99})
+    rows, failures = 0, []
+    deadline = Deadline(20)
+    while not rows or not failures:
+        assert not deadline.expired()
+        try:
+            rows += sum(one.batch.num_rows for one in consumer.poll_batches(10, 0.2))
+        except PartitionFailedError as failed:
+            failures.append(failed)
+    assert rows == 1
+    assert (failures[0].topic, failures[0].partition) == (out, 1)
+    produce(bootstrap, out, [{"value": b"b", "partition": 0}])
+    read_to(consumer, {f"{out}-0": 2})
+
+
+def everything(reader: PartitionReader, ends: dict[str, int]) -> list[Read]:
+    """Read until every position has reached its end."""
+    found: list[Read] = []
+    at: dict[str, int] = {}
+    deadline = Deadline(30)
+    while any(at.get(name, 0) < end for name, end in ends.items()):
+        assert not deadline.expired(), at
+        for one in reader.read(0.1):
+            assert one.position > at.get(one.partition, -1)
+            at[one.partition] = one.position
+            found.append(one)
+    reader.close()
+    return found
+
+
+def test_the_readers_of_the_continuous_mode_agree(bootstrap, topic):
+    out, late = topic(2), topic()
+    produce(bootstrap, out, [{"value": b"%d" % n, "key": b"%d" % n} for n in range(9000)])
+    foreign = Transactions(bootstrap, late)
+    foreign.write(b"a", commit=False)
+    foreign.write(b"b", commit=True)
+    tables = []
+    for kind in BOTH:
+        source = KafkaSource(bootstrap_servers=bootstrap, subscribe=out, include_headers=True)
+        reader = kind(source, {f"{out}-0": 0, f"{out}-1": 10})
+        reader.add({f"{late}-0": 0})
+        ends = {f"{late}-0": 4}
+        probe = NativeConsumer(consumer_settings(source))
+        for partition in (0, 1):
+            high = probe.get_watermark_offsets(TopicPartition(out, partition), 10)[1]
+            ends[f"{out}-{partition}"] = high
+        probe.close()
+        found = everything(reader, ends)
+        table = pa.Table.from_batches([one.batch for one in found if one.batch is not None])
+        tables.append(
+            table.sort_by(
+                [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+            )
+        )
+    assert tables[0].num_rows == 9000 - 10 + 1
+    assert tables[1].equals(tables[0])
+
+
+def failure(kind: type[PartitionReader], source: KafkaSource, offsets: dict[str, int]):
+    reader = kind(source, offsets)
+    deadline = Deadline(30)
+    try:
+        while not deadline.expired():
+            list(reader.read(0.1))
+    except SparkOnceError as error:
+        return type(error), str(error)
+    finally:
+        reader.close()
+    raise AssertionError("no error")
+
+
+def test_what_is_gone_is_told_or_left_out(bootstrap, topic):
+    out = topic()
+    produce(bootstrap, out, [{"value": b"%d" % n} for n in range(10)])
+    hole = TopicPartition(out, 0, 6)
+    AdminClient({"bootstrap.servers": bootstrap}).delete_records([hole])[hole].result(30)
+    strict = KafkaSource(bootstrap_servers=bootstrap, subscribe=out)
+    failures = [failure(kind, strict, {f"{out}-0": 2}) for kind in BOTH]
+    assert failures[0] == failures[1]
+    assert failures[1][0] is DataLossError
+    lenient = KafkaSource(bootstrap_servers=bootstrap, subscribe=out, fail_on_data_loss=False)
+    for kind in BOTH:
+        found = everything(kind(lenient, {f"{out}-0": 2}), {f"{out}-0": 10})
+        values = [
+            v
+            for one in found
+            if one.batch is not None
+            for v in one.batch.column("value").to_pylist()
+        ]
+        assert values == [b"6", b"7", b"8", b"9"]
+
+
+def test_a_topic_that_does_not_exist(bootstrap):
+    source = KafkaSource(bootstrap_servers=bootstrap, subscribe="no-such-topic")
+    failures = [failure(kind, source, {"no-such-topic-0": 0}) for kind in BOTH]
+    assert failures[0] == failures[1]
+    assert failures[1][0] is MissingTopicError
+
+
+def test_records_are_given_back(bootstrap, topic, consume):
+    """Librdkafka stops fetching when what it may hold is out: then this would not end."""
+    out = topic()
+    produce(bootstrap, out, [{"value": os.urandom(1000)} for _ in range(30_000)])
+    small = {"queued.max.messages.kbytes": 1024, "fetch.message.max.bytes": 100_000}
+    read_to(consume({f"{out}-0": 0}, **small), {f"{out}-0": 30_000}, most=500)
