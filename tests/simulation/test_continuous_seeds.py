@@ -1,0 +1,257 @@
+"""Random stories of the continuous mode, and a proof that they find what is broken.
+
+Each seed draws the faults of the network and who ends where. The tasks are real threads, so a
+seed is no exact replay: it says which mixture to run again.
+
+Each mutation takes one safeguard of the product away and must be found by its symptom.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from connectors.continuous import stage_sink, stage_task
+from connectors.continuous.stage_sink import StageSink
+from connectors.kafka.wire import wire_requests
+from connectors.spark.continuous_driver import ContinuousDriver
+from tests.simulation.adversary import Profile
+from tests.simulation.continuous_task import TASK_STEPS, here
+from tests.simulation.continuous_world import (
+    DRIVER_STEPS,
+    TIMEOUT_MS,
+    ContinuousWorld,
+    Moment,
+    SimulatedDriver,
+)
+from transactions.committable import Outcome
+from transactions.errors import SparkOnceError
+
+SEEDS = 40
+_RATES = (0.0, 0.0, 0.01, 0.03)
+
+
+def profile_of(rng: random.Random) -> Profile:
+    """Draw the network's faults: requests and answers lost, late, repeated, refused."""
+    kinds = (
+        "not_sent",
+        "request_dropped",
+        "answer_dropped",
+        "request_delayed",
+        "repeated_late",
+        "repeated_at_once",
+        "refused_for_now",
+    )
+    return dataclasses.replace(Profile.quiet(), **{kind: rng.choice(_RATES) for kind in kinds})
+
+
+def drawn(seed: int) -> ContinuousWorld:
+    """Draw a story."""
+    rng = random.Random(seed)
+    moments: list[Moment] = [
+        (rng.choice([*TASK_STEPS, *DRIVER_STEPS]), rng.randint(1, 4), "kill")
+        if rng.random() < 0.7
+        else (rng.choice(TASK_STEPS), rng.randint(1, 4), "fail")
+        for _ in range(rng.randint(0, 4))
+    ]
+    world = ContinuousWorld(
+        *moments,
+        seed=seed,
+        profile=profile_of(rng),
+        carries_offsets=rng.random() < 0.7,
+        wave=rng.randint(1, 5),
+    )
+    if rng.random() < 0.2:
+        world.on_restart = lambda: past_the_timeout(world)
+    return world
+
+
+def past_the_timeout(world: ContinuousWorld) -> None:
+    world.on_restart = lambda: None
+    for driver in world.drivers:
+        driver.join()
+    with world.lock:
+        world.clock.sleep(TIMEOUT_MS / 1000 + 1)
+        world.cluster.abort_timed_out()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_random_story(seed):
+    world = drawn(seed)
+    world.run(most=30)
+    try:
+        world.check()
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
+
+
+# --- what the simulation would find -----------------------------------------------------------
+
+
+def found(symptom: str, *stories: Callable[[], ContinuousWorld]) -> None:
+    """Expect that one of the stories fails with the symptom."""
+    others = []
+    for make in stories:
+        world = make()
+        try:
+            world.run()
+            world.check()
+        except (AssertionError, SparkOnceError) as error:
+            others.append(f"{error} {world.violations}")
+            if re.search(symptom, others[-1]):
+                return
+    pytest.fail(f"not found; other failures: {others[:3]}")
+
+
+def killed(step: str, nth: int = 2, how: str = "kill", **options: Any):
+    return lambda: ContinuousWorld((step, nth, how), **options)
+
+
+def test_c4_a_checkpoint_that_was_acknowledged_but_not_decided_is_not_skipped(monkeypatch):
+    """Rewind is what is chosen. Going on behind the acknowledged positions loses the records."""
+    offsets = ContinuousDriver._offsets
+
+    def skipping(self: SimulatedDriver, run: Any, planner: Any) -> Mapping[str, int]:
+        decided = offsets(self, run, planner)
+        before = [one._loop for one in self.world.drivers if one is not self and one._loop]
+        acknowledged = before[-1]._shares.offsets if before else {}
+        return {name: max(at, acknowledged.get(name, 0)) for name, at in decided.items()}
+
+    steps = ("committables_collected", "prepared_checked", "batch_started")
+    for step in steps:
+        world = ContinuousWorld((step, 2, "kill"))
+        world.run()
+        world.check()
+    monkeypatch.setattr(ContinuousDriver, "_offsets", skipping)
+    found("lost", *[killed(step) for step in steps])
+
+
+def test_c3_a_second_ender_is_found(monkeypatch):
+    """A driver that "makes sure": its EndTxn comes late, in the middle of the next transaction."""
+    commit = StageSink.commit
+    worlds: list[ContinuousWorld] = []
+
+    def making_sure(self: StageSink, committables: Any, deadline: Any) -> Any:
+        outcomes = commit(self, committables, deadline)
+        network = worlds[-1].network
+        with worlds[-1].lock:
+            now = worlds[-1].clock.now_ms()
+            for one in committables:
+                network.late.append((now + 60, "the driver", wire_requests.end_txn(one)))
+        return outcomes
+
+    monkeypatch.setattr(StageSink, "commit", making_sure)
+
+    def make() -> ContinuousWorld:
+        worlds.append(ContinuousWorld(seed=len(worlds), rows=40, wave=3))
+        return worlds[-1]
+
+    found("committed without a decision|its offsets are missing", *[make] * 10)
+
+
+def test_a_commit_that_no_task_confirmed_is_found(monkeypatch):
+    def trusting(self: StageSink, committables: Any, deadline: Any) -> Any:
+        writers = {one.subtask for one in committables}
+        self._stage.commit(committables[0].checkpoint_id, writers, deadline)
+        return {one.token: Outcome.COMMITTED for one in committables}
+
+    monkeypatch.setattr(StageSink, "commit", trusting)
+    found("aborted by|lost|pending", *[killed("commit_received", n) for n in (1, 2, 3)])
+
+
+def test_a_sweep_of_live_producers_is_found(monkeypatch):
+    monkeypatch.setattr(stage_sink.RunningStage, "is_writer", lambda *_: False)
+    monkeypatch.setattr("connectors.continuous.checkpoint_loop._SWEEP_EVERY_S", 0.0)
+
+    def commit(self: StageSink, committables: Any, deadline: Any) -> Any:
+        writers = {one.subtask for one in committables}
+        confirmed = self._stage.commit(committables[0].checkpoint_id, writers, deadline)
+        return {
+            one.token: Outcome.COMMITTED if one.subtask in confirmed else Outcome.UNKNOWN
+            for one in committables
+        }
+
+    monkeypatch.setattr(StageSink, "commit", commit)
+    found(
+        "INVALID_PRODUCER_EPOCH|not as it was left",
+        *[lambda seed=seed: ContinuousWorld(seed=seed, rows=30) for seed in range(5)],
+    )
+
+
+def test_a_torn_write_in_a_checkpoint_is_found(monkeypatch):
+    """What the simulation found first: see `stage_task`."""
+    prepare = stage_task._Loop._prepare
+
+    def preparing(self: Any, barrier: Any) -> None:
+        self._torn = False
+        prepare(self, barrier)
+
+    monkeypatch.setattr(stage_task._Loop, "_prepare", preparing)
+    stories = [killed("invoked", nth, "fail", seed=nth) for nth in range(1, 7)]
+    found("twice", *(stories * 5))
+
+
+def test_positions_that_run_ahead_of_the_records_are_found(monkeypatch):
+    """A barrier between the position and the write of a batch: the batch would be lost."""
+
+    def write(self: Any, partition: str, position: int, batch: Any) -> None:
+        with self._lock:
+            self._positions[partition] = position
+        threading.Event().wait(0.003)
+        with self._lock:
+            if self._ended.is_set():
+                return
+            if batch is not None and batch.num_rows:
+                self._writer.invoke(self._transaction, batch)
+            tell, self._told_moved = not self._told_moved, True
+        if tell:
+            self._channel.send(stage_task.Moved())
+
+    monkeypatch.setattr(stage_task._Loop, "_write", write)
+    stories = [killed("decision_durable", nth, seed=nth) for nth in (1, 2, 3)]
+    found("lost", *(stories * 10))
+
+
+def test_a_task_that_leaves_first_is_taken_for_dead(monkeypatch):
+    """The drain failed when one task was done before the others: seen, and for good."""
+
+    def one_is_slow() -> ContinuousWorld:
+        world = ContinuousWorld()
+        point = world.point
+
+        def slowly(step: str, number: int = -1) -> None:
+            if step == "acknowledging" and here.process.name.endswith(".1"):
+                threading.Event().wait(0.02)
+            point(step, number)
+
+        world.point = slowly  # type: ignore[method-assign]
+        return world
+
+    world = one_is_slow()
+    world.run()
+    world.check()
+    assert world.errors == []
+    monkeypatch.setattr(stage_task._Loop, "_await_close", lambda self: None)
+    found("is gone", one_is_slow)
+
+
+def test_a_partition_that_begins_at_its_end_is_found(monkeypatch):
+    """A new partition's first records came before it was discovered."""
+    shares = "connectors.continuous.checkpoint_loop.PartitionShares.add"
+
+    def at_the_end(self: Any, partitions: Mapping[str, int]) -> dict[int, dict[str, int]]:
+        new = set(partitions) - set(self.offsets)
+        if not new:
+            return {}
+        (name,) = new
+        self._shares[0][name] = self.offsets[name] = 6
+        return {0: {name: 6}}
+
+    monkeypatch.setattr(shares, at_the_end)
+    found("lost", ContinuousWorld)
