@@ -46,6 +46,9 @@ _CONSUMED: Final = np.dtype(
 _TELLING_MS: Final = 1 << 32
 
 
+_TYPES: Final = {field.name: field.type for field in SOURCE_SCHEMA}
+
+
 def read_messages(pointers: Array) -> Array:
     """Return the fields of messages at these addresses, copied."""
     found: Array = _space(_CONSUMED.itemsize, 8)[(pointers - _FIRST) >> 3]
@@ -69,15 +72,14 @@ def columns_of(messages: Array, times: Array) -> dict[str, pa.Array]:
         messages: from `read_messages`, none of them an error.
         times: from `times_of`, checked.
     """
-    fields = {field.name: field.type for field in SOURCE_SCHEMA}
     return {
         "key": bytes_column(messages["key"], messages["key_len"]),
         "value": bytes_column(messages["payload"], messages["len"]),
-        "partition": number_column(messages["partition"].copy(), fields["partition"]),
-        "offset": number_column(messages["offset"].copy(), fields["offset"]),
-        "timestamp": number_column(times[:, 1] * 1000, fields["timestamp"]),
+        "partition": number_column(messages["partition"].copy(), _TYPES["partition"]),
+        "offset": number_column(messages["offset"].copy(), _TYPES["offset"]),
+        "timestamp": number_column(times[:, 1] * 1000, _TYPES["timestamp"]),
         # librdkafka counts from "not available" = 0, Spark from -1.
-        "timestampType": number_column((times[:, 0] - 1).astype(np.int32), fields["timestampType"]),
+        "timestampType": number_column((times[:, 0] - 1).astype(np.int32), _TYPES["timestampType"]),
     }
 
 

@@ -80,6 +80,7 @@ class NativeConsumer:
         self._handle = ClientHandle(librdkafka.CONSUMER, settings)
         self._queue = self._handle.consumer_queue()
         self._schema = SOURCE_SCHEMA_WITH_HEADERS if headers else SOURCE_SCHEMA
+        self._columns = self._schema.names
         self._headers = headers
         self._failures: deque[PartitionFailedError] = deque()
 
@@ -199,7 +200,7 @@ class NativeConsumer:
             parts = {name: one.slice(start, end - start) for name, one in columns.items()}
             parts["topic"] = text_constant(topic, end - start)
             batch = pa.RecordBatch.from_arrays(
-                [parts[name] for name in self._schema.names], schema=self._schema
+                [parts[name] for name in self._columns], schema=self._schema
             )
             behind = max(int(offsets[-1]) + 1, ends.pop((topic, partition), 0))
             yield Polled(topic, partition, behind, batch)
