@@ -19,7 +19,7 @@ from connectors.continuous.control_channel import (
     ControlChannel,
     Message,
 )
-from connectors.continuous.stage_task import run_task
+from connectors.continuous.stage_task import Reader, run_task
 from connectors.kafka.sink.stage_writer import StageWriter
 from connectors.kafka.source.partition_reader import Read
 from transactions.clock import Deadline
@@ -176,8 +176,8 @@ class SimulatedTask:
     def transform(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         return self.world.transform
 
-    def reader(self, offsets: Mapping[str, int]) -> SimulatedReader:
-        return SimulatedReader(self.world, offsets)
+    def reader(self, offsets: Mapping[str, int]) -> Reader:
+        return self.world.make_reader(offsets)
 
     def writer(self) -> SimulatedWriter:
         return SimulatedWriter(self.world, here.process)

@@ -65,7 +65,7 @@ def drawn(seed: int) -> ContinuousWorld:
         seed=seed,
         profile=profile_of(rng),
         carries_offsets=rng.random() < 0.7,
-        wave=rng.randint(1, 5),
+        wave=rng.randint(2, 5),  # one row of a wave may be dropped, not all of it
     )
     if rng.random() < 0.2:
         world.on_restart = lambda: past_the_timeout(world)

@@ -1,0 +1,145 @@
+"""The articles' example of barrier alignment, with our own tasks and their numbers.
+
+One subtask counts page views of two partitions. At the last checkpoint it has seen 20,000; then two
+more come from the first partition and three from the second, and there the barrier stands: 20,005.
+Three more of the first partition are behind the barrier.
+
+A barrier of ours is a cut: positions and open transaction are taken in one step, so what is read
+afterwards is in the next checkpoint. That is exactly-once: a reader sees 20,005, and 20,008 after
+a restore. A task that notes its positions at the barrier and lets records into the transaction
+until it is flushed is at-least-once: a reader sees 20,008 at once, and 20,011 after a restore.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.continuous import stage_task
+from connectors.continuous.control_channel import Barrier
+from connectors.kafka.source.partition_reader import Read
+from tests.simulation.continuous_task import here
+from tests.simulation.continuous_world import ContinuousWorld
+from transactions.coordinator import CheckpointReport
+
+FIRST, SECOND = "pv-0", "pv-1"
+BEFORE = {FIRST: 10_000, SECOND: 10_000}
+AT_BARRIER = {FIRST: 10_002, SECOND: 10_003}
+BEHIND = {FIRST: 10_005, SECOND: 10_003}
+SOON_S = 10.0
+
+
+class Alignment(ContinuousWorld):
+    """The example: each barrier comes when the subtask has read up to its place, not before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks, self.late = 1, set()
+        self.inputs = {
+            name: [f"{name}:{row}" for row in range(count)] for name, count in BEHIND.items()
+        }
+        self.expected = Counter(value for rows in self.inputs.values() for value in rows)
+        self.limit = BEFORE
+        self.at_the_place = threading.Event()
+        self.barrier_came = threading.Event()
+        self.read_behind = threading.Event()
+        self.seen: list[int] = []
+
+    @staticmethod
+    def transform(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    def make_reader(self, offsets: Mapping[str, int]) -> AlignmentReader:
+        return AlignmentReader(self, offsets)
+
+    def before_barrier(self) -> None:
+        assert self.at_the_place.wait(SOON_S)
+
+    def point(self, step: str, number: int = -1) -> None:
+        if step == "begun" and self.limit is AT_BARRIER:
+            self.barrier_came.set()  # the reading thread goes on as soon as the cut is made
+        super().point(step, number)
+
+    def completed(self, _: CheckpointReport) -> None:
+        self.seen.append(self.visible().total())
+        driver = here.process.driver
+        if self.limit is BEFORE:
+            self.at_the_place.clear()
+            self.limit = AT_BARRIER
+        elif self.limit is AT_BARRIER:
+            self.at_the_place.clear()
+            self.limit = BEHIND
+            here.process.die()  # all that is left is the log: a restore
+        self.drain_at_the_end(driver)
+
+
+class AlignmentReader:
+    """Reads up to the barrier's place, and behind it when the barrier has come."""
+
+    behind = False
+
+    def __init__(self, world: Alignment, offsets: Mapping[str, int]) -> None:
+        self._world = world
+        self._positions = dict(offsets)
+
+    def read(self, timeout_s: float) -> Iterator[Read]:
+        world, limit = self._world, self._world.limit
+        yield from self._up_to(limit)
+        world.at_the_place.set()
+        if limit is AT_BARRIER and world.barrier_came.wait(0.01):
+            yield from self._up_to(BEHIND)
+            world.read_behind.set()
+        world.await_rows(0.005)
+
+    def _up_to(self, limit: Mapping[str, int]) -> Iterator[Read]:
+        for name, end in limit.items():
+            start = self._positions[name]
+            if start < end:
+                self._positions[name] = end
+                values = pa.array(self._world.inputs[name][start:end], pa.string())
+                yield Read(partition=name, position=end, batch=pa.record_batch({"value": values}))
+
+    def add(self, offsets: Mapping[str, int]) -> None:
+        raise AssertionError("no partition comes later")
+
+    def close(self) -> None:
+        return
+
+
+class AtLeastOnceLoop(stage_task._Loop):
+    """Positions at the barrier, but the transaction stays open for what is read meanwhile."""
+
+    def _prepare(self, barrier: Barrier) -> None:
+        world: Any = self._task.world  # type: ignore[attr-defined]
+        if world.limit is not AT_BARRIER:
+            super()._prepare(barrier)
+            return
+        with self._lock:
+            at_barrier = dict(self._positions)
+        world.barrier_came.set()
+        assert world.read_behind.wait(SOON_S)
+        with self._lock:
+            self._positions = at_barrier
+        super()._prepare(barrier)
+
+
+@pytest.mark.parametrize(
+    ("loop", "at_the_checkpoint", "after_the_restore"),
+    [(stage_task._Loop, 20_005, 20_008), (AtLeastOnceLoop, 20_008, 20_011)],
+    ids=["exactly_once", "at_least_once"],
+)
+def test_alignment(monkeypatch, loop, at_the_checkpoint, after_the_restore):
+    monkeypatch.setattr(stage_task, "_Loop", loop)
+    world = Alignment()
+    world.run()
+    assert world.seen == [20_000, at_the_checkpoint, after_the_restore]
+    if loop is not AtLeastOnceLoop:
+        world.check()
+    else:
+        again = world.visible() - world.expected
+        assert again == Counter({f"{FIRST}:{row}": 1 for row in (10_002, 10_003, 10_004)})
