@@ -1,0 +1,139 @@
+"""A task's two producers: which one begins when, and with how much time."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka.sink.producer_pool import Slot
+from connectors.kafka.sink.stage_writer import StageWriter
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.sink_options import KafkaSink
+from transactions.clock import Deadline
+from transactions.errors import PhaseOneError
+from transactions.sink import Attempt, Owner
+
+OWNER = Owner(application_id="app", log_id="log", run_epoch=3)
+BATCH = pa.record_batch({"value": pa.array([b"v"], pa.binary())})
+
+
+class FakeProducer:
+    """Takes every call and notes how much time it was given."""
+
+    producer_id, producer_epoch = 7, 0
+
+    def __init__(self, name: str) -> None:
+        self.transactional_id = name
+        self.spent = False
+        self.time_left: dict[str, float] = {}
+        self.offsets: Mapping[str, int] = {}
+
+    def begin(self) -> None:
+        return
+
+    def produce(self, batch: Any, topic: Any, deadline: Deadline) -> None:
+        self.time_left["produce"] = deadline.remaining()
+
+    def flush(self, deadline: Deadline) -> None:
+        self.time_left["flush"] = deadline.remaining()
+
+    def send_offsets(self, group: str, offsets: Any, token: str, deadline: Deadline) -> None:
+        self.offsets = offsets
+        self.time_left["send_offsets"] = deadline.remaining()
+
+    def resync(self, deadline: Deadline) -> None:
+        self.time_left["resync"] = deadline.remaining()
+
+
+@pytest.fixture
+def writer():
+    options = KafkaSink(bootstrap_servers="nowhere:9092", topic="out")
+    sink = KafkaTransactionalSink(options, timeout_ms=900_000, checkpoint_timeout_s=60.0)
+    one = StageWriter(sink, carries_offsets=True)
+    one._free = [Slot(FakeProducer("id-0")), Slot(FakeProducer("id-1"))]  # type: ignore[arg-type]
+    return one
+
+
+def attempt(number: int) -> Attempt:
+    return Attempt(owner=OWNER, checkpoint_id=number, subtask=0, attempt_id="3.0")
+
+
+def test_a_silence_before_the_first_record_costs_no_time(writer):
+    """The transaction was begun at the barrier before it, perhaps an hour ago."""
+    transaction = writer.begin_transaction(attempt(5))
+    transaction.deadline = Deadline(0.0)
+    writer.invoke(transaction, BATCH)
+    transaction.deadline = Deadline(0.0)  # a long interval between the record and the barrier
+    assert writer.pre_commit(transaction, {"in-0": 1}) is not None
+    writer.end(transaction)
+    steps = transaction.slot.producer.time_left
+    assert set(steps) == {"produce", "flush", "send_offsets", "resync"}
+    assert min(steps.values()) > 50.0
+
+
+def test_one_fills_while_the_other_commits(writer):
+    five, six = (writer.begin_transaction(attempt(number)) for number in (5, 6))
+    writer.invoke(five, BATCH)
+    writer.pre_commit(five, {"in-0": 1})
+    writer.invoke(six, BATCH)
+    assert five.slot is not six.slot
+    with pytest.raises(PhaseOneError, match="Every producer"):
+        writer.invoke(writer.begin_transaction(attempt(7)), BATCH)
+    writer.end(five)
+    seven = writer.begin_transaction(attempt(7))
+    writer.invoke(seven, BATCH)
+    assert seven.slot is five.slot
+
+
+def test_the_one_that_has_rested_longer_begins(writer):
+    """Rule 5: what has just committed waits for the next barrier. A checkpoint that had no records
+    until the one before it was committed takes the other producer.
+    """
+    five, six = (writer.begin_transaction(attempt(number)) for number in (5, 6))
+    writer.invoke(five, BATCH)
+    writer.pre_commit(five, {"in-0": 1})
+    writer.end(five)
+    writer.invoke(six, BATCH)
+    assert six.slot is not five.slot
+
+
+def test_positions_alone_are_a_transaction_where_they_can_travel(writer):
+    transaction = writer.begin_transaction(attempt(5))
+    assert writer.pre_commit(transaction, {"in-0": 4}).source_offsets == {"in-0": 4}
+    assert transaction.slot.producer.offsets == {"in-0": 4}
+
+
+def test_an_empty_one_takes_no_producer(writer):
+    transaction = writer.begin_transaction(attempt(5))
+    writer.invoke(transaction, BATCH.slice(0, 0))
+    assert writer.pre_commit(transaction, {}) is None
+    assert len(writer._free) == 2
+
+
+def test_offsets_of_another_cluster_stay_at_home(writer):
+    writer._carries_offsets = False
+    transaction = writer.begin_transaction(attempt(5))
+    assert writer.pre_commit(transaction, {"in-0": 4}) is None
+
+
+@pytest.mark.parametrize("doubt", ["raises", "spent"])
+def test_a_producer_in_doubt_is_never_free_again(writer, doubt):
+    transaction = writer.begin_transaction(attempt(5))
+    writer.invoke(transaction, BATCH)
+    writer.pre_commit(transaction, {"in-0": 1})
+    producer = transaction.slot.producer
+    if doubt == "spent":
+        producer.spent = True
+    else:
+
+        def resync(self: Any, deadline: Deadline) -> None:
+            raise PhaseOneError("no clear answer")
+
+        producer.resync = types.MethodType(resync, producer)
+    with pytest.raises(PhaseOneError):
+        writer.end(transaction)
+    assert transaction.slot not in writer._free
