@@ -313,7 +313,8 @@ def test_what_is_gone_is_told_or_left_out(bootstrap, topic):
     out = topic()
     produce(bootstrap, out, [{"value": b"%d" % n} for n in range(10)])
     hole = TopicPartition(out, 0, 6)
-    AdminClient({"bootstrap.servers": bootstrap}).delete_records([hole])[hole].result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_records([hole])[hole].result(30)
     strict = KafkaSource(bootstrap_servers=bootstrap, subscribe=out)
     failures = [failure(kind, strict, {f"{out}-0": 2}) for kind in BOTH]
     assert failures[0] == failures[1]
@@ -331,7 +332,8 @@ def test_what_is_gone_is_told_or_left_out(bootstrap, topic):
 
 
 def test_a_topic_that_does_not_exist(bootstrap):
-    source = KafkaSource(bootstrap_servers=bootstrap, subscribe="no-such-topic")
+    quick = {"topic.metadata.propagation.max.ms": "500"}
+    source = KafkaSource(bootstrap_servers=bootstrap, subscribe="no-such-topic", kafka=quick)
     failures = [failure(kind, source, {"no-such-topic-0": 0}) for kind in BOTH]
     assert failures[0] == failures[1]
     assert failures[1][0] is MissingTopicError

@@ -81,6 +81,9 @@ class NativeConsumer:
         self._queue = self._handle.consumer_queue()
         self._schema = SOURCE_SCHEMA_WITH_HEADERS if headers else SOURCE_SCHEMA
         self._columns = self._schema.names
+        # Not from lists: those import pandas where it is installed.
+        nothing = [pa.nulls(0, field.type) for field in self._schema]
+        self._empty = pa.RecordBatch.from_arrays(nothing, schema=self._schema)
         self._headers = headers
         self._failures: deque[PartitionFailedError] = deque()
 
@@ -173,7 +176,7 @@ class NativeConsumer:
         if len(messages):
             yield from self._batches(messages, pointers, ends)
         for (topic, partition), end in ends.items():
-            yield Polled(topic, partition, end, pa.RecordBatch.from_pylist([], self._schema))
+            yield Polled(topic, partition, end, self._empty)
 
     def _batches(
         self, messages: Array, pointers: Array, ends: dict[tuple[str, int], int]

@@ -60,25 +60,34 @@ class NativeTransactionalProducer(TransactionalProducer):
         partitions: Array,
         deadline: Deadline,
     ) -> None:
-        """Rows with headers or a time, one by one and all in their order."""
+        """Rows with headers or a time: a call for each, all in their order."""
         times = arrow_messages.times_of(batch)
         headers = _headers_of(batch)
         for start in range(0, batch.num_rows, _DESCRIBED_ROWS):
             part = slice(start, start + _DESCRIBED_ROWS)
             arguments = _arguments(rows.messages[part], topics[part], partitions[part], times[part])
-            for row, given in zip(arguments, headers[part], strict=True):
-                self._produce_one(row, given, deadline)
+            first, step = arguments.ctypes.data, arguments.strides[0]
+            addresses = range(first, first + step * len(arguments), step)
+            if headers is None:
+                self._produce_rows(addresses, arguments.shape[1] - 1, deadline)
+                continue
+            for row, address, given in zip(arguments, addresses, headers[part], strict=True):
+                self._produce_with_headers(row, address, given, deadline)
 
-    def _produce_one(self, row: Array, headers: Headers, deadline: Deadline) -> None:
-        count = len(row)
+    def _produce_rows(self, rows: range, count: int, deadline: Deadline) -> None:
+        queued = self._producer.produce_described(rows, count)
+        while queued < len(rows):
+            self._make_room(deadline)
+            queued += self._producer.produce_described(rows[queued:], count)
+
+    def _produce_with_headers(
+        self, row: Array, address: int, headers: Headers, deadline: Deadline
+    ) -> None:
+        """Headers are the last argument; the row of a record without any is shorter."""
         given = self._producer.headers(headers) if headers else 0
-        if given:
-            row["value"][-1] = given
-        else:
-            count -= 1
+        row["value"][-1] = given
         try:
-            while not self._producer.produce_described(row.ctypes.data, count):
-                self._make_room(deadline)
+            self._produce_rows(range(address, address + 1), len(row) - (not given), deadline)
         except Exception:
             self._producer.drop_headers(given)
             raise
@@ -88,9 +97,9 @@ def _is_given(batch: pa.RecordBatch, name: str) -> bool:
     return name in batch.schema.names and batch.column(name).null_count < batch.num_rows
 
 
-def _headers_of(batch: pa.RecordBatch) -> list[Headers]:
+def _headers_of(batch: pa.RecordBatch) -> list[Headers] | None:
     if not _is_given(batch, "headers"):
-        return [()] * batch.num_rows
+        return None
     return [
         [(header["key"], header["value"]) for header in row or ()]
         for row in batch.column("headers").to_pylist()

@@ -7,7 +7,7 @@ The same verbs, seconds and exceptions, so that the protocol around it exists on
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -60,24 +60,29 @@ class ProducerClient:
             raise self._refusal(QUEUE_FULL)
         return queued
 
-    def produce_described(self, arguments: int, count: int) -> bool:
-        """Queue a copy of one record that has headers or a time; False when the queue is full.
+    def produce_described(self, rows: Iterable[int], count: int) -> int:
+        """Queue copies of records that have headers or a time; return how many, until it is full.
 
         Args:
-            arguments: address of librdkafka.ARGUMENT records. Headers among them belong to the
-                library once the record is queued, and to the caller otherwise.
-            count: of arguments.
+            rows: address of each record's librdkafka.ARGUMENT fields. Headers among them belong
+                to the library once the record is queued, and to the caller otherwise.
+            count: of a record's arguments.
 
         Raises:
-            KafkaException: it was refused.
+            KafkaException: one was refused; those before it are queued.
         """
-        try:
-            check_error(self._lib.rd_kafka_produceva(self._handle.address, arguments, count))
-        except KafkaException as error:
-            if error.args[0].code() == QUEUE_FULL:
-                return False
-            raise
-        return True
+        produce, client = self._lib.rd_kafka_produceva, self._handle.address
+        queued = 0
+        for row in rows:
+            error = produce(client, row, count)
+            if error:
+                full = self._lib.rd_kafka_error_code(error) == QUEUE_FULL
+                if full:
+                    self._lib.rd_kafka_error_destroy(error)
+                    break
+                check_error(error)
+            queued += 1
+        return queued
 
     def headers(self, pairs: Sequence[tuple[str, bytes | str | None]]) -> int:
         """Return new headers; they belong to the caller until a record with them is queued.
