@@ -32,8 +32,13 @@ class LogBackend(Protocol):
     def get(self, name: str) -> bytes | None:
         """Return the data of a name, None when it is absent."""
 
-    def list(self) -> list[str]:
-        """Return all names, sorted. What is listed is durable when the call returns."""
+    def list(self, *, durable: bool = True) -> list[str]:
+        """Return all names, sorted.
+
+        Args:
+            durable: what is listed survives a power cut when the call returns. Who only looks
+                whether it must stop can do without.
+        """
 
     def delete(self, name: str) -> None:
         """Remove a name; an absent one is fine."""
@@ -61,7 +66,7 @@ class MemoryBackend:
         """See `LogBackend.get`."""
         return self._blobs.get(name)
 
-    def list(self) -> list[str]:
+    def list(self, *, durable: bool = True) -> list[str]:  # noqa: ARG002
         """See `LogBackend.list`."""
         with self._lock:
             return sorted(self._blobs)
@@ -112,12 +117,13 @@ class LocalFileBackend:
         except FileNotFoundError:
             return None
 
-    def list(self) -> list[str]:
+    def list(self, *, durable: bool = True) -> list[str]:
         """See `LogBackend.list`; the folder is synced first.
 
         Without it a power cut could undo an entry that a reader has already acted on.
         """
-        self._sync(self._folder)
+        if durable:
+            self._sync(self._folder)
         names = (entry.name for entry in os.scandir(self._folder))
         return sorted(name for name in names if not name.startswith("."))
 

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
@@ -99,6 +100,7 @@ class Run:
         self._options = options
         self._log: DecisionLog | None = before._log if before else None  # noqa: SLF001
         self.sinks: dict[str, KafkaTransactionalSink] = {}
+        self._background: ThreadPoolExecutor | None = None
 
     @property
     def log(self) -> DecisionLog:
@@ -138,6 +140,8 @@ class Run:
                 application_id=options.app_id,
                 identity=options.all_identity(),
             )
+            self._background = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-log")
+            self._log.later = self._background.submit
             self._refuse_other_logs(deadline)
             self.settlement = recover(self.log, self.sinks, deadline, finished=finished)
         except BaseException:
@@ -145,7 +149,9 @@ class Run:
             raise
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; a clean-up of the log is waited for."""
+        if self._background is not None:
+            self._background.shutdown()
         for sink in self.sinks.values():
             sink.close()
         self.sinks = {}

@@ -64,7 +64,7 @@ class Storage(MemoryBackend):
         self.hook("get")
         return super().get(name)
 
-    def list(self) -> list[str]:
+    def list(self, *, durable: bool = True) -> list[str]:
         self.hook("list")
         return super().list()
 
