@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
-import logging
 import sys
 from collections.abc import Iterable
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
@@ -21,8 +20,6 @@ from typing import Any, Final
 import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
-
-logger = logging.getLogger(__name__)
 
 PRODUCER, CONSUMER = 0, 1
 ANY_PARTITION: Final = -1
@@ -192,14 +189,6 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 def available() -> str:
     """Return "" where the native path can be used, else the reason why not, as half a line."""
     return _load()[1]
-
-
-def notice_if_unavailable() -> bool:
-    """Tell whether the native path can be used; if not, one line in the log says why."""
-    reason = available()
-    if reason:
-        logger.warning("the native path to librdkafka is off, the plain one is used: %s", reason)
-    return not reason
 
 
 def destroy_messages(messages: Iterable[int]) -> None:
