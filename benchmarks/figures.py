@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -64,20 +65,22 @@ def _p50_p99(values: Sequence[float]) -> dict[str, float]:
     return {"p50_ms": round(float(p50), 2), "p99_ms": round(float(p99), 2)}
 
 
-def ratios(lines: Sequence[Line], ours: str) -> list[Line]:
-    """Return ours/theirs of the medians over the rounds, one line per measurement and peer."""
+def ratios(lines: Sequence[Line], ours: Sequence[str]) -> list[Line]:
+    """Return ours/theirs of the medians over the rounds: a line per measurement, mode and peer."""
     out: list[Line] = []
+    peers = [name for name in dict.fromkeys(one["system"] for one in lines) if name not in ours]
     for what in dict.fromkeys(line["what"] for line in lines):
-        mine = [one for one in lines if one["what"] == what and one["system"] == ours]
-        for peer in dict.fromkeys(one["system"] for one in lines if one["system"] != ours):
-            theirs = [one for one in lines if one["what"] == what and one["system"] == peer]
+        for mine, theirs in itertools.product(ours, peers):
             figures: dict[str, float] = {}
             for name in _COMPARED:
-                both = [_median(rows, name) for rows in (mine, theirs)]
+                both = [
+                    _median([r for r in lines if r["what"] == what and r["system"] == who], name)
+                    for who in (mine, theirs)
+                ]
                 if both[0] is not None and both[1]:
                     figures[name] = round(both[0] / both[1], 3)
             if figures:
-                out.append({"what": f"{what} ratio", "ours": ours, "theirs": peer, **figures})
+                out.append({"what": f"{what} ratio", "ours": mine, "theirs": theirs, **figures})
     return out
 
 
@@ -98,7 +101,7 @@ def show(lines: Sequence[Line], compared: Sequence[Line]) -> None:
             table.add_row(line["what"], line["system"], *cells, line.get("error", "")[:60])
     for line in compared:
         cells = [_ratio_cell(line.get(name), more) for name, more in _COMPARED.items()]
-        table.add_row(line["what"], f"ours / {line['theirs']}", *cells, "", "", "")
+        table.add_row(line["what"], f"{line['ours']} / {line['theirs']}", *cells, "", "", "")
     console.print(table)
 
 

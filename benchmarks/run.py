@@ -21,7 +21,7 @@ import confluent_kafka
 
 from benchmarks import figures
 from benchmarks.figures import Line
-from benchmarks.systems import OURS, PEERS, Job, PeerError, System
+from benchmarks.systems import MODES, PEERS, Job, PeerError, System
 from benchmarks.workload import (
     PARTITIONS,
     VALUE_BYTES,
@@ -188,6 +188,7 @@ def say(text: str) -> None:
 @click.option("--seconds", default=30.0, show_default=True, help="Measured seconds of latency.")
 @click.option("--warmup", default=15.0, show_default=True, help="Seconds before, not measured.")
 @click.option("--rounds", default=1, show_default=True, help="How often; A B A B with peers.")
+@click.option("--modes", default=",".join(MODES), show_default=True, help="Ours, by commas.")
 @click.option("--peers", default="", help=f"Also measure, separated by commas: {', '.join(PEERS)}.")
 @click.option("--only", type=click.Choice(["throughput", "latency"]), help="One measurement.")
 @click.option("--keep", metavar="NAME", help="Also write benchmarks/results/<date>-NAME.jsonl.")
@@ -198,6 +199,7 @@ def main(  # noqa: PLR0917 - click passes them by name
     seconds: float,
     warmup: float,
     rounds: int,
+    modes: str,
     peers: str,
     only: str | None,
     keep: str | None,
@@ -206,7 +208,11 @@ def main(  # noqa: PLR0917 - click passes them by name
     names = [name for name in peers.split(",") if name]
     if unknown := set(names) - set(PEERS):
         raise click.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--peers")
-    systems = [OURS, *(PEERS[name] for name in names)]
+    chosen = [mode for mode in modes.split(",") if mode]
+    if unknown := set(chosen) - set(MODES):
+        raise click.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--modes")
+    ours = [MODES[mode] for mode in chosen]
+    systems = [*ours, *(PEERS[name] for name in names)]
     lines: list[Line] = []
 
     def emit(line: Line) -> None:
@@ -225,7 +231,7 @@ def main(  # noqa: PLR0917 - click passes them by name
             if only != "throughput":
                 for system in systems:
                     bench.latency(system, rate=rate, warmup_s=warmup, seconds=seconds)
-    compared = figures.ratios(lines, OURS.name)
+    compared = figures.ratios(lines, [system.name for system in ours])
     for line in compared:
         emit(line)
     figures.show(lines, compared)

@@ -94,6 +94,13 @@ OURS = System(
     },
 )
 
+CONTINUOUS = dataclasses.replace(
+    OURS, name="sparkonce continuous", script=JOBS / "sparkonce_continuous_job.py"
+)
+
+#: Our own modes, by the word that chooses them.
+MODES = {"micro-batch": OURS, "continuous": CONTINUOUS}
+
 PEERS = {
     "spark": System(
         name="spark kafka (at least once)",

@@ -95,12 +95,12 @@ class Run:
     """
 
     settlement: Settlement
+    _background: ThreadPoolExecutor | None = None
 
     def __init__(self, options: RunOptions, before: Run | None = None) -> None:
         self._options = options
         self._log: DecisionLog | None = before._log if before else None  # noqa: SLF001
         self.sinks: dict[str, KafkaTransactionalSink] = {}
-        self._background: ThreadPoolExecutor | None = None
 
     @property
     def log(self) -> DecisionLog:

@@ -84,8 +84,8 @@ class KafkaTransactionalSink:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's connection at home when a closure takes the sink to a worker."""
-        live = {"_wire": None, "_visibility": None, "_retired": set(), "producers": None}
-        return {**self.__dict__, **live}
+        live: dict[str, Any] = {"_wire": None, "_visibility": None, "producers": None}
+        return {**self.__dict__, **live, "_retired": set()}
 
     # --- in the task ------------------------------------------------------------------------
 
