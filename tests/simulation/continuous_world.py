@@ -214,7 +214,7 @@ class ContinuousWorld:
         driver: SimulatedDriver = here.process.driver
         if driver._loop is None:
             return  # it heals, and has not started
-        if self.thaw_with_the_next_run and driver is self.drivers[-1] and self.froze.is_set():
+        if self.thaw_with_the_next_run and driver is not self.drivers[0]:
             self.thaw()
         self.drain_at_the_end(driver)
 

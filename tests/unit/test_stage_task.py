@@ -48,6 +48,7 @@ class FakeReader:
         self.may_close = threading.Event()
         self.may_close.set()
         self.added: dict[str, int] = {}
+        self.handled = 0
 
     def put(self, partition: str, position: int, *values: bytes) -> None:
         batch = pa.record_batch({"value": pa.array(values, pa.binary())}) if values else None
@@ -64,6 +65,14 @@ class FakeReader:
                 self.more.wait(min(timeout_s, 0.01))
             rows, self.rows = self.rows, []
         yield from rows
+        with self.more:
+            self.handled += len(rows)
+            self.more.notify_all()
+
+    def await_handled(self, count: int) -> None:
+        """Wait until so many rows have been written."""
+        with self.more:
+            assert self.more.wait_for(lambda: self.handled >= count, SOON_S)
 
     def close(self) -> None:
         self.may_close.wait(SOON_S)
@@ -216,6 +225,7 @@ def test_moved_is_said_once_per_barrier(story):
     one = story()
     for position in (1, 2, 3):
         one.read.put("in-0", position)
+    one.read.await_handled(3)
     assert one.next(moved=True) == Moved()
     one.driver.send(Barrier(checkpoint_id=5))
     assert isinstance(one.next(moved=True), Acknowledge)
@@ -245,7 +255,7 @@ def test_the_task_stays_after_its_last_checkpoint_until_the_driver_closes(story)
 def test_after_the_last_barrier_nothing_is_written(story):
     one = story()
     one.barrier(5, last=True)
-    one.read.put("in-0", 1, b"late")
+    one.read.put("in-0", 1, b"late")  # the reading thread may be in a read that began before
     one.driver.close()
     assert one.task.exception(SOON_S) is None
     assert one.write.prepared == {5: []}
