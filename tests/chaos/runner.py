@@ -77,6 +77,7 @@ class Report:
     events: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
     losses: int = 0
+    doubled_in_the_input: int = 0  # by the workload's producer and the brokers, not by us
     longest_without_progress_s: float = 0.0
     violations: list[str] = field(default_factory=list)
 
@@ -152,7 +153,7 @@ class _Chaos:
             Workload(servers, topics["input"], partitions=PARTITIONS, rate=options.rate)
         )
         self._auditor = self._stack.enter_context(
-            LiveAuditor(servers, topics["copies"], topics["counts"], partitions=PARTITIONS)
+            LiveAuditor(servers, *topics.values(), partitions=PARTITIONS)
         )
         self._until(lambda: self._auditor.ledger.seen > 0, STARTUP_S, "no record became visible")
 
@@ -214,6 +215,7 @@ class _Chaos:
         report.events = dict(sorted(events.items()))
         names = Counter(text.split(":")[0].split(" ")[0] for text in report.violations)
         report.duplicates = names["duplicate"]
+        report.doubled_in_the_input = ledger.doubled_input.total()
         report.losses = names["lost"] + names["gap"]
         report.longest_without_progress_s = round(self._auditor.longest_silence, 1)
 

@@ -45,6 +45,17 @@ def test_a_duplicate_is_named_at_once():
     assert found.startswith("duplicate: b'0-7'")
 
 
+def test_what_the_input_holds_twice_may_be_seen_twice_and_no_more():
+    ledger = Ledger(lambda value: 2 if value == b"0-7" else 1)
+    for offset, (partition, _, value) in enumerate([*copies(), (0, b"", b"0-7")]):
+        ledger.copy(partition, offset, value)
+    assert ledger.anomalies == []
+    assert ledger.doubled_input.total() == 1
+    ledger.copy(0, RECORDS + 1, b"0-7")
+    (found,) = ledger.anomalies
+    assert found.startswith("duplicate: b'0-7'")
+
+
 def test_a_loss_in_the_middle_or_a_torn_batch_is_a_gap():
     torn = [record for record in copies() if record[2] not in {b"1-5", b"1-6"}]
     (found,) = ledger_of(torn).anomalies
@@ -80,13 +91,14 @@ def cluster() -> Iterator[LocalCluster]:
 def audit(cluster: LocalCluster) -> Callable[..., list[str]]:
     """Write an input and two outputs to a real broker, and return what the end audit finds."""
 
-    def judge(output: list[Record], **counts: int) -> list[str]:
+    def judge(output: list[Record], doubled: Record | None = None, **counts: int) -> list[str]:
         name = uuid.uuid4().hex[:8]
         topics = [f"{kind}-{name}" for kind in ("input", "copies", "counts")]
         for topic in topics:
             cluster.create_topic(topic, 2)
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
-        for topic, records in zip(topics, (copies(), output), strict=False):
+        given = copies() if doubled is None else [*copies(), doubled]
+        for topic, records in zip(topics, (given, output), strict=False):
             for partition, key, value in records:
                 producer.produce(topic, value, key, partition=partition)
         for number in range(KEYS):
@@ -107,6 +119,16 @@ def test_the_end_audit_finds_one_duplicate(audit):
     found = audit([*copies(), (1, b"key-0", b"1-3")])
     assert any(one.startswith("duplicate") for one in found)
     assert not any(one.startswith("lost") for one in found)
+
+
+def test_the_end_audit_takes_what_the_input_holds_twice_for_no_duplicate(audit):
+    twice = (1, b"key-1", b"1-3")
+    count = len(range(1, RECORDS, KEYS)) + 1
+    assert audit([*copies(), twice], twice, key_1=count) == []
+    found = audit([*copies(), twice, twice], twice, key_1=count)
+    assert any(one.startswith("duplicate") for one in found)
+    found = audit(copies(), twice, key_1=count)
+    assert [one.split(":")[0] for one in found] == ["lost at the tail"]
 
 
 def test_the_end_audit_finds_one_loss_at_the_tail(audit):
@@ -136,14 +158,16 @@ def test_s11_the_end_audit_counts_nothing_behind_an_open_transaction(cluster, mo
 
 
 def test_the_live_auditor_names_a_duplicate_while_the_run_goes_on(cluster):
-    topics = [f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("copies", "counts")]
+    topics = [f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("input", "copies", "counts")]
     for topic in topics:
         cluster.create_topic(topic, 2)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     deadline = Deadline(30)
     with LiveAuditor(cluster.bootstrap_servers, *topics, partitions=2) as live:
-        for partition, key, value in [*copies(), copies()[0]]:
+        for partition, key, value in copies():
             producer.produce(topics[0], value, key, partition=partition)
+        for partition, key, value in [*copies(), copies()[0]]:
+            producer.produce(topics[1], value, key, partition=partition)
         assert producer.flush(30) == 0
         while not live.ledger.anomalies:
             assert not deadline.expired()
@@ -158,5 +182,5 @@ def test_the_auditor_imports_nothing_of_the_product():
     modules |= {
         n.name for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names
     }
-    ours = {"__future__", "threading", "time", "collections", "types", "typing"}
+    ours = {"__future__", "threading", "time", "collections", "collections.abc", "types", "typing"}
     assert modules - ours == {"confluent_kafka", "tests.auditor"}

@@ -19,11 +19,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.cli.main import cli
 from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from tests.auditor.reader import Follower, OpenTransaction, read_committed
 from tests.chaos.faults import Brokers
 from tests.integration.checkpoints import Job, Run, hooked
 from tests.integration.conftest import assert_no_open_transaction
-from tests.integration.wire_helpers import eventually, settled
+from tests.integration.wire_helpers import begin, eventually, open_producer, settled
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import HiddenCommitError, PhaseOneError
@@ -141,7 +142,7 @@ def test_x16_the_coordinators_broker_restarts_at_every_step(three, job_on, how):
             reader.until(lambda seen, n=promised: len(seen) >= n, timeout=PATIENCE_S)
             assert time.monotonic() - began < PATIENCE_S
             brokers.heal()
-        run.checkpoint(b"last-0", b"last-1")
+        checkpoint_with(run, "batch_started", lambda: None, b"last-0", b"last-1")
         assert len(victims) == len(POINTS[how])
         assert job.visible() == job.promised()
         assert sorted(record.value for record in reader.drain()) == job.promised()
@@ -162,11 +163,11 @@ def test_x16_k16_a_coordinator_that_is_gone_for_good_moves(three, job_on):
             brokers.down(gone)
 
         checkpoint_with(run, BETWEEN_COMMITS, kill, b"c", b"d")
-        run.checkpoint(b"e", b"f")
+        checkpoint_with(run, "batch_started", lambda: None, b"e", b"f")
         assert job.visible() == [b"a", b"b", b"c", b"d", b"e", b"f"]
         later = job.start(subtasks=2)  # a new driver on two brokers: nothing is left to settle
         assert later.recommitted == 0
-        later.checkpoint(b"g", b"h")
+        checkpoint_with(later, "batch_started", lambda: None, b"g", b"h")
         assert job.visible() == job.promised()
     finally:
         brokers.heal()
@@ -220,6 +221,17 @@ def operator(job: Job, *arguments: str) -> str:
     return found.output
 
 
+def hide_a_commit(three: LocalCluster, job: Job, broker: int) -> Run:
+    """Commit while the only replica is away: no leader, so no marker, for ever (KAFKA-20734)."""
+    run = job.start(subtasks=2)
+    run.checkpoint(b"a", b"b")
+    with hooked(once_at("decision_durable", lambda: three.kill_broker(broker))):
+        run.checkpoint(b"c", b"d")
+    settled(run.sink.wire, *run.ids())  # CompleteCommit: for the coordinator it is over
+    three.start_broker(broker)
+    return run
+
+
 def test_x16_a_commit_that_a_broker_hides_is_found_and_mended(three, fragile, caplog):
     """KAFKA-20734: a partition without a leader gets no marker, and the transaction is complete.
 
@@ -227,16 +239,7 @@ def test_x16_a_commit_that_a_broker_hides_is_found_and_mended(three, fragile, ca
     start; an operator's command writes the marker. Nothing is lost, nothing is twice.
     """
     job, broker = fragile
-    run = job.start(subtasks=2)
-    run.checkpoint(b"a", b"b")
-
-    def down() -> None:
-        three.kill_broker(broker)
-
-    with hooked(once_at("decision_durable", down)):
-        run.checkpoint(b"c", b"d")
-    settled(run.sink.wire, *run.ids())  # CompleteCommit: for the coordinator it is over
-    three.start_broker(broker)
+    run = hide_a_commit(three, job, broker)
     with pytest.raises(HiddenCommitError, match=job.topic) as refused:
         run.checkpoint(b"e", b"f")
     assert all(part in str(refused.value) for part in ("where:", "cause:", "look at:"))
@@ -260,3 +263,39 @@ def test_x16_a_commit_that_a_broker_hides_is_found_and_mended(three, fragile, ca
     later = job.start(subtasks=2)
     later.checkpoint()  # what was refused before its first record
     assert job.visible() == job.promised() == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+def test_x16_can_fail_without_the_look_an_abort_takes_committed_records_along(
+    three, fragile, monkeypatch
+):
+    """The same story with the look at the partitions switched off: two records are gone for good,
+    and every answer of the coordinator says that they were committed.
+    """
+    monkeypatch.setattr(KafkaTransactionalSink, "hidden", lambda *_: [])
+    job, broker = fragile
+    run = hide_a_commit(three, job, broker)
+
+    def fails() -> None:
+        raise PhaseOneError("an attempt of the next checkpoint fails")
+
+    with hooked(once_at("committables_collected", fails)), pytest.raises(PhaseOneError):
+        run.checkpoint(b"e", b"f")
+    job.start(subtasks=2).checkpoint()
+    assert job.promised() == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert job.visible() == [b"a", b"b", b"e", b"f"]
+
+
+def test_what_somebody_else_holds_open_is_no_hidden_commit(three, job_on):
+    """Readers of the topic wait for him; the driver does not."""
+    job = job_on(three)
+    stranger = open_producer(three.bootstrap_servers, f"stranger-{job.id}")
+    begin(stranger, job.topic, ["x"], partition=0)
+    other = open_producer(three.bootstrap_servers, f"other-{job.id}")
+    begin(other, job.topic, ["y"], partition=1)
+    run = job.start(subtasks=2)
+    for value in (b"a", b"b", b"c"):
+        report = run.checkpoint(value, value)
+        assert report.phase_ms["start"] < 5000
+    for producer in (stranger, other):
+        producer.commit_transaction()
+    assert job.visible() == sorted([*job.promised(), b"x", b"y"])

@@ -21,7 +21,7 @@ PER_CHECKPOINT = 300  # thirty checkpoints, of two branches each
 SHARE = RECORDS // 5
 #: As K1's: batches of 512 bytes, five in flight.
 SMALL = '{"batch.size": "512", "max.in.flight.requests.per.connection": "5"}'
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture

@@ -207,6 +207,14 @@ MUTATIONS = (
         "test_rule_14_a_transaction_that_a_checkpoint_and_a_restart_outlive_is_refused",
     ),
     Mutation(
+        "14 half of the timeout is told",
+        "transactions/checkpoint_watch.py",
+        "    tell_aging(committables, now_ms)\n",
+        "",
+        "tests/unit/test_aging_transactions.py::"
+        "test_f51_a_long_checkpoint_is_told_when_it_is_decided",
+    ),
+    Mutation(
         "log: the nonce tells whose put it was",
         LOG,
         "if Entry.from_bytes(data, where=where).nonce != entry.nonce:",
@@ -310,6 +318,22 @@ MUTATIONS = (
         "    swept = sweep(sinks, owner, deadline, spare=decided)\n",
         "    swept = []\n    sweep = lambda *_: []\n",
         POINTS + "::test_after_recovery_nothing_is_open",
+    ),
+    Mutation(
+        "recovery: where nothing can be proven a person is believed, in time",
+        RECOVERY,
+        "if left and self._has_waited_enough(left, rounds, deadline):",
+        "if left and deadline.expired():",
+        "tests/integration/test_flink_matrix.py::"
+        "test_f51_a_commit_that_cannot_be_proven_fails_each_start_until_a_person_decides",
+    ),
+    Mutation(
+        "recovery: the marker is looked for below open transactions too",
+        SINK,
+        "for stable in (False, True):",
+        "for stable in (True,):",
+        "tests/integration/test_flink_matrix.py::"
+        "test_f44_a_restored_transaction_was_committed_and_its_id_used_again",
     ),
     Mutation(
         "healing: the records are compared",

@@ -160,3 +160,13 @@ def test_pending_and_unknown_ones_are_not_to_be_touched():
     assert unsettled(join(with_state(producer_epoch=3)))
     assert not unsettled(join(with_state(state="CompleteCommit")))
     assert not unsettled(join(with_state(state="CompleteAbort")))
+
+
+def test_a_committed_transaction_without_its_marker_is_hidden_and_never_aborted():
+    seen = replace(with_state(state="CompleteCommit"), hidden={ONE.token: "out-3"})
+    row = only(seen)
+    assert row.standing is Standing.HIDDEN
+    assert "no marker in out-3" in row.proof
+    assert "write-markers" in row.advice
+    assert unsettled([row]) == []  # its end is proven; what is missing is not the coordinator's
+    assert only(replace(SEEN, hidden={ONE.token: "out-3"})).standing is Standing.PENDING

@@ -68,8 +68,7 @@ class ProducerPool:
             FencedError: the attempt is a zombie's.
             PhaseOneError: no producer could be made.
         """
-        for slot in self._slots:
-            slot.producer.serve()
+        self.serve()
         for slot in list(self._slots):
             if slot.producer.transactional_id in attempt.retired or (
                 slot.producer.spent and slot.checkpoint_id < attempt.checkpoint_id
@@ -86,6 +85,11 @@ class ProducerPool:
             ):
                 return self._mark(slot, attempt, token)
         return self._mark(self._make(deadline), attempt, token)
+
+    def serve(self) -> None:
+        """Take what waits for the callbacks of every producer: statistics, and errors."""
+        for slot in self._slots:
+            slot.producer.serve()
 
     def drop(self, slot: Slot) -> None:
         """Forget a producer that failed or met a doubt, and its id with it."""
@@ -134,7 +138,13 @@ _pools: dict[tuple[Owner, str, str], ProducerPool] = {}
 def pool_for(
     owner: Owner, sink: str, settings: Mapping[str, Any], *, timeout_ms: int
 ) -> ProducerPool:
-    """Return this process's pool for a run and a sink; pools of older runs are dropped."""
+    """Return this process's pool for a run and a sink; pools of older runs are dropped.
+
+    All pools are served: statistics of a branch that has no records, or of another query whose
+    tasks run in this worker, would fill the memory otherwise (100 KB a second, measured).
+    """
+    for pool in list(_pools.values()):
+        pool.serve()
     key = (owner, sink, settings["bootstrap.servers"])
     if key not in _pools:
         for old in [one for one in _pools if one[0].run_epoch < owner.run_epoch]:

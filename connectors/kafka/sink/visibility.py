@@ -24,7 +24,7 @@ from transactions.errors import BrokerUnavailableError
 
 _ANSWER_S: Final = 5.0
 #: Markers follow a commit by milliseconds: so often, with growing pauses, before a closer look.
-_EARLY_LOOKS: Final = 5
+_EARLY_LOOKS: Final = 3
 _FIRST_PAUSE_S: Final = 0.002
 _LONGEST_PAUSE_S: Final = 0.25
 _ON_ITS_WAY: Final = frozenset({"Ongoing", "PrepareCommit"})

@@ -31,6 +31,7 @@ Answer = TypeVar("Answer")
 #: How long a list of partitions is trusted; a new partition is seen after this time at most.
 METADATA_AGE_S: Final = 1.0
 _PLANNING_TIMEOUT_S: Final = 30.0
+_FIRST_TIMEOUT_S: Final = 2.5
 _REQUEST_TIMEOUT_S: Final = 10.0
 _RETRY_PAUSE_S: Final = 0.1
 _SHOWN_OFFSETS: Final = 2_000
@@ -227,13 +228,18 @@ class SourcePlanner:
     def _ask(
         self, where: str, request: Callable[[AdminClient, float], Mapping[Any, Any]]
     ) -> dict[Any, Any]:
-        """Send one admin request and wait for all of its answers; try again until the deadline."""
+        """Send one admin request and wait for all of its answers; try again until the deadline.
+
+        Each try has a client of its own: librdkafka's sticks to the leader epochs and to the
+        controller that it knows, and asks for them when they are gone (its issue 4620; seen).
+        """
         deadline = Deadline(
             min(_PLANNING_TIMEOUT_S, self._source.poll_timeout_ms / 1000), self._clock
         )
+        patience = _FIRST_TIMEOUT_S
         while True:
             try:
-                futures = request(self._client(), min(_REQUEST_TIMEOUT_S, deadline.seconds))
+                futures = request(self._client(), min(patience, deadline.seconds))
                 return {key: future.result() for key, future in futures.items()}
             except KafkaException as failure:
                 error = failure.args[0]
@@ -244,6 +250,8 @@ class SourcePlanner:
                     settings = self._source.client_settings
                     raise client_errors.translate(error, where, settings) from failure
                 deadline.pause(_RETRY_PAUSE_S)
+                self._admin = None
+                patience = min(2 * patience, _REQUEST_TIMEOUT_S)
 
     def _client(self) -> AdminClient:
         if self._admin is None:

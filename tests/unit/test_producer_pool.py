@@ -1,0 +1,79 @@
+"""F50 below the broker: producers that nobody uses cost neither threads nor memory."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connectors.kafka.sink import producer_pool
+from connectors.kafka.sink.producer_pool import ProducerPool, Slot, pool_for
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from transactions.clock import Deadline
+from transactions.sink import Owner
+
+NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+OWNER = Owner(application_id="app", log_id="log", run_epoch=1)
+
+
+@pytest.fixture(autouse=True)
+def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(producer_pool, "_pools", {})
+    gc.collect()
+    gc.disable()  # as good as a frozen heap: what only it could free would stay
+    yield
+    gc.enable()
+
+
+def threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def made(name: str) -> TransactionalProducer:
+    return TransactionalProducer(NOBODY, name, timeout_ms=10_000)
+
+
+def test_f50_a_dropped_producer_is_gone_at_once():
+    """Its threads too: the callbacks that it gave to librdkafka do not keep it alive."""
+    made("warm")
+    before = threads()
+    pool = ProducerPool(OWNER, NOBODY, timeout_ms=10_000)
+    slot = Slot(made("one"))
+    pool._slots.append(slot)
+    gone = weakref.ref(slot.producer)
+    assert threads() > before
+    pool.drop(slot)
+    del slot
+    assert gone() is None
+    assert threads() == before
+
+
+def test_f50_the_pools_of_an_older_run_are_gone_at_once():
+    older = pool_for(OWNER, "out", NOBODY, timeout_ms=10_000)
+    older._slots.append(Slot(made("older")))
+    gone = weakref.ref(older._slots[0].producer)
+    del older
+    newer = Owner(application_id="app", log_id="log", run_epoch=2)
+    pool_for(newer, "out", NOBODY, timeout_ms=10_000)
+    assert gone() is None
+
+
+def test_f50_a_branch_without_records_does_not_collect_statistics(monkeypatch: pytest.MonkeyPatch):
+    """Ten a second are queued for it; a task of any branch takes those of all."""
+    taken: list[str] = []
+
+    def take(self: TransactionalProducer, _text: str) -> None:
+        taken.append(self.transactional_id)
+
+    monkeypatch.setattr(TransactionalProducer, "_read_statistics", take)
+    idle = pool_for(OWNER, "rare", NOBODY, timeout_ms=10_000)
+    idle._slots.append(Slot(made("idle")))
+    deadline = Deadline(20)
+    while len(taken) < 3:
+        assert not deadline.expired()
+        deadline.pause(0.1)
+        pool_for(OWNER, "busy", NOBODY, timeout_ms=10_000)
+    assert set(taken) == {"idle"}
