@@ -25,7 +25,7 @@ from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, SparkOnceError
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import Settlement, recover
-from transactions.sweeper import sweep
+from transactions.sweeper import refuse_hidden, sweep
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,11 @@ class Run:
         """
         try:
             self.log.check_newest()
-            sweep(self.sinks, self.log.owner, Deadline(_LAST_SWEEP_SECONDS))
+            deadline = Deadline(_LAST_SWEEP_SECONDS)
+            last = self.log.state.decision
+            committed = () if last is None else last.committables
+            refuse_hidden(self.sinks, self.log.owner, committed, deadline)
+            sweep(self.sinks, self.log.owner, deadline)
         except SparkOnceError as error:
             logger.warning("the last sweep did not run, the next start does it: %s", error)
 

@@ -97,10 +97,13 @@ class ContinuousDriver:
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
     ) -> None:
         refuse_connect(spark)
-        if parallelism is not None and parallelism < 1:
-            raise ConfigurationError(
-                "A stage needs at least one task.", option=f"parallelism={parallelism}"
-            )
+        _check_positive(
+            parallelism=parallelism,
+            target_latency_s=target_latency_s,
+            most_interval_s=most_interval_s,
+            barrier_interval_s=barrier_interval_s,
+            checkpoint_timeout_s=checkpoint_timeout_s,
+        )
         load_function(transform)
         self._spark = spark
         self._source = source
@@ -338,3 +341,14 @@ class ContinuousDriver:
             self._loop = None
         if self._run is not None:
             self._run.close()
+
+
+def _check_positive(**options: float | None) -> None:
+    for name, value in options.items():
+        if value is not None and not value > 0:
+            raise ConfigurationError(
+                f"The option {name} must be more than 0.",
+                where="the continuous driver",
+                cause="it counts tasks, or is a time in seconds",
+                option=f"{name}={value}",
+            )
