@@ -157,6 +157,8 @@ def measure(job: Job, feed: Feed, settle_s: float) -> Line:
         time.sleep(_AFTER_S)  # it goes on
         feed.drain(job)
         marks = job.marks()
+    if not job.report["progress"]:
+        raise WorkloadError("the job was killed before it could say what its batches were")
     return {
         "first_new_s": _seconds(feed.killed_ns, feed.first_new_ns),
         "split_s": _split(feed, marks, job.report["progress"]),

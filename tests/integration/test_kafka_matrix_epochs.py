@@ -321,7 +321,6 @@ def test_c5_transactional_ids_that_the_acls_forbid(own, make, run):
 
     ids = alice(ResourceType.TRANSACTIONAL_ID, f"{run.application_id}.", "WRITE", "DESCRIBE")
     allow(*alice(ResourceType.TOPIC, out, "READ", "DESCRIBE", "WRITE"))
-    allow(*alice(ResourceType.TOPIC, "__consumer_offsets", "DESCRIBE"))
     allow(*alice(ResourceType.GROUP, run.application_id, "READ", "DESCRIBE"))
     login = {
         "security.protocol": "SASL_PLAINTEXT",
@@ -335,6 +334,11 @@ def test_c5_transactional_ids_that_the_acls_forbid(own, make, run):
             prepare(sink, attempt_of(run, 0), rows("refused"))
         assert deadline.remaining() > 10.0
         allow(*ids)
+        hidden = prepare(sink, attempt_of(run, 0), rows("hidden"))
+        with pytest.raises(PhaseOneError, match="may not DESCRIBE"):
+            decide(sink, hidden)
+        sink.recover_and_abort([hidden.transactional_id], soon())
+        allow(*alice(ResourceType.TOPIC, "__consumer_offsets", "DESCRIBE"))
         (decided_one,) = decide(sink, prepare(sink, attempt_of(run, 0), rows("a")))
         filters = [
             AclBindingFilter(

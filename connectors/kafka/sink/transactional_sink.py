@@ -335,7 +335,7 @@ def _not_prepared(one: Committable, now: TransactionDescription) -> str:
     if (now.producer_id, now.producer_epoch) != (one.producer_id, one.producer_epoch):
         return "another producer holds its id"
     if not any(name.startswith("__consumer_offsets-") for name in now.partitions):
-        return "its offsets are missing: it was split"
+        return "its offsets are missing: it was split, or we may not DESCRIBE their topic"
     if one.record_count and not _data(now.partitions):
         return "its records are missing: it was split"
     return ""
