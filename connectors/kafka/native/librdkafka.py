@@ -156,7 +156,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_queue_destroy": (None, (c_void_p,)),
     "rd_kafka_assign": (c_int, (c_void_p, _LIST)),
     "rd_kafka_incremental_assign": (c_void_p, (c_void_p, _LIST)),
-    "rd_kafka_seek_partitions": (c_void_p, (c_void_p, _LIST, c_int)),
+    "rd_kafka_incremental_unassign": (c_void_p, (c_void_p, _LIST)),
     "rd_kafka_consume_batch_queue": (c_ssize_t, (c_void_p, c_int, c_void_p, c_size_t)),
     "rd_kafka_consumer_close": (c_int, (c_void_p,)),
     "rd_kafka_query_watermark_offsets": (

@@ -11,7 +11,7 @@ import ctypes
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +31,6 @@ from connectors.kafka.native.librdkafka import check_code, check_error
 from connectors.kafka.source.message_columns import check_times, text_constant
 from connectors.kafka.source.offsets import split_key
 from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
-
-_SEEK_MS: Final = 10_000
 
 
 class Polled(NamedTuple):
@@ -97,14 +95,10 @@ class NativeConsumer:
         call = self._lib.rd_kafka_incremental_assign
         self._with(positions, lambda given: check_error(call(*given)))
 
-    def seek(self, position: TopicPartition) -> None:
-        """Go on elsewhere; what is fetched already of the partition is dropped."""
-
-        def seek(given: tuple[int, Any]) -> None:
-            check_error(self._lib.rd_kafka_seek_partitions(*given, _SEEK_MS))
-            check_code(given[1].contents.elements[0].err)
-
-        self._with([position], seek)
+    def incremental_unassign(self, positions: Sequence[TopicPartition]) -> None:
+        """Read these no more; what is fetched already of them is dropped."""
+        call = self._lib.rd_kafka_incremental_unassign
+        self._with(positions, lambda given: check_error(call(*given)))
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
         """Ask the broker for the first offset of a partition, and the one behind the last."""

@@ -143,7 +143,14 @@ class PartitionReader:
                 option=f"failOnDataLoss={str(self._source.fail_on_data_loss).lower()}",
             )
         ends[name] = low
-        self._consumer.seek(TopicPartition(place.topic, place.partition, low))
+        self._move_to(TopicPartition(place.topic, place.partition, low))
+
+    def _move_to(self, place: TopicPartition) -> None:
+        """Read on from there. A seek is refused where the fetcher has given up ("erroneous
+        state", seen): its partition is taken away and given again.
+        """
+        self._consumer.incremental_unassign([place])
+        self._consumer.incremental_assign([place])
 
 
 def _by_partition(messages: list[Message]) -> Iterator[tuple[str, int, list[Message]]]:
