@@ -47,7 +47,7 @@ def test_plain_text() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_breaks_the_guarantee_is_refused(name: str) -> None:
+def test_c2_what_breaks_the_guarantee_is_refused(name: str) -> None:
     for translate in (librdkafka_settings, kafka_python_settings):
         with pytest.raises(ConfigurationError) as caught:
             translate({**SERVERS, name: "1"})
