@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,10 +37,10 @@ from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
 from connectors.spark.barrier_stage import BarrierStage
+from connectors.spark.driver_life import POLL_S, DriverLife
 from connectors.spark.failures import error_in
 from connectors.spark.restarts import Restarts
 from connectors.spark.session import refuse_connect
-from connectors.spark.stop_signals import stop_signals
 from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.committable import Committable
@@ -53,10 +52,9 @@ from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrat
 logger = logging.getLogger(__name__)
 
 _REPORTS = 1000
-_POLL_S = 0.2
 
 
-class ContinuousDriver:
+class ContinuousDriver(DriverLife):
     """One pipeline from a Kafka source through an Arrow function to a Kafka sink.
 
     Args:
@@ -105,7 +103,7 @@ class ContinuousDriver:
             checkpoint_timeout_s=checkpoint_timeout_s,
         )
         load_function(transform)
-        self._spark = spark
+        super().__init__(spark, Restarts(app_id, restart_strategy, tolerable_failed_checkpoints=0))
         self._source = source
         self._transform = transform
         self._parallelism = parallelism
@@ -120,11 +118,8 @@ class ContinuousDriver:
             identity={"mode": QUERY_ID},
         )
         self._timeout_s = checkpoint_timeout_s
-        self._restarts = Restarts(app_id, restart_strategy, tolerable_failed_checkpoints=0)
         self._on_checkpoint = on_checkpoint
-        self._run: Run | None = None
         self._loop: CheckpointLoop | None = None
-        self._stopping = threading.Event()
         #: The last checkpoints, newest last; bounded.
         self.reports: deque[CheckpointReport] = deque(maxlen=_REPORTS)
         #: Transactions that were left by a run before and committed at a start or restart.
@@ -168,7 +163,6 @@ class ContinuousDriver:
             shares=PartitionShares(offsets, parallelism),
             pace=BarrierPace(*self._pace),
             options=LoopOptions(
-                parallelism=parallelism,
                 timeout_s=self._timeout_s,
                 new_partitions=planner.partitions,
                 format_offsets=format_offsets,
@@ -245,10 +239,6 @@ class ContinuousDriver:
         if self._on_checkpoint is not None:
             self._on_checkpoint(report)
 
-    def request_stop(self) -> None:
-        """Ask for a stop and return at once; `wait` carries it out. Safe in a signal handler."""
-        self._stopping.set()
-
     def stop(self) -> None:
         """Stop after one more checkpoint of what has been read. Safe from any thread."""
         self._stopping.set()
@@ -262,7 +252,7 @@ class ContinuousDriver:
             SparkOnceError: what ended it, as it was raised, when it is not restarted.
         """
         deadline = Deadline(math.inf if timeout_s is None else timeout_s)
-        while not self._has_ended(min(deadline.remaining(), _POLL_S)):
+        while not self._has_ended(min(deadline.remaining(), POLL_S)):
             if deadline.expired():
                 return False
         return True
@@ -296,42 +286,6 @@ class ContinuousDriver:
         except SparkOnceError:
             return failure
         return failure
-
-    def _restart(self) -> None:
-        try:
-            assert self._run is not None
-            self._run.check_newest()  # what failed us can be a newer driver's sweep: it wins
-            self._start_run()
-        except Exception as error:  # noqa: BLE001 - the strategy decides, and raises it
-            self._restarts.failed(error, self._spark, in_checkpoint=False)
-
-    def run(self) -> None:
-        """start(), then wait; SIGTERM and ctrl-C stop after one more checkpoint.
-
-        Raises:
-            SparkOnceError: what ended the pipeline.
-        """
-        with stop_signals(self.request_stop):
-            self.start()
-            self.wait()
-
-    def wait(self) -> None:
-        """Wait until the pipeline has ended or a stop was asked for, and stop it then.
-
-        Raises:
-            SparkOnceError: what ended the pipeline.
-        """
-        try:
-            while not self.await_termination(_POLL_S):
-                if self._stopping.is_set():
-                    self.stop()
-        except StoppedError:
-            logger.info("stopped between two checkpoints")
-
-    @property
-    def restarts(self) -> int:
-        """How often the restart strategy has started the pipeline again."""
-        return self._restarts.made
 
     def _close(self) -> None:
         if self._loop is not None:

@@ -29,12 +29,12 @@ from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
 from connectors.spark.branches import Branch, make_branch, unite
 from connectors.spark.data_source import register
+from connectors.spark.driver_life import POLL_S, DriverLife
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches, finished_checkpoint
 from connectors.spark.restarts import Restarts
 from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
-from connectors.spark.stop_signals import stop_signals
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.worker_warm_up import warm_workers
 from connectors.user_folders import checkpoint_folder
@@ -47,11 +47,10 @@ from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrat
 logger = logging.getLogger(__name__)
 
 _REPORTS = 1000
-_POLL_SECONDS = 0.2
 _IDLE_SWEEP_SECONDS = 10.0
 
 
-class StreamingDriver:
+class StreamingDriver(DriverLife):
     """One pipeline: its sources, its branches, its checkpoint. Lives in the driver process.
 
     Args:
@@ -88,7 +87,10 @@ class StreamingDriver:
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         metrics_port: int | None = None,
     ) -> None:
-        self._spark = spark
+        restarts = Restarts(
+            app_id, restart_strategy, tolerable_failed_checkpoints=tolerable_failed_checkpoints
+        )
+        super().__init__(spark, restarts)
         self._app_id = checked_app_id(app_id)
         self._checkpoint = checkpoint_folder(str(checkpoint))
         self._trigger = trigger
@@ -96,18 +98,13 @@ class StreamingDriver:
         self._restart_budget_s = restart_budget_s
         self._on_checkpoint = on_checkpoint
         self._metrics = DriverMetrics(app_id, metrics_port)
-        self._restarts = Restarts(
-            app_id, restart_strategy, tolerable_failed_checkpoints=tolerable_failed_checkpoints
-        )
         self._sources: list[KafkaSource] = []
         self._branches: list[Branch] = []
         self._query: StreamingQuery | None = None
         self._query_ready = threading.Event()
-        self._stopping = threading.Event()
         self._idle = threading.Condition()
         self._in_batch = False
         self._failure: BaseException | None = None
-        self._run: Run | None = None
         self._coordinator: CheckpointCoordinator | None = None
         self._batches: MicroBatches | None = None
         #: The last checkpoints, newest last; bounded.
@@ -217,7 +214,7 @@ class StreamingDriver:
         assert self._query is not None, "call start() first"
         deadline = Deadline(math.inf if timeout_s is None else timeout_s)
         with self._metrics.closed_on_error():
-            while not self._has_ended(min(deadline.remaining(), _POLL_SECONDS)):
+            while not self._has_ended(min(deadline.remaining(), POLL_S)):
                 if deadline.expired():
                     return False
         self._metrics.close()
@@ -243,46 +240,6 @@ class StreamingDriver:
         if ended:
             self._close()
         return ended
-
-    def _restart(self) -> None:
-        try:
-            if self._run is not None:  # what failed us can be a newer driver's sweep: it wins
-                self._run.check_newest()
-            self._start_run()
-        except Exception as error:  # noqa: BLE001 - the strategy decides, and raises it
-            self._restarts.failed(error, self._spark, in_checkpoint=False)
-
-    def run(self) -> None:
-        """start(), then wait; SIGTERM and ctrl-C stop between two checkpoints.
-
-        Raises:
-            SparkOnceError: what ended the query.
-        """
-        with stop_signals(self.request_stop):
-            self.start()
-            self.wait()
-
-    def wait(self) -> None:
-        """Wait until the query has ended or a stop was asked for, and stop it then.
-
-        Raises:
-            SparkOnceError: what ended the query.
-        """
-        try:
-            while not self.await_termination(_POLL_SECONDS):
-                if self._stopping.is_set():
-                    self.stop()
-        except StoppedError:
-            logger.info("stopped between two checkpoints")
-
-    def request_stop(self) -> None:
-        """Ask for a stop and return at once; `wait` carries it out. Safe in a signal handler."""
-        self._stopping.set()
-
-    @property
-    def restarts(self) -> int:
-        """How often the restart strategy has started the pipeline again."""
-        return self._restarts.made
 
     @property
     def query(self) -> StreamingQuery | None:
