@@ -48,7 +48,6 @@ class LoopOptions:
     """What a loop must know of its driver.
 
     Attributes:
-        parallelism: number of tasks.
         timeout_s: of one checkpoint.
         new_partitions: asks for all partitions of the source that there are now.
         format_offsets: writes offsets as the decision log keeps them.
@@ -56,7 +55,6 @@ class LoopOptions:
         completed: called after each checkpoint that wrote something, on the loop's thread.
     """
 
-    parallelism: int
     timeout_s: float
     new_partitions: Callable[[], Sequence[str]]
     format_offsets: Callable[[Mapping[str, int]], str]

@@ -478,7 +478,6 @@ class SimulatedDriver(ContinuousDriver):
             shares=PartitionShares(offsets, world.tasks),
             pace=BarrierPace(0.02, 1.0, 0.0),
             options=LoopOptions(
-                parallelism=world.tasks,
                 timeout_s=self._timeout_s,
                 new_partitions=world.partitions,
                 format_offsets=format_offsets,

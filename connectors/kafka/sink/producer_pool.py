@@ -19,7 +19,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from transactions.clock import Deadline
@@ -48,6 +48,16 @@ class Slot:
     checkpoint_id: int = -1
     token: str = ""
     ended: bool = True
+
+
+class Producers(Protocol):
+    """Where the producers of a task come from: this process's pool, or a stage task's own two."""
+
+    def take(self, attempt: Attempt, token: str, deadline: Deadline) -> Slot:
+        """Return a slot whose producer has no transaction open."""
+
+    def drop(self, slot: Slot) -> None:
+        """Forget a producer that failed or met a doubt, and its id with it."""
 
 
 class ProducerPool:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from connectors.fingerprint import Fingerprint
 from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.sink.producer_pool import ProducerPool, Slot, pool_for
+from connectors.kafka.sink.producer_pool import Producers, Slot, pool_for
 from connectors.sink_options import KafkaSink
 from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK, Deadline
@@ -29,7 +29,6 @@ from transactions.sink import Attempt, Owner
 from transactions.two_phase import Event, Lifecycle
 
 if TYPE_CHECKING:
-    from connectors.kafka.sink.stage_writer import StageWriter
     from connectors.kafka.sink.visibility import CommitVisibility
     from connectors.kafka.wire.coordinator_wire import CoordinatorWire
     from connectors.kafka.wire.wire_requests import TransactionDescription
@@ -75,7 +74,7 @@ class KafkaTransactionalSink:
         self._visibility: CommitVisibility | None = None
         self._retired: set[str] = set()
         #: Where a task's producers come from; None: this process's pool.
-        self.producers: ProducerPool | StageWriter | None = None
+        self.producers: Producers | None = None
 
     @property
     def name(self) -> str:
@@ -169,7 +168,7 @@ class KafkaTransactionalSink:
         except SparkOnceError as error:
             logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
 
-    def _pool(self, owner: Owner) -> ProducerPool | StageWriter:
+    def _pool(self, owner: Owner) -> Producers:
         if self.producers is not None:
             return self.producers
         settings = librdkafka_settings(self.options.settings)
