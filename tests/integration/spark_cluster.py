@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,9 +118,10 @@ class SparkCluster:
         """Return the processes of this cluster: daemons, executors and Python workers."""
         return [one for one in processes() if one.session in self._sessions]
 
-    def stopped_python_worker(self) -> Found | None:
-        """Return the Python worker that stopped itself at a crash point."""
-        return next((one for one in self.processes() if one.stopped), None)
+    def stopped_python_worker(self, known: Container[int]) -> Found | None:
+        """Return the Python worker that stopped itself at a crash point, and is not known yet."""
+        stopped = (one for one in self.processes() if one.stopped)
+        return next((one for one in stopped if one.pid not in known), None)
 
     def executor_of(self, python_worker: Found) -> Found:
         """Return the JVM that started a Python worker."""

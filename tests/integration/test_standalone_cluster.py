@@ -54,6 +54,8 @@ class Story:
         self.follower = follower
         self._in_worker = pipeline.folder / "stopped"
         self._in_driver = pipeline.folder / "crashed-decision_durable"
+        #: The loser of a speculation stays stopped until Spark kills it, which may be later.
+        self._stopped_before: set[int] = set()
         for trap in (self._in_worker, self._in_driver):
             trap.touch()
 
@@ -77,9 +79,10 @@ class Story:
         self._in_worker.unlink()
         self.pipeline.produce(BATCH)
         deadline = Deadline(PATIENCE_S)
-        while (found := self.cluster.stopped_python_worker()) is None:
+        while (found := self.cluster.stopped_python_worker(self._stopped_before)) is None:
             assert not deadline.expired(), "no worker came to the crash point"
             deadline.pause(0.02)
+        self._stopped_before.add(found.pid)
         return found
 
     def driver_dies(self, run: Run) -> None:
