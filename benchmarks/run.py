@@ -82,8 +82,9 @@ class Bench:
                 "first_batch_records": first,
                 "first_batch_s": round((first_ns - begun_ns) / 1e9, 3),
                 "records_per_s_total": round(records / ((all_ns - begun_ns) / 1e9)),
+                # None: one look of the reader found the first batch and the last.
                 "records_per_s_steady": round((records - first) / ((all_ns - first_ns) / 1e9))
-                if first < records
+                if all_ns > first_ns
                 else None,
                 "spark_phases": figures.spark_phases(batches[1:] or batches),
             }
