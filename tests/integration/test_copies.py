@@ -17,7 +17,7 @@ from tests.integration.pipeline_process import Pipeline, pipeline_on
 
 RECORDS = 9_000
 PARTITIONS = 9
-PER_CHECKPOINT = 300  # thirty checkpoints, of two branches each
+PER_CHECKPOINT = 450  # twenty checkpoints, of two branches each
 SHARE = RECORDS // 5
 #: As K1's: batches of 512 bytes, five in flight.
 SMALL = '{"batch.size": "512", "max.in.flight.requests.per.connection": "5"}'
