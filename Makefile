@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test unit integration chaos demo bench docker-image compose-check clean mutations
+.PHONY: help venv archive lint test unit integration chaos demo bench docker-image compose-check clean mutations
 
 # The first Python 3.11 or newer; PYTHON=... chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -26,19 +26,22 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --group dev --editable '.[demo,testing]'
 	@touch $@
 
+archive: $(STAMP)  ## Spark's classes, ready to map: each of its starts takes half the time
+	$(BIN)/python -m connectors.spark.class_archive
+
 lint: $(STAMP)  ## ruff (check, format) and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two processes: most of an integration test is the start of a JVM.
-test: lint  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+# Three processes on two cores: an integration test waits about as long as it works.
+test: lint archive  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(ARGS)
 
 unit: $(STAMP)  ## tests without a broker: seconds
 	$(BIN)/python -m pytest tests/unit tests/simulation $(ARGS)
 
-integration: $(STAMP)  ## tests with a real broker and a real Spark
+integration: archive  ## tests with a real broker and a real Spark
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/integration $(ARGS)
 
 mutations: $(STAMP)  ## each rule of the protocol broken in a copy; its test must be red

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from connectors.java import ensure_java_home
+from connectors.spark.class_archive import class_archive_conf
 from connectors.spark.local_file_system import local_file_system_conf
 from transactions.errors import ConfigurationError
 
@@ -62,6 +63,7 @@ def build_session(
     if _is_local(master):
         # Executors of a cluster would not have the jar.
         settings |= local_file_system_conf(java_home, settings)
+    settings |= class_archive_conf(java_home, settings)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -1,0 +1,172 @@
+"""A class archive for the driver's JVM: Spark starts in about half of its time.
+
+Most of a Spark start is loading and checking some 20,000 classes. The JVM can map them ready from
+an archive instead (class data sharing, JEP 350), which has to be made once per installation:
+
+    python -m connectors.spark.class_archive
+
+That takes half a minute and some 170 MB in the user's cache. From then on `build_session`
+uses it; without it, or with one that does not fit any more, Spark starts as it always did. A driver
+that is started again after a crash gains the most: its records wait for Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyspark
+
+from connectors.java import ensure_java_home
+from connectors.notices import Say, say
+from connectors.user_folders import cache_folder
+from transactions.errors import ConfigurationError
+
+#: Spark puts it in front of the user's own `spark.driver.extraJavaOptions`.
+OPTIONS_KEY = "spark.driver.defaultJavaOptions"
+#: An archive that does not fit is no reason to write to the user's terminal.
+_QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+_LEARN_S = 300.0
+
+
+def class_archive_conf(java_home: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the Spark settings that use the archive; none where there is none.
+
+    Args:
+        java_home: the Java of the driver.
+        conf: the user's settings; default Java options among them are kept.
+    """
+    archive = find_archive(java_home)
+    if archive is None:
+        return {}
+    ours = f"{_QUIET} -XX:SharedArchiveFile={archive}"
+    return {OPTIONS_KEY: f"{ours} {conf[OPTIONS_KEY]}" if OPTIONS_KEY in conf else ours}
+
+
+def find_archive(java_home: str) -> Path | None:
+    """Return the archive of this Java and this installation of PySpark, if it is there and whole.
+
+    A JVM dies of an archive that was cut off (SIGBUS, Java 17), so its name has its size.
+    """
+    folder, stem = _place(java_home)
+    whole = (one for one in folder.glob(f"{stem}-*.jsa") if one.stem == f"{stem}-{_size(one)}")
+    return next(whole, None)
+
+
+def ensure_class_archive(*, tell: Say = say) -> Path:
+    """Make the archive unless it is there; return its path.
+
+    Raises:
+        ConfigurationError: no Java, or a Spark that learns its classes does not come through.
+    """
+    java_home = ensure_java_home()
+    found = find_archive(java_home)
+    if found is not None:
+        return found
+    tell("making a class archive of Spark, once, for quicker starts (half a minute, 170 MB) ...")
+    began = time.monotonic()
+    folder, stem = _place(java_home)
+    folder.mkdir(parents=True, exist_ok=True)
+    # In the same folder, so that it is published in one step.
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / stem
+        learn = [sys.executable, "-m", "connectors.spark.class_archive", "--learn", str(made)]
+        try:
+            done = subprocess.run(
+                learn, capture_output=True, text=True, timeout=_LEARN_S, check=False
+            )
+            failed, said = done.returncode != 0, done.stderr.strip()
+        except subprocess.TimeoutExpired:
+            failed, said = True, f"it did not end within {_LEARN_S:g} s"
+        if failed or not made.exists():
+            raise ConfigurationError(
+                "The class archive could not be made.",
+                where=str(folder),
+                cause=said.rpartition("\n")[2] or "the JVM wrote none and said nothing",
+                option="XDG_CACHE_HOME: a folder with 400 MB to spare; Spark runs without it too",
+            )
+        archive = made.replace(folder / f"{stem}-{_size(made)}.jsa")
+    tell(f"made in {time.monotonic() - began:.0f} s: {archive}")
+    return archive
+
+
+def learn(archive: Path) -> int:
+    """Run what a pipeline runs in a JVM that writes the archive when it ends; its exit code."""
+    from connectors.spark.session import build_session  # noqa: PLC0415 - it imports this module
+
+    with tempfile.TemporaryDirectory() as folder:
+        session = build_session(
+            "class archive",
+            master="local[2]",
+            conf={
+                OPTIONS_KEY: f"-XX:ArchiveClassesAtExit={archive} {_QUIET}",
+                "spark.sql.streaming.checkpointLocation": folder,
+            },
+        )
+        rows = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+        counted = rows.mapInArrow(_pass, rows.schema).groupBy("value").count()
+
+        def write(batch: object, _number: int) -> None:
+            batch.mapInArrow(_pass, batch.schema).collect()  # type: ignore[attr-defined]
+
+        query = counted.writeStream.outputMode("update").foreachBatch(write).start()
+        while query.lastProgress is None or query.lastProgress["batchId"] < 1:
+            if query.awaitTermination(0.1):
+                break
+        query.stop()
+        gateway = session.sparkContext._gateway  # noqa: SLF001 - whose JVM is waited for
+        session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the JVM ends with its parent
+    return int(gateway.proc.wait())
+
+
+def _place(java_home: str) -> tuple[Path, str]:
+    """Return the folder of all archives, and how the name of this one begins."""
+    jars = Path(pyspark.__file__).parent / "jars"
+    release = Path(java_home) / "release"
+    belongs_to = (
+        str(Path(java_home).resolve()),
+        release.read_text("utf-8", "replace") if release.is_file() else "",
+        str(jars),
+        # The JVM refuses an archive of jars that have changed.
+        str(max(one.stat().st_mtime_ns for one in jars.glob("spark-core_*.jar"))),
+    )
+    digest = hashlib.sha256("\n".join(belongs_to).encode()).hexdigest()[:12]
+    return cache_folder() / "class-archives", f"spark-{pyspark.__version__}-{digest}"
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
+
+
+def _pass(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def main(arguments: list[str]) -> int:
+    """Make the archive; return the exit code."""
+    if arguments[:1] == ["--learn"]:
+        return learn(Path(arguments[1]))
+    if arguments:
+        sys.stderr.write(__doc__)
+        return 0 if arguments == ["--help"] else 2
+    try:
+        ensure_class_archive()
+    except ConfigurationError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main(sys.argv[1:]))
+    sys.exit(130)

@@ -1,0 +1,47 @@
+"""A session that `build_session` starts maps the class archive; an unusable one changes nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from connectors.java import ensure_java_home
+from connectors.spark.class_archive import ensure_class_archive, find_archive
+
+SESSION = """
+import sys
+from connectors.spark import build_session
+session = build_session("x", master="local[1]")
+process = session.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+print(session.range(7).count(), open(f"/proc/{process}/maps").read())
+"""
+
+
+def output_of_a_session(**environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("7 ")
+    assert "CDS" not in done.stderr
+    return done.stdout
+
+
+def test_a_session_maps_the_archive_and_starts_with_a_strange_one_too(tmp_path):
+    archive = ensure_class_archive()
+    assert str(archive) in output_of_a_session()
+
+    content = b"not one of ours" * 1000
+    strange = tmp_path / "sparkonce" / archive.parent.name / archive.name
+    strange = strange.with_stem(f"{strange.stem.rpartition('-')[0]}-{len(content)}")
+    strange.parent.mkdir(parents=True)
+    strange.write_bytes(content)
+    assert find_archive(ensure_java_home()) == archive
+    assert archive.parent.name not in output_of_a_session(XDG_CACHE_HOME=str(tmp_path))
