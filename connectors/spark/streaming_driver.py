@@ -112,8 +112,8 @@ class StreamingDriver(DriverLife):
         #: Transactions that were left by a run before and committed at a start or restart.
         self.recommitted = 0
         prepare_session(spark, local_checkpoint=True)
-        register(spark)
         warm_workers(spark)
+        register(spark)
 
     # --- what the user says -------------------------------------------------------------------
 

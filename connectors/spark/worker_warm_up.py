@@ -1,10 +1,10 @@
 """Start the Python workers while the driver still plans, checks and recovers.
 
-A worker needs half a second to start and to import what a task needs, a batch wants two of them for
-each task, and the JVM compiles its side of a Python stage in the first job. One job of tasks that
-only import, in the background, takes that out of the way of the first batch (1.7 s of 10 from the
-driver's making to the first commit, on two cores), and after a crash of the first record visible
-again.
+A Python source is planned by three kinds of Python processes and read by a fourth; each of them
+starts when the first batch asks for it, one after the other, and imports what it needs for half a
+second. A batch wants two workers for each task besides, and the JVM compiles its side of a Python
+stage in the first job. One job over a source without records, in the background, takes that out
+of the way of the first batch, and after a crash of the first record visible again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from __future__ import annotations
 import importlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 logger = logging.getLogger(__name__)
 
+NAME = "kafka-exactly-once-warm-up"
 # A large cluster starts the rest when the first batch needs them.
 _MOST_TASKS = 32
 _MODULES = (
@@ -26,6 +29,38 @@ _MODULES = (
     "connectors.kafka.source.range_reader",
     "connectors.spark.sink_stage",
 )
+
+
+class WarmUpSource(DataSource):  # type: ignore[misc]
+    """Has no records; the option `tasks` says how many tasks find that out."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format()`."""
+        return NAME
+
+    def schema(self) -> str:
+        """Return a column that nobody reads."""
+        return "id long"
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        """Return the batch reader."""
+        return WarmUpReader(int(self.options["tasks"]))
+
+
+class WarmUpReader(DataSourceReader):  # type: ignore[misc]
+    """Loads what a task of the real source needs."""
+
+    def __init__(self, tasks: int) -> None:
+        self._tasks = tasks
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan one task for each core."""
+        return [InputPartition(number) for number in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Read nothing, in a worker."""
+        return _load(iter(()))
 
 
 def warm_workers(spark: SparkSession) -> threading.Thread:
@@ -38,9 +73,10 @@ def warm_workers(spark: SparkSession) -> threading.Thread:
 def _run(spark: SparkSession) -> None:
     try:
         tasks = min(spark.sparkContext.defaultParallelism, _MOST_TASKS)
-        rows = spark.range(0, tasks, 1, tasks)
+        spark.dataSource.register(WarmUpSource)
+        rows = spark.read.format(NAME).option("tasks", tasks).load()
         # Two stages, as source and sink: both workers of a task are alive at once.
-        rows.mapInArrow(_load, "id long").mapInArrow(_load, "id long").collect()
+        rows.mapInArrow(_load, "id long").collect()
     except Exception as error:  # noqa: BLE001 - the session may have been stopped meanwhile
         logger.debug("the workers were not warmed up: %s", error)
 
