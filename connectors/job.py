@@ -234,7 +234,7 @@ class _Parser:
             f"{name}_s": self._seconds(app, name)
             for name in ("target_latency", "most_interval", "barrier_interval")
         }
-        options = {"parallelism": tasks, **found}
+        options = {"parallelism": tasks, "native": self._switch(app, "native"), **found}
         return {name: value for name, value in options.items() if value is not None}
 
     def _trigger(self, app: Mapping[str, str]) -> str | None:
@@ -276,6 +276,14 @@ class _Parser:
             return None if text is None else int(text)
         raise self._wrong(
             f"{name} is not a whole number.", "app", "write 0 or more", f"{name} = {text}"
+        )
+
+    def _switch(self, app: Mapping[str, str], name: str) -> bool | None:
+        text = app.get(name)
+        if text is None or text in {"true", "false"}:
+            return None if text is None else text == "true"
+        raise self._wrong(
+            f"{name} is neither true nor false.", "app", "write one of them", f"{name} = {text}"
         )
 
     def _log_level(self, app: Mapping[str, str]) -> str | None:

@@ -44,6 +44,7 @@ OF_ONE_MODE: Final[Mapping[str, OneMode]] = {
     "parallelism": OneMode(CONTINUOUS, "Spark plans each batch; see minPartitions"),
     "target_latency": OneMode(CONTINUOUS, "a batch follows the one before; see trigger"),
     "most_interval": OneMode(CONTINUOUS, "a batch follows the one before; see trigger"),
+    "native": OneMode(CONTINUOUS, "Spark's source takes records as objects"),
     "barrier_interval": OneMode(CONTINUOUS, "there are no barriers; see trigger"),
 }
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from connectors.arrow_transform import ArrowFunction
+from connectors.kafka.native.chosen_path import producer_kind, reader_kind
 from connectors.kafka.sink.stage_writer import StageWriter
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.partition_reader import PartitionReader
@@ -23,6 +24,7 @@ class KafkaTask:
         source: what is read.
         transform: the user's Arrow function, or its ``module:name``.
         sink: what is written.
+        native: whether records may move as pointers into Arrow buffers.
         timeout_s: how long making producers may take.
     """
 
@@ -32,13 +34,15 @@ class KafkaTask:
     source: KafkaSource
     transform: str | ArrowFunction
     sink: KafkaTransactionalSink
+    native: bool
     timeout_s: float
 
     def reader(self, offsets: Mapping[str, int]) -> PartitionReader:
         """Make what the task reads from."""
-        return PartitionReader(self.source, offsets)
+        return reader_kind(native=self.native)(self.source, offsets)
 
     def writer(self) -> StageWriter:
         """Make what the task writes with."""
         same = self.source.bootstrap_servers == self.sink.options.bootstrap_servers
-        return StageWriter(self.sink, carries_offsets=same)
+        kind = producer_kind(native=self.native)
+        return StageWriter(self.sink, carries_offsets=same, producer_kind=kind)

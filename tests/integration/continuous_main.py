@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--parallelism", type=int)
     parser.add_argument("--interval", type=float)
+    parser.add_argument("--path", choices=("native", "plain"), default="native")
     parser.add_argument("--restart-strategy", default="none")
     given = parser.parse_args()
     spark = build_session("continuous", master=given.master, conf=QUICK_START)
@@ -43,6 +44,7 @@ def main() -> int:
         sink=KafkaSink(bootstrap_servers=given.bootstrap, topic=given.output),
         parallelism=given.parallelism,
         barrier_interval_s=given.interval,
+        native=given.path == "native",
         restart_strategy=given.restart_strategy,
         on_checkpoint=say_checkpoint,
     )

@@ -156,6 +156,7 @@ def test_unknown_keys_name_the_nearest(content, says):
         (text(app='mode = "continous"'), "did you mean 'continuous'"),
         (text(app='target_latency = "20 milliseconds"'), "option of the continuous mode"),
         (text(app="parallelism = 2"), "option of the continuous mode"),
+        (text(app="native = true"), "option of the continuous mode"),
     ],
 )
 def test_wrong_values_are_refused(content, says):
@@ -175,8 +176,9 @@ def test_a_continuous_job():
     )
     assert (job.mode, job.arrow, job.checkpoint_timeout_s) == ("continuous", "my.flights:clean", 60)
     assert job.continuous == {"target_latency_s": 0.05, "most_interval_s": 2.0, "parallelism": 4}
-    fixed = parse(text(app=f"{CONTINUOUS}barrier_interval = 0.5"))
-    assert (dict(fixed.continuous), fixed.arrow) == ({"barrier_interval_s": 0.5}, None)
+    fixed = parse(text(app=f"{CONTINUOUS}barrier_interval = 0.5\nnative = false"))
+    assert dict(fixed.continuous) == {"barrier_interval_s": 0.5, "native": False}
+    assert fixed.arrow is None
     assert fixed.checkpoint_timeout_s == 60
 
 
@@ -196,6 +198,7 @@ def test_an_arrow_function_runs_in_both_modes():
         ("barrier_interval = 1\ntarget_latency = 1", {}, "fixed and adaptive"),
         ('barrier_interval = "soon"', {}, "not a time"),
         ("parallelism = 0", {}, "at least one task"),
+        ("native = 2", {}, "neither true nor false"),
         ("", {"source": "maxOffsetsPerTrigger = 10"}, "maxOffsetsPerTrigger"),
         ("", {"source": "minPartitions = 10"}, "minPartitions"),
         ("", {"more": "[transform]\nsql = 'SELECT 1'"}, "shuffle or state"),

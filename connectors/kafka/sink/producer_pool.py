@@ -136,10 +136,16 @@ class ProducerPool:
         return slot
 
 
-def new_slot(owner: Owner, settings: Mapping[str, Any], *, timeout_ms: int) -> Slot:
+def new_slot(
+    owner: Owner,
+    settings: Mapping[str, Any],
+    *,
+    timeout_ms: int,
+    kind: type[TransactionalProducer] = TransactionalProducer,
+) -> Slot:
     """Return a producer under an id that no other has had or will have; `init` is still to come."""
     name = f"{owner.application_id}.{owner.log_id}.{owner.run_epoch}.{_PROCESS}.{next(_SLOTS)}"
-    return Slot(TransactionalProducer(settings, name, timeout_ms=timeout_ms))
+    return Slot(kind(settings, name, timeout_ms=timeout_ms))
 
 
 _pools: dict[tuple[Owner, str, str], ProducerPool] = {}

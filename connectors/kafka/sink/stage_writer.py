@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.sink.producer_pool import Slot, new_slot
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
 from transactions.clock import Deadline
 from transactions.committable import Committable
@@ -31,11 +32,19 @@ class StageWriter:
         sink: options and timeouts; the task's own copy.
         carries_offsets: the source lies on the sink's cluster, so that its offsets can be part of
             the transactions.
+        producer_kind: the class of its producers.
     """
 
-    def __init__(self, sink: KafkaTransactionalSink, *, carries_offsets: bool) -> None:
+    def __init__(
+        self,
+        sink: KafkaTransactionalSink,
+        *,
+        carries_offsets: bool,
+        producer_kind: type[TransactionalProducer] = TransactionalProducer,
+    ) -> None:
         self._sink = sink
         self._carries_offsets = carries_offsets
+        self._producer_kind = producer_kind
         self._free: list[Slot] = []
         sink.producers = self
 
@@ -47,7 +56,9 @@ class StageWriter:
         """
         settings = librdkafka_settings(self._sink.options.settings)
         for _ in range(_PRODUCERS):
-            slot = new_slot(owner, settings, timeout_ms=self._sink.timeout_ms)
+            slot = new_slot(
+                owner, settings, timeout_ms=self._sink.timeout_ms, kind=self._producer_kind
+            )
             slot.producer.init(deadline)
             self._free.append(slot)
         return tuple(slot.producer.transactional_id for slot in self._free)
