@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv archive lint test unit integration chaos demo bench docker-image compose-check clean mutations
+.PHONY: help venv archive lint test unit integration chaos demo bench bench-peers docker-image compose-check clean mutations
 
 # The first Python 3.11 or newer; PYTHON=... chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -34,9 +34,9 @@ lint: $(STAMP)  ## ruff (check, format) and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Three processes on two cores: an integration test waits about as long as it works.
+# Two processes: most of an integration test is the start of a JVM.
 test: lint archive  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 unit: $(STAMP)  ## tests without a broker: seconds
 	$(BIN)/python -m pytest tests/unit tests/simulation $(ARGS)
@@ -53,8 +53,11 @@ chaos: $(STAMP)  ## kills, freezes, lost requests, MINUTES=10; SEED=7 replays a 
 demo: $(STAMP)  ## the main job, killed twice, and its proof
 	$(BIN)/sparkonce demo $(ARGS)
 
-bench: $(STAMP)  ## throughput and latency as JSON lines; PEERS=spark measures Spark's own beside us
+bench: $(STAMP)  ## both modes as JSON lines, beside the peers that are installed; PEERS=none|all|flink-100,...
 	$(BIN)/python -m benchmarks.run $(if $(PEERS),--peers $(PEERS)) $(ARGS)
+
+bench-peers: $(STAMP)  ## every peer (installed first, once) and our modes in one run: an hour, a table, plots
+	$(BIN)/python -m benchmarks.run --peers all --modes $(or $(MODES),micro-batch,continuous,continuous-10,continuous-100,continuous-1000) $(ARGS)
 
 docker-image: $(STAMP)  ## sparkonce/broker:local and sparkonce/app:local, without a registry
 	docker/engine.sh start

@@ -24,6 +24,10 @@ _COMPARED = {
 }
 
 
+#: Where the curve of a distribution is drawn.
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+
+
 def percentiles(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
     """Return p50, p95, p99 and the maximum; nothing for no values."""
     if len(values) == 0:
@@ -31,6 +35,13 @@ def percentiles(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, flo
     p50, p95, p99, most = np.percentile(np.asarray(values, dtype=float), [50, 95, 99, 100])
     named = {"p50_ms": p50, "p95_ms": p95, "p99_ms": p99, "max_ms": most}
     return {name: round(float(value), 1) for name, value in named.items()}
+
+
+def curve(values: np.ndarray[Any, Any]) -> dict[str, list[float]]:
+    """Return the values at `SHARES`, for the picture."""
+    if len(values) == 0:
+        return {}
+    return {"curve_ms": [round(float(one), 2) for one in np.quantile(values, SHARES)]}
 
 
 def batch_start_ns(progress: Line) -> int:

@@ -25,8 +25,9 @@ import numpy as np
 from confluent_kafka import Producer
 
 from benchmarks.figures import Line, batch_start_ns
+from benchmarks.peers import PEERS
 from benchmarks.run import BROKER_JVM, head, keep_lines, say
-from benchmarks.systems import OURS, PEERS, Job, PeerError
+from benchmarks.systems import OURS, Job, PeerError
 from benchmarks.workload import FILLER, PARTITIONS, WorkloadError, raise_if_error, read_committed
 from connectors.kafka.cluster.local_cluster import LocalCluster
 

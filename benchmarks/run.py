@@ -21,7 +21,9 @@ import confluent_kafka
 
 from benchmarks import figures
 from benchmarks.figures import Line
-from benchmarks.systems import MODES, PEERS, Job, PeerError, System
+from benchmarks.peers import PEERS, chosen
+from benchmarks.plot import draw
+from benchmarks.systems import MODES, USUAL_MODES, Job, PeerError, System
 from benchmarks.workload import (
     PARTITIONS,
     VALUE_BYTES,
@@ -73,16 +75,16 @@ class Bench:
             line |= vars(audit)
             visible = watcher.visible(offsets)
             batches = figures.batches_of(job.report)
-            begun_ns = figures.batch_start_ns(batches[0])
-            first = batches[0]["numInputRows"]
+            begun_ns = job.report["first_record_ns"] or figures.batch_start_ns(batches[0])
             all_ns = watcher.times[int((visible >= records - audit.lost).argmax())]
-            first_ns = watcher.times[int((visible >= first).argmax())]
+            look = int((visible > 0).argmax())
+            first, first_ns = int(visible[look]), watcher.times[look]
             line |= {
-                "batches": len(batches),
-                "first_batch_records": first,
-                "first_batch_s": round((first_ns - begun_ns) / 1e9, 3),
+                "commits": job.report["commits"] or len(batches),
+                "first_visible_records": first,
+                "first_visible_s": round((first_ns - begun_ns) / 1e9, 3),
                 "records_per_s_total": round(records / ((all_ns - begun_ns) / 1e9)),
-                # None: one look of the reader found the first batch and the last.
+                # None: one look of the reader found the first record and the last.
                 "records_per_s_steady": round((records - first) / ((all_ns - first_ns) / 1e9))
                 if all_ns > first_ns
                 else None,
@@ -116,9 +118,10 @@ class Bench:
             line |= {
                 "measured": len(values),
                 **figures.percentiles(values / 1e6),
+                **figures.curve(values / 1e6),
                 **vars(prober.audit),
                 "producer_late_max_ms": round(prober.late_max_ms, 1),
-                "batches": len(batches),
+                "commits": job.report["commits"] or len(batches),
                 "spark_phases": figures.spark_phases(batches),
             }
         phases = figures.commit_phases(job.report, prober.measured_from_ns)
@@ -168,18 +171,26 @@ def head(what: str, system: System) -> Line:
     }
 
 
-def keep_lines(lines: Sequence[Line], name: str) -> None:
+def keep_lines(lines: Sequence[Line], name: str) -> Path:
     """Write the lines of a run where results are kept."""
     RESULTS.mkdir(exist_ok=True)
     today = dt.datetime.now(dt.UTC).date().isoformat()
     target = RESULTS / f"{today}-{name}.jsonl"
     target.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     say(f"written to {target}")
+    return target
 
 
 def say(text: str) -> None:
     """Tell people what goes on."""
     click.echo(f"bench: {text}", err=True)
+
+
+_MODES_HELP = f"Ours, separated by commas, or none: {', '.join(MODES)}."
+_PEERS_HELP = (
+    f"Beside us, separated by commas: {', '.join(PEERS)}, a first part of these, all (which are "
+    "installed first), installed, or none."
+)
 
 
 @click.command()
@@ -189,10 +200,12 @@ def say(text: str) -> None:
 @click.option("--seconds", default=30.0, show_default=True, help="Measured seconds of latency.")
 @click.option("--warmup", default=15.0, show_default=True, help="Seconds before, not measured.")
 @click.option("--rounds", default=1, show_default=True, help="How often; A B A B with peers.")
-@click.option("--modes", default=",".join(MODES), show_default=True, help="Ours, by commas.")
-@click.option("--peers", default="", help=f"Also measure, separated by commas: {', '.join(PEERS)}.")
+@click.option("--modes", default=",".join(USUAL_MODES), show_default=True, help=_MODES_HELP)
+@click.option("--peers", default="installed", show_default=True, help=_PEERS_HELP)
 @click.option("--only", type=click.Choice(["throughput", "latency"]), help="One measurement.")
-@click.option("--keep", metavar="NAME", help="Also write benchmarks/results/<date>-NAME.jsonl.")
+@click.option(
+    "--keep", metavar="NAME", help="Also write benchmarks/results/<date>-NAME.jsonl, .png."
+)
 def main(  # noqa: PLR0917 - click passes them by name
     records: int,
     batch_records: int,
@@ -206,14 +219,15 @@ def main(  # noqa: PLR0917 - click passes them by name
     keep: str | None,
 ) -> None:
     """Measure sparkonce, and peers beside it, on a broker of its own."""
-    names = [name for name in peers.split(",") if name]
-    if unknown := set(names) - set(PEERS):
-        raise click.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--peers")
-    chosen = [mode for mode in modes.split(",") if mode]
-    if unknown := set(chosen) - set(MODES):
+    wanted = [mode for mode in modes.split(",") if mode and mode != "none"]
+    if unknown := set(wanted) - set(MODES):
         raise click.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--modes")
-    ours = [MODES[mode] for mode in chosen]
-    systems = [*ours, *(PEERS[name] for name in names)]
+    try:
+        theirs = chosen("" if peers == "none" else peers)
+    except KeyError as error:
+        raise click.BadParameter(f"unknown: {error}", param_hint="--peers") from error
+    ours = [MODES[mode] for mode in wanted]
+    systems = [*ours, *theirs]
     lines: list[Line] = []
 
     def emit(line: Line) -> None:
@@ -237,7 +251,7 @@ def main(  # noqa: PLR0917 - click passes them by name
         emit(line)
     figures.show(lines, compared)
     if keep:
-        keep_lines(lines, keep)
+        draw(lines, keep_lines(lines, keep).with_suffix(".png"))
     wrong = [one for one in lines if one.get("lost") or one.get("error")]
     sys.exit(1 if wrong else 0)
 

@@ -1,10 +1,9 @@
-"""The systems that can be measured: how each is installed, started and stopped."""
+"""What can be measured: how a system's job is started with a task, and stopped. Ours stand here."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -15,17 +14,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import click
-
 from connectors.java import ensure_java_home
-from connectors.pinned_jars import IvyResolver, read_pins
-from connectors.user_folders import cache_folder
 
 JOBS = Path(__file__).parent / "jobs"
-SPARK_PEER_VERSION = "4.2.0"  # the newest whose Kafka connector is on Maven Central
 #: Replaces the last byte: visible to the checker, and next to no work.
 VALUE_SQL = "cast(concat(substring(value, 1, length(value) - 1), X'54') as binary)"
 _STOP_SECONDS = 30.0
+
+#: What a job is told: where from, where to, how often to commit, and its folder.
+Task = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,60 +31,29 @@ class System:
 
     Attributes:
         name: as it stands in the results.
-        python: makes sure it is installed, and returns its interpreter.
-        script: its job.
-        conf: Spark settings beyond the common ones.
+        command: makes sure that it is installed, and returns the command that does a task.
         versions: what a result must name.
+        settings: what its tasks say beyond the common ones.
     """
 
     name: str
-    python: Callable[[], Path]
-    script: Path
-    conf: dict[str, str]
-    versions: dict[str, str]
+    command: Callable[[Task], list[str]]
+    versions: Mapping[str, str]
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class PeerError(Exception):
     """A system could not be installed, or its job ended by itself."""
 
 
-_PEER_JARS = read_pins(Path(__file__).with_name("spark_peer.sha256"))
-
-
-def _spark_peer() -> Path:
-    """Make the peer's environment, once; an error says what pip or Ivy said."""
-    folder = _spark_peer_folder()
-    python = folder / "bin" / "python"
-    done = folder / ".installed"
-    if not done.exists():
-        click.echo(f"bench: installing PySpark {SPARK_PEER_VERSION} into {folder}, once", err=True)
-        for command in (
-            [sys.executable, "-m", "venv", "--clear", str(folder)],
-            [str(python), "-m", "pip", "install", "--quiet", f"pyspark=={SPARK_PEER_VERSION}"],
-        ):
-            ended = subprocess.run(command, capture_output=True, text=True, check=False)
-            if ended.returncode != 0:
-                raise PeerError(f"{' '.join(command[-3:])}: {ended.stderr.strip()[-500:]}")
-        jars = folder / "kafka-jars"
-        jars.mkdir()
-        IvyResolver(ensure_java_home())(_PEER_JARS, jars)
-        for pin in _PEER_JARS:
-            digest = hashlib.sha256((jars / pin.file_name).read_bytes()).hexdigest()
-            if digest != pin.sha256:
-                raise PeerError(f"{pin.file_name} has the checksum {digest}, not {pin.sha256}")
-        done.touch()
-    return python
-
-
-def _spark_peer_folder() -> Path:
-    return cache_folder() / "peers" / f"spark-{SPARK_PEER_VERSION}"
+def python_job(script: Path, python: Path = Path(sys.executable)) -> Callable[[Task], list[str]]:
+    """Return what runs a script whose one argument is the task as JSON."""
+    return lambda task: [str(python), str(script), json.dumps(task)]
 
 
 OURS = System(
     name="sparkonce micro-batch",
-    python=lambda: Path(sys.executable),
-    script=JOBS / "sparkonce_job.py",
-    conf={},
+    command=python_job(JOBS / "sparkonce_job.py"),
     versions={
         name: importlib.metadata.version(name)
         for name in ("sparkonce", "pyspark", "confluent-kafka")
@@ -95,33 +61,24 @@ OURS = System(
 )
 
 CONTINUOUS = dataclasses.replace(
-    OURS, name="sparkonce continuous", script=JOBS / "sparkonce_continuous_job.py"
+    OURS, name="sparkonce continuous", command=python_job(JOBS / "sparkonce_continuous_job.py")
 )
 
 #: Our own modes, by the word that chooses them.
-MODES = {"micro-batch": OURS, "continuous": CONTINUOUS}
-
-PEERS = {
-    "spark": System(
-        name="spark kafka (at least once)",
-        python=_spark_peer,
-        script=JOBS / "spark_kafka_job.py",
-        conf={
-            "spark.jars": ",".join(
-                str(_spark_peer_folder() / "kafka-jars" / pin.file_name) for pin in _PEER_JARS
-            ),
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.shuffle.partitions": "2",
-        },
-        versions={
-            "pyspark": SPARK_PEER_VERSION,
-            **{pin.module.removesuffix("_2.13"): pin.version for pin in _PEER_JARS},
-        },
-    )
+MODES = {
+    "micro-batch": OURS,
+    "continuous": CONTINUOUS,
+    **{
+        f"continuous-{ms}": dataclasses.replace(
+            CONTINUOUS,
+            name=f"sparkonce continuous, {ms} ms",
+            settings={"barrier_interval_s": ms / 1000},
+        )
+        for ms in (10, 100, 1000)
+    },
 }
+#: Those that are measured when nobody chooses.
+USUAL_MODES = ("micro-batch", "continuous")
 
 
 class Job:
@@ -145,6 +102,7 @@ class Job:
             "input": topics[0],
             "output": topics[1],
             "folder": str(folder),
+            "id": folder.name,
             "trigger": "0 seconds",
             "batch_records": batch_records,
             "heap_every": heap_every,
@@ -156,13 +114,19 @@ class Job:
                 "spark.local.dir": str(folder / "local"),
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
                 "spark.sql.streaming.numRecentProgressUpdates": "100000",
-                **system.conf,
                 **(conf or {}),
             },
+            **system.settings,
         }
         self._process: subprocess.Popen[bytes] | None = None
-        #: What the job wrote of its own batches; after the end.
-        self.report: dict[str, Any] = {"progress": [], "phases": []}
+        #: What the job wrote of itself; after the end. Micro-batches are in `progress`; other jobs
+        #: say when they had their first record, and how often they committed.
+        self.report: dict[str, Any] = {
+            "progress": [],
+            "phases": [],
+            "first_record_ns": 0,
+            "commits": 0,
+        }
 
     @property
     def pid(self) -> int:
@@ -188,17 +152,18 @@ class Job:
 
     def start(self) -> None:
         """Start a process; after `kill` the next one, in the same folder."""
-        python = self._system.python()
+        command = self._system.command(self._task)
         self._folder.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "JAVA_HOME": ensure_java_home(), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment.pop("SPARK_HOME", None)
-        environment["PYSPARK_PYTHON"] = str(python)
+        environment["PYSPARK_PYTHON"] = command[0]
         with (self._folder / "job.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(python), str(self._system.script), json.dumps(self._task)],
+                command,
                 stdout=log,
                 stderr=log,
                 env=environment,
+                cwd=self._folder,
                 start_new_session=True,
             )
 

@@ -12,12 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = ("sparkonce micro-batch", "sparkonce continuous")
+PEER = "hand-written loop, 100 ms"
 OPTIONS = ["--records", "20000", "--batch-records", "10000", "--seconds", "3", "--warmup", "2"]
 
 
 def test_lines_of_a_small_run():
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.run", *OPTIONS],
+        [sys.executable, "-m", "benchmarks.run", *OPTIONS, "--peers", "loop-100"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -27,12 +28,21 @@ def test_lines_of_a_small_run():
 
     assert done.returncode == 0, done.stderr + done.stdout
     every = list(map(json.loads, done.stdout.splitlines()))
-    of_system = {system: {} for system in SYSTEMS}
+    of_system: dict[str, dict[str, Any]] = {system: {} for system in (*SYSTEMS, PEER)}
     for line in every:
-        of_system[line["system"]][line["what"]] = line
-    for lines in of_system.values():
-        assert set(lines) == {"throughput", "throughput phases", "latency", "latency phases"}
+        if "system" in line:
+            of_system[line["system"]][line["what"]] = line
+    for system, lines in of_system.items():
         judge(lines)
+        if system == PEER:
+            assert set(lines) == {"throughput", "latency"}
+            assert lines["throughput"]["commits"] > 0
+            continue
+        assert set(lines) == {"throughput", "throughput phases", "latency", "latency phases"}
+        assert set(lines["latency phases"]["phase_ms"]) == {
+            "start", "write", "check", "decide", "commit", "finish"
+        }  # fmt: skip
+    assert {one["theirs"] for one in every if "theirs" in one} == {PEER}
     # So small a continuous run may become visible at once.
     assert of_system[SYSTEMS[0]]["throughput"]["records_per_s_steady"] > 0
 
@@ -50,9 +60,7 @@ def judge(lines: dict[str, dict[str, Any]]) -> None:
     assert lines["throughput"]["records_per_s_total"] > 0
     assert 0 < lines["latency"]["p50_ms"] <= lines["latency"]["p99_ms"]
     assert lines["latency"]["measured"] == 6000
-    assert set(lines["latency phases"]["phase_ms"]) == {
-        "start", "write", "check", "decide", "commit", "finish"
-    }  # fmt: skip
+    assert lines["latency"]["curve_ms"] == sorted(lines["latency"]["curve_ms"])
 
 
 def test_recovery_after_a_sigkill_of_the_driver():
