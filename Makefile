@@ -56,7 +56,7 @@ demo: $(STAMP)  ## the main job, killed twice, and its proof
 bench: $(STAMP)  ## both modes as JSON lines, beside the peers that are installed; PEERS=none|all|flink-100,...
 	$(BIN)/python -m benchmarks.run $(if $(PEERS),--peers $(PEERS)) $(ARGS)
 
-bench-peers: $(STAMP)  ## every peer (installed first, once) and our modes in one run: an hour, a table, plots
+bench-peers: $(STAMP)  ## every peer (installed first, once) and our modes in one run: a table; ARGS="--keep NAME" draws it
 	$(BIN)/python -m benchmarks.run --peers all --modes $(or $(MODES),micro-batch,continuous,continuous-10,continuous-100,continuous-1000) $(ARGS)
 
 docker-image: $(STAMP)  ## sparkonce/broker:local and sparkonce/app:local, without a registry
