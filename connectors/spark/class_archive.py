@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -46,7 +47,7 @@ def class_archive_conf(java_home: str, conf: Mapping[str, str]) -> dict[str, str
     archive = find_archive(java_home)
     if archive is None:
         return {}
-    ours = f"{_QUIET} -XX:SharedArchiveFile={archive}"
+    ours = f"{_QUIET} {shlex.quote(f'-XX:SharedArchiveFile={archive}')}"
     return {OPTIONS_KEY: f"{ours} {conf[OPTIONS_KEY]}" if OPTIONS_KEY in conf else ours}
 
 
@@ -106,7 +107,7 @@ def learn(archive: Path) -> int:
             "class archive",
             master="local[2]",
             conf={
-                OPTIONS_KEY: f"-XX:ArchiveClassesAtExit={archive} {_QUIET}",
+                OPTIONS_KEY: f"{shlex.quote(f'-XX:ArchiveClassesAtExit={archive}')} {_QUIET}",
                 "spark.sql.streaming.checkpointLocation": folder,
             },
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def test_it_stands_before_what_the_user_set():
     assert options.endswith(f"-XX:SharedArchiveFile={archive} -Dmine=1")
     assert "-Xshare:auto" in options  # one that does not fit is no error
     assert class_archive_conf("/java", {}) == {OPTIONS_KEY: options.removesuffix(" -Dmine=1")}
+
+
+def test_a_cache_with_a_blank_in_its_path_is_one_option(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
+    archive = made("/java")
+    options = shlex.split(class_archive_conf("/java", {})[OPTIONS_KEY])
+    assert options[-1] == f"-XX:SharedArchiveFile={archive}"
 
 
 def test_one_that_was_cut_off_is_not_used():
