@@ -297,9 +297,9 @@ def test_a_record_that_librdkafka_refuses(make, topic):
 
 def test_rows_without_an_address(make, topic):
     out = topic()
-    nowhere = rows(b"a", topic=pa.array([None], pa.string()))
-    assert "no topic" in errors_of(make, nowhere, None)[1].cause
-    errors_of(make, rows(b"a", topic=pa.array([""])), None)
+    for nowhere in (None, ""):
+        named = rows(b"a", b"b", topic=pa.array([out, nowhere], pa.string()))
+        assert "no topic" in errors_of(make, named, None)[1].cause
     errors_of(make, pa.record_batch({"value": pa.array([1])}), out)
 
 

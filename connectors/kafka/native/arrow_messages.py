@@ -94,17 +94,10 @@ def _bits(bitmap: pa.Buffer, offset: int, count: int) -> Array:
 
 
 def topics_of(batch: pa.RecordBatch, topic: str | None) -> tuple[list[str], Array]:
-    """Return the topics' names, and for each row the index of its own.
-
-    Raises:
-        TypeError: a row has none.
-    """
+    """Return the topics' names, and for each row the index of its own; each row has one."""
     if topic is not None:
         return [topic], np.zeros(batch.num_rows, np.int64)
-    column = batch.column("topic")
-    if column.null_count:
-        raise TypeError("a row has no topic")
-    coded = column.cast(pa.string()).dictionary_encode()
+    coded = batch.column("topic").cast(pa.string()).dictionary_encode()
     return coded.dictionary.to_pylist(), numbers(coded.indices, 0)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from connectors.kafka.client_errors import is_refused, is_unwritable
@@ -120,20 +121,26 @@ class TransactionalProducer:
             DeliveryError: a record was refused locally, or an earlier one by the broker;
                 RecordRefusedError when it would be refused again.
         """
+        if topic is None and _has_gap(batch.column("topic")):
+            raise self._not_queued(RecordRefusedError, _NO_TOPIC, topic)
         try:
             self._queue(batch, topic, deadline)
         except (KafkaException, TypeError) as error:
-            homeless = topic is None and batch.column("topic").null_count > 0
-            cause = _NO_TOPIC if homeless else f"the producer refused it: {error}"
             of_broker = isinstance(error, KafkaException) and not is_unwritable(error.args[0])
             kind = DeliveryError if of_broker else RecordRefusedError
-            raise kind(
-                "A record could not be queued; its batch is aborted.",
-                where=self.transactional_id,
-                cause=cause,
-                option=f"topic={topic}",
-            ) from error
+            cause = f"the producer refused it: {error}"
+            raise self._not_queued(kind, cause, topic) from error
         self._check_failures()
+
+    def _not_queued(
+        self, kind: type[DeliveryError], cause: str, topic: str | None
+    ) -> DeliveryError:
+        return kind(
+            "A record could not be queued; its batch is aborted.",
+            where=self.transactional_id,
+            cause=cause,
+            option=f"topic={topic}",
+        )
 
     def serve(self) -> None:
         """Take what waits for its callbacks: statistics, ten a second, and errors."""
@@ -402,6 +409,11 @@ def _extra_column(batch: pa.RecordBatch, name: str) -> list[Any]:
             column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
         )
     return list(column.to_pylist())
+
+
+def _has_gap(topics: pa.Array) -> bool:
+    """Tell whether a row names none. librdkafka refuses "" now or later, as the broker answers."""
+    return topics.null_count > 0 or bool(pc.any(pc.equal(topics, "")).as_py())
 
 
 _GROUPS: dict[str, bytes] = {}
