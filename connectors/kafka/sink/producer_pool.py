@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import os
 import secrets
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -28,8 +29,24 @@ from transactions.sink import Attempt, Owner
 
 logger = logging.getLogger(__name__)
 
-#: One random name per process: a process number recurs (containers, two hosts).
-_PROCESS = secrets.token_hex(4)
+
+class _ProcessName:
+    """One random name per process, a fork's own included: two workers with one name would fence
+    each other's producers. A process number would recur (containers, two hosts).
+    """
+
+    def __init__(self) -> None:
+        self._choose()
+        os.register_at_fork(after_in_child=self._choose)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def _choose(self) -> None:
+        self._text = secrets.token_hex(4)
+
+
+_PROCESS = _ProcessName()
 _SLOTS = itertools.count()
 
 
