@@ -1,0 +1,66 @@
+"""Spark's daemon with its imports done: what its forks share, and what they must not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FORKS = """
+import json, os, sys
+from connectors.spark import worker_daemon
+loaded = worker_daemon._load()
+from connectors.kafka.sink import producer_pool
+found = []
+for _ in range(2):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.write(writing, str(producer_pool._PROCESS).encode())
+        os._exit(0)
+    os.close(writing)
+    found.append(os.read(reading, 100).decode())
+print(json.dumps([loaded, [str(producer_pool._PROCESS), *found], sorted(sys.modules)]))
+"""
+
+
+def run(*words: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Start Python as Spark starts a daemon."""
+    return subprocess.Popen(
+        [sys.executable, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+def test_forks_have_names_of_their_own():
+    """Two workers with one name would write under the same transactional ids."""
+    answer, _ = run("-c", FORKS).communicate(timeout=60)
+    loaded, names, modules = json.loads(answer)
+    assert loaded, "a fork would miss a thread"
+    assert len(set(names)) == 3
+    assert "connectors.spark.sink_stage" in modules
+    # Its generator, unlike Python's own, would be the same one in every fork.
+    assert "numpy.random" not in modules
+
+
+@pytest.mark.parametrize(
+    ("environment", "module"),
+    [
+        ({}, "connectors.spark.worker_daemon"),
+        ({"OPENBLAS_NUM_THREADS": "2"}, "pyspark.daemon"),
+        ({"JE_ARROW_MALLOC_CONF": "background_thread:true"}, "pyspark.daemon"),
+    ],
+)
+def test_what_has_a_second_thread_is_sparks_own_daemon(environment, module):
+    daemon = run("-m", "connectors.spark.worker_daemon", "pyspark.worker", **environment)
+    assert daemon.stdout is not None
+    assert int.from_bytes(daemon.stdout.read(4), "big") > 0, "no port to ask for workers"
+    words = Path(f"/proc/{daemon.pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    assert words[1:] == [b"-m", module.encode(), b"pyspark.worker"]
+    daemon.communicate(timeout=60)  # it ends when Spark closes its stdin
