@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 _EVENT = re.compile(r"sparkonce event=(\w+)")
+_DAEMON = re.compile(r"pyspark\.daemon|connectors\.spark\.worker_daemon")
 #: Every process of the system has it in its environment.
 MARK = "SPARKONCE_CHAOS_RUN"
 #: Every second driver leaves restarts to us, the others try again in their own process.
@@ -59,8 +60,8 @@ class Driver:
         return next((one for one in self._tree() if _name(one) == "java"), None)
 
     def workers(self) -> list[psutil.Process]:
-        """Return the Python workers: forks of PySpark's daemon, with the daemon's command line."""
-        forks = {one.pid: one for one in self._tree() if "pyspark.daemon" in _command(one)}
+        """Return the Python workers: forks of Spark's daemons, with a daemon's command line."""
+        forks = {one.pid: one for one in self._tree() if _DAEMON.search(_command(one))}
         return [one for pid, one in sorted(forks.items()) if _parent(one) in forks]
 
     def signal(self, number: signal.Signals) -> None:
