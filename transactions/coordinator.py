@@ -287,6 +287,10 @@ class CheckpointCoordinator:
         report.transactions = len(committables)
         return report
 
+    def await_visible(self) -> None:
+        """Wait until readers see the last checkpoint: see `Janitor.await_visible`."""
+        self._janitor.await_visible()
+
     def is_settled(self) -> bool:
         """Tell whether every decided transaction is proven committed, so that a sweep is safe."""
         return self._settled
@@ -401,14 +405,9 @@ class CheckpointCoordinator:
         for old in lost:
             replacement = replacements.get((old.sink, old.subtask))
             if replacement is None:
-                note = "the replay that was asked for wrote nothing"
+                gone, note = (old.token,), "the replay that was asked for wrote nothing"
                 self._log.resolve(
-                    Resolved(
-                        checkpoint_id=number,
-                        verdict=ACCEPT_LOSS,
-                        tokens=(old.token,),
-                        note=note,
-                    )
+                    Resolved(checkpoint_id=number, verdict=ACCEPT_LOSS, tokens=gone, note=note)
                 )
                 settlement.give_up(old.token)
             else:

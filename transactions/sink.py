@@ -155,7 +155,8 @@ class TwoPhaseCommitSink(Protocol[TransactionT, BatchT_contra]):
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
         """Return where the target keeps readers from transactions that are proven committed, for
-        people; empty when all of them are visible. On the driver, while no task writes.
+        people; empty when all of them are visible. On the driver, while no task writes under
+        their ids.
 
         Raises:
             BrokerUnavailableError: it could not be learnt before the deadline.

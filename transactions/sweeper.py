@@ -114,6 +114,7 @@ class Janitor:
         self._timeout_s = timeout_s
         self._clock = clock
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-janitor")
+        self._looked: Future[Deadline] | None = None
         self._running: Future[list[str]] | None = None
         self._idle = True
         self._again: Future[list[str]] | None = None
@@ -130,9 +131,22 @@ class Janitor:
         Args:
             decided: that batch, all of it committed; readers must see it first.
         """
-        self._running = self._submit(() if decided is None else decided.committables)
+        committed = () if decided is None else decided.committables
+        self._looked = self._executor.submit(self._look, committed)
+        self._running = self._executor.submit(self._sweep, self._looked)
         with self._lock:
             self._idle = True
+
+    def await_visible(self) -> None:
+        """Wait until readers see what was given to `start`; the sweep may still be under way.
+
+        Where tasks run on, nobody begins again under the same producer ids before this returned.
+
+        Raises:
+            HiddenCommitError, BrokerUnavailableError: see `refuse_hidden`.
+        """
+        if self._looked is not None:
+            self._looked.result()
 
     def finish(self) -> None:
         """Wait for the sweep, and raise what it raised; no other begins before `start`."""
@@ -153,12 +167,14 @@ class Janitor:
             self._idle = False
         self._executor.shutdown(wait=True)
 
-    def _submit(self, committed: Sequence[Committable] = ()) -> Future[list[str]]:
-        return self._executor.submit(self._sweep, committed)
-
-    def _sweep(self, committed: Sequence[Committable]) -> list[str]:
+    def _look(self, committed: Sequence[Committable]) -> Deadline:
+        """Return when the sweep that follows must be done."""
         deadline = Deadline(min(self._timeout_s, _MOST_SECONDS), self._clock)
         refuse_hidden(self._sinks, self._owner, committed, deadline)
+        return deadline
+
+    def _sweep(self, looked: Future[Deadline] | None) -> list[str]:
+        deadline = self._look(()) if looked is None else looked.result()
         return sweep(self._sinks, self._owner, deadline)
 
     def _found_hidden(self) -> bool:
@@ -173,7 +189,7 @@ class Janitor:
             with self._lock:
                 if not self._idle or self._found_hidden():
                     continue
-                again = self._again = self._submit()
+                again = self._again = self._executor.submit(self._sweep, None)
             if error := again.exception():  # waits for it
                 app = self._owner.application_id
                 publish("retried", app=app, step="idle sweep", cause=str(error))

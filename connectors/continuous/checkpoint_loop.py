@@ -1,8 +1,8 @@
 """The checkpoints of one run in continuous mode, one after the other, on a thread of their own.
 
 The next barrier goes out only when every transaction of the checkpoint before is proven committed
-and no newer run owns the log: at most one decision is pending, and the barrier is each task's
-permission to begin again on the producer that has just committed.
+and visible, and no newer run owns the log: at most one decision is pending, and the barrier is each
+task's permission to begin again on the producer that has just committed (see `stage_sink`).
 """
 
 from __future__ import annotations
@@ -169,6 +169,7 @@ class CheckpointLoop:
                     took = SYSTEM_CLOCK.monotonic() - began
                     interval = self._pace.after(took, behind=behind)
             self._checkpoint({}, last=True)
+            self._coordinator.await_visible()  # no good end before readers see all of it
             self._stage.close()  # the tasks stay until then
         except BaseException as error:  # noqa: BLE001 - raised where the driver is waited for
             self.failure = error
@@ -177,6 +178,7 @@ class CheckpointLoop:
 
     def _checkpoint(self, added: Mapping[int, Mapping[str, int]], *, last: bool = False) -> bool:
         """Make one checkpoint; True when a task has more to read than it can."""
+        self._coordinator.await_visible()
         number, self._number = self._number, self._number + 1
         before, names = dict(self._shares.offsets), self._shares.names()
         began = SYSTEM_CLOCK.monotonic()

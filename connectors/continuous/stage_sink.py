@@ -3,6 +3,23 @@
 What differs from micro-batches is who ends a transaction: **one ender**, and that is the task
 which wrote it. The driver ends only what a task did not confirm, after it has closed that task's
 channel and retired its ids, so that no transaction can ever begin on them again.
+
+Why nothing that is committed is ever aborted (KAFKA-20734, see `kafka.wire.partition_leaders`): a
+task's producers A and B take turns, N on A, N+1 on B, N+2 on A. Where N has got no marker in a
+partition P, its leader takes the records of N+2 for a part of the same transaction: a commit of
+N+2 there ends both, and so does an abort. Records are lost when N is hidden in P and a later
+transaction of A, which P is part of, is aborted: by the sweep after a task or driver died between
+barrier N+1 and decision N+2 (or later: N can be many checkpoints old, if what A wrote since went
+to other partitions), or by the transaction's timeout. Then no marker is right any more: a commit
+would show the undecided records of N+2, an abort takes those of N. So it must not come to that,
+and recovery cannot help: it knows neither an N that old, nor where N ends and N+2 begins.
+
+Hence **barrier N+1, which lets a task begin again on A, goes out only when every partition that N
+wrote has been seen without an open transaction of A** (`CheckpointLoop`). A has none open then, so
+what is seen can only be N. By induction every transaction begins on a producer that has nothing
+hidden, whatever aborts it takes nothing along, and what can be hidden is the last decision only,
+at which recovery looks. The look begins when N is committed, on another thread, and runs while
+the loop waits for its next barrier: one round trip to the leaders.
 """
 
 from __future__ import annotations
@@ -96,12 +113,9 @@ class StageSink:
         """See `TwoPhaseCommitSink`."""
         self._sink.recover_and_abort(transaction_ids, deadline)
 
-    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink`. Not looked at while a stage runs: its tasks hold every
-        partition open. A marker that is missing comes with the same producer's next commit, and
-        recovery looks before anything is aborted.
-        """
-        return []
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
+        """See `TwoPhaseCommitSink`: tasks write meanwhile, on their other producers."""
+        return self._sink.hidden(committed, deadline)
 
     def retired(self) -> frozenset[str]:
         """See `TwoPhaseCommitSink`."""

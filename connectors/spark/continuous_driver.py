@@ -223,7 +223,9 @@ class ContinuousDriver(DriverLife):
                 start_offsets=decision.start_offsets,
                 end_offsets=decision.end_offsets,
             )
-            self._completed(coordinator.finish_decided(again, self._write_again))
+            report = coordinator.finish_decided(again, self._write_again)
+            coordinator.await_visible()  # the next decision makes it one that nobody looks at
+            self._completed(report)
         finally:
             coordinator.close()
 

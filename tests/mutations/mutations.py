@@ -199,6 +199,14 @@ MUTATIONS = (
         "tests/unit/test_sweeper.py",
     ),
     Mutation(
+        "13 a continuous task begins again on a producer that has nothing hidden",
+        "connectors/continuous/checkpoint_loop.py",
+        'than it can."""\n        self._coordinator.await_visible()\n',
+        'than it can."""\n',
+        "tests/simulation/test_continuous_crashes.py::"
+        "test_a_hidden_commit_is_found_before_its_producer_is_used_again",
+    ),
+    Mutation(
         "14 the transaction outlives checkpoint and restart",
         "connectors/kafka/sink/preflight.py",
         "if timeout < at_least_s * 1000:",

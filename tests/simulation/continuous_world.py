@@ -35,6 +35,7 @@ from connectors.kafka.run import Run
 from connectors.kafka.sink import transactional_producer, transactional_sink
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.visibility import CommitVisibility
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.sink_options import KafkaSink
@@ -61,7 +62,7 @@ from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointReport
 from transactions.decision_log import DecisionLog
-from transactions.errors import SparkOnceError
+from transactions.errors import HiddenCommitError, SparkOnceError
 from transactions.log_backend import MemoryBackend
 from transactions.log_entries import Decision, Entry, Healed
 from transactions.recovery import recover
@@ -84,7 +85,8 @@ DRIVER_STEPS = (
     "recovery_fenced",
     "recovery_settled",
 )
-Moment = tuple[str, int, str]  # step, how often since the moment before, kill | fail | freeze
+#: Step, how often since the moment before, kill | fail | freeze | hide (the next commit).
+Moment = tuple[str, int, str]
 Key = tuple[str, int, int]
 
 
@@ -111,20 +113,26 @@ class SimulatedSink(KafkaTransactionalSink):
             options, timeout_ms=TIMEOUT_MS, checkpoint_timeout_s=world.checkpoint_timeout_s
         )
         self._world = world
+        self._process = here.process
 
     @property
     def wire(self) -> CoordinatorWire:
         if self._wire is None:
-            process = here.process
             self._wire = CoordinatorWire({"bootstrap.servers": "fake:9092"})
-            self._wire._wire = FakeWire(
-                lambda request: self._world.exchange(request, process), self._world.clock
-            )
+            self._wire._wire = self._fake_wire()
         return self._wire
 
-    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
-        """Say that nothing is: the simulated cluster marks every partition in the end."""
-        return []
+    @property
+    def visibility(self) -> CommitVisibility:
+        if self._visibility is None:
+            self._visibility = CommitVisibility({"bootstrap.servers": "fake:9092"}, self.wire)
+            self._visibility._wire = self._fake_wire()
+        return self._visibility
+
+    def _fake_wire(self) -> FakeWire:
+        return FakeWire(
+            lambda request: self._world.exchange(request, self._process), self._world.clock
+        )
 
 
 class ContinuousWorld:
@@ -177,7 +185,14 @@ class ContinuousWorld:
         self.reached: Counter[str] = Counter()
         self.clock = VirtualClock()
         self.clock.sleep(1_000_000.0)
-        self.cluster = FakeCluster(self.clock.now_ms, on_end=self._watch_end)
+        self._hide_next = False
+        #: Where a commit was left without its marker: partition, producer id.
+        self.hidden: list[tuple[str, int]] = []
+        #: How many barriers had been sent when it was hidden, and when it was found.
+        self.barriers: list[int] = []
+        self.cluster = FakeCluster(
+            self.clock.now_ms, on_end=self._watch_end, skips=self._has_no_leader
+        )
         self.network = Network(self.rng, self.clock, self.cluster, profile or Profile.quiet())
         self.backend = WatchedBackend(self)
         self.attempts = itertools.count()
@@ -268,6 +283,9 @@ class ContinuousWorld:
                 return
             what = self.moments.pop(0)[2]
             self.counts.clear()
+        if what == "hide":
+            self._hide_next = True
+            return
         if what == "fail":
             raise KeyError(f"a bug in the user's function, at {step}")
         if what == "freeze":
@@ -292,6 +310,20 @@ class ContinuousWorld:
         ours = why != "timeout" and not self.network.carrying.startswith("late: InitProducerId")
         if how == "abort" and key in self.decided and ours:
             self.violations.append(f"a decided transaction was aborted by {why}: {key}")
+
+    def _has_no_leader(self, one: Transaction, partition: str) -> bool:
+        """Leave the marker of a commit out where it has records; once per story that says so."""
+        log = self.cluster.partitions.get(partition)
+        leader = None if log is None else log.leaders.get(one.producer_id)
+        key = (one.transactional_id, one.producer_id, one.start_ms)
+        if not self._hide_next or key not in self.decided or leader is None or not leader.open:
+            return False
+        if self.ends[key] != "commit":
+            return False
+        self._hide_next = False
+        self.hidden.append((partition, one.producer_id))
+        self.barriers.append(self.reached["barrier_sent"])
+        return True
 
     def _has_records(self, one: Transaction) -> bool:
         """Tell it from one that a late AddPartitionsToTxn opened, and a repeated EndTxn ends."""
@@ -326,6 +358,7 @@ class ContinuousWorld:
                     if SimulatedDriver(self).live():
                         break
                     assert not self.violations, self.violations
+                    self.write_markers()
                     self.on_restart()
                 else:
                     raise AssertionError(f"it never came to its end: {self.errors}")
@@ -334,6 +367,18 @@ class ContinuousWorld:
                 self.thaw()
                 for driver in self.drivers:
                     driver.vanish()
+
+    def write_markers(self) -> None:
+        """Stop everything and give the command, if the last run ended for that reason."""
+        if not isinstance(self.errors[-1], HiddenCommitError):
+            return
+        self.barriers.append(self.reached["barrier_sent"])
+        for driver in self.drivers:
+            driver.join()
+        here.process = Process("operator", is_task=False)
+        visibility = self.make_sink().visibility
+        for one in visibility.hidden(self.last_decision, Deadline(SETTLE_S)):
+            visibility.write_commit(one, Deadline(SETTLE_S))
 
     def come_to_rest(self) -> None:
         """Who was frozen wakes; then one more run finds nothing to do but to sweep."""
@@ -399,7 +444,7 @@ class ContinuousWorld:
                     stage_task, "connect", lambda *to: continuous_task.connect(self, *to)
                 ),
                 mock.patch.object(stage_task, "_SWITCH_S", 0.005),
-                mock.patch.object(checkpoint_loop, "_DISCOVERY_S", 0.0),
+                mock.patch.object(checkpoint_loop, "_DISCOVERY_S", 0.001),
                 mock.patch.object(checkpoint_loop, "_IDLE_S", 0.01),
             ):
                 yield

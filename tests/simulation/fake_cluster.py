@@ -27,6 +27,14 @@ SETTINGS = {
 TRANSACTIONAL_ID_NOT_FOUND = 105
 INVALID_TRANSACTION_TIMEOUT = 50
 UNSTABLE_OFFSET_COMMIT = 88
+_TO_LEADERS = frozenset(
+    {
+        "MetadataRequest",
+        "ListOffsetsRequest",
+        "DescribeProducersRequest",
+        "WriteTxnMarkersRequest",
+    }
+)
 OUT_OF_ORDER_SEQUENCE = 45
 
 
@@ -47,6 +55,7 @@ class Leader:
     epoch: int
     next_sequence: int = 0
     open: bool = False
+    start: int = -1  # offset of the first record of what is open
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,6 +64,19 @@ class Partition:
 
     log: list[LogEntry] = dataclasses.field(default_factory=list)
     leaders: dict[int, Leader] = dataclasses.field(default_factory=dict)
+
+    def stable_offset(self) -> int:
+        """Return how far readers of committed records come."""
+        return min([len(self.log), *(one.start for one in self.leaders.values() if one.open)])
+
+    def end(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+        """Write a marker: whatever this producer has open here has ended."""
+        kind = "commit" if commit else "abort"
+        self.log.append(LogEntry(kind, producer_id, producer_epoch))
+        leader = self.leaders.setdefault(producer_id, Leader(producer_epoch))
+        leader.open, leader.start = False, -1
+        if producer_epoch > leader.epoch:
+            leader.epoch, leader.next_sequence = producer_epoch, 0
 
 
 @dataclasses.dataclass(slots=True)
@@ -92,6 +114,8 @@ class FakeCluster:
         slow_markers: leave PrepareCommit and PrepareAbort standing until `write_markers`.
         on_begin: called with a transaction when it has been opened.
         on_end: called with a transaction, "commit" or "abort", and why, before it is ended.
+        skips: says for a transaction and a partition that the partition has no leader at this
+            moment: its marker is left out, for good (KAFKA-20734).
     """
 
     def __init__(
@@ -101,11 +125,13 @@ class FakeCluster:
         slow_markers: Callable[[], bool] = lambda: False,
         on_begin: Callable[[Transaction], None] = lambda _: None,
         on_end: Callable[[Transaction, str, str], None] = lambda *_: None,
+        skips: Callable[[Transaction, str], bool] = lambda *_: False,
     ) -> None:
         self._now_ms = now_ms
         self._slow_markers = slow_markers
         self._on_begin = on_begin
         self._on_end = on_end
+        self._skips = skips
         self._next_producer_id = 0
         self.transactions: dict[str, Transaction] = {}
         self.partitions: dict[str, Partition] = {}
@@ -116,10 +142,11 @@ class FakeCluster:
     def handle(self, request: Any, *, refuse_with: int = 0) -> Any:
         """Answer one request; `refuse_with` answers it with a code and does nothing.
 
-        Every coordinator may answer so (`end_txn_table.NOT_NOW`), whatever the request is.
+        Every coordinator may answer so (`end_txn_table.NOT_NOW`), whatever the request is; what
+        leaders are asked they never answer so.
         """
         name = type(request).__name__
-        if refuse_with:
+        if refuse_with and name not in _TO_LEADERS:
             return _refusal(name, request, refuse_with)
         return getattr(self, f"_{_snake(name)}")(request)
 
@@ -137,7 +164,8 @@ class FakeCluster:
             return Answer(error_code=OUT_OF_ORDER_SEQUENCE)
         if not leader.open and not self._writes_to(request, request.partition):
             return Answer(error_code=table.INVALID_TXN_STATE)  # verified with the coordinator
-        leader.open = True
+        if not leader.open:
+            leader.open, leader.start = True, len(partition.log)
         leader.next_sequence += len(request.values)
         partition.log += [
             LogEntry("data", request.producer_id, request.producer_epoch, value)
@@ -320,6 +348,79 @@ class FakeCluster:
         configs = [Answer(name=name, value=SETTINGS[name]) for name in names]
         return Answer(results=[Answer(error_code=table.NONE, configs=configs)])
 
+    # -- what leaders are asked ---------------------------------------------------------------
+
+    def _metadata_request(self, request: Any) -> Answer:
+        wanted = {topic.name for topic in request.topics}
+        rows: dict[str, list[Answer]] = {name: [] for name in wanted}
+        for name in sorted(self.partitions):
+            topic, _, number = name.rpartition("-")
+            if topic in wanted:
+                rows[topic].append(Answer(partition_index=int(number), leader_id=0))
+        return Answer(topics=[Answer(name=name, partitions=row) for name, row in rows.items()])
+
+    def _list_offsets_request(self, request: Any) -> Answer:
+        def offset(topic: str, number: int) -> int:
+            one = self.partitions[f"{topic}-{number}"]
+            return one.stable_offset() if request.isolation_level else len(one.log)
+
+        topics = [
+            Answer(
+                name=topic.name,
+                partitions=[
+                    Answer(
+                        partition_index=row.partition_index,
+                        error_code=table.NONE,
+                        offset=offset(topic.name, row.partition_index),
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return Answer(topics=topics)
+
+    def _describe_producers_request(self, request: Any) -> Answer:
+        def producers(name: str) -> list[Answer]:
+            return [
+                Answer(
+                    producer_id=producer_id,
+                    producer_epoch=one.epoch,
+                    coordinator_epoch=0,
+                    current_txn_start_offset=one.start,
+                )
+                for producer_id, one in self.partitions[name].leaders.items()
+            ]
+
+        topics = [
+            Answer(
+                name=topic.name,
+                partitions=[
+                    Answer(
+                        partition_index=number,
+                        error_code=table.NONE,
+                        active_producers=producers(f"{topic.name}-{number}"),
+                    )
+                    for number in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+        return Answer(topics=topics)
+
+    def _write_txn_markers_request(self, request: Any) -> Answer:
+        (marker,) = request.markers
+        (topic,) = marker.topics
+        (number,) = topic.partition_indexes
+        partition = self.partitions[f"{topic.name}-{number}"]
+        fenced = marker.producer_epoch < partition.leaders[marker.producer_id].epoch
+        if not fenced:
+            partition.end(
+                marker.producer_id, marker.producer_epoch, commit=marker.transaction_result
+            )
+        row = Answer(error_code=table.INVALID_PRODUCER_EPOCH if fenced else table.NONE)
+        return Answer(markers=[Answer(topics=[Answer(partitions=[row])])])
+
     # -- what happens by itself ---------------------------------------------------------------
 
     def write_markers(self) -> None:
@@ -391,13 +492,10 @@ class FakeCluster:
     def _complete(self, one: Transaction) -> None:
         commit = one.state is State.PREPARE_COMMIT
         for name in one.partitions - {OFFSETS_PARTITION}:
+            if self._skips(one, name):
+                continue
             partition = self.partitions.setdefault(name, Partition())
-            kind = "commit" if commit else "abort"
-            partition.log.append(LogEntry(kind, one.producer_id, one.producer_epoch))
-            leader = partition.leaders.setdefault(one.producer_id, Leader(one.producer_epoch))
-            leader.open = False
-            if one.producer_epoch > leader.epoch:
-                leader.epoch, leader.next_sequence = one.producer_epoch, 0
+            partition.end(one.producer_id, one.producer_epoch, commit=commit)
         if commit:
             self.groups.update(one.offsets)
         one.state = State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT

@@ -19,7 +19,12 @@ from tests.simulation.continuous_world import (
     SimulatedDriver,
 )
 from transactions import crash_points
-from transactions.errors import CheckpointTimeoutError, FencedError, PhaseOneError
+from transactions.errors import (
+    CheckpointTimeoutError,
+    FencedError,
+    HiddenCommitError,
+    PhaseOneError,
+)
 from transactions.events import Event, subscribe
 
 STEPS = (*TASK_STEPS, *DRIVER_STEPS)
@@ -166,6 +171,38 @@ def test_the_newest_of_two_live_drivers_wins():
         assert isinstance(older._cause_of(older._loop.failure), FencedError)
         world.come_to_rest()
     world.check()
+
+
+# --- the broker hides what was committed ----------------------------------------------------
+
+
+def hidden_story(*moments: Moment, **options) -> ContinuousWorld:
+    """Run to the end: it was hidden, it stopped the pipeline, and nothing else happened."""
+    world = story(*moments, **options)
+    assert len(world.hidden) == 1
+    found = [one for one in world.errors if isinstance(one, HiddenCommitError)]
+    assert len(found) == 1, world.errors
+    return world
+
+
+@pytest.mark.parametrize("carries_offsets", [True, False], ids=["one_cluster", "two_clusters"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 5])
+def test_a_hidden_commit_is_found_before_its_producer_is_used_again(nth, carries_offsets):
+    """KAFKA-20734 while the stage runs: it ends with the next barrier unsent."""
+    world = hidden_story(("commit_received", nth, "hide"), carries_offsets=carries_offsets)
+    assert len(world.errors) == 1
+    assert world.barriers[0] == world.barriers[1]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_hidden_commit_and_an_end_at_each_step(step):
+    """Whoever finds it, the run, its last sweep or the next run: nothing is aborted before."""
+    for nth in (1, 2):
+        hidden_story(("commit_received", nth, "hide"), (step, 1, "kill"), rows=21, wave=5)
+
+
+def test_a_commit_that_recovery_makes_can_be_hidden_too():
+    hidden_story(("decision_durable", 2, "kill"), ("recovery_fenced", 1, "hide"))
 
 
 # --- the broker aborts what was decided ---------------------------------------------------

@@ -20,6 +20,7 @@ import pytest
 
 from connectors.continuous import stage_sink, stage_task
 from connectors.continuous.stage_sink import StageSink
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire import wire_requests
 from connectors.spark.continuous_driver import ContinuousDriver
 from tests.simulation.adversary import Profile
@@ -33,6 +34,7 @@ from tests.simulation.continuous_world import (
 )
 from transactions.clock import Deadline
 from transactions.committable import Outcome
+from transactions.coordinator import CheckpointCoordinator
 from transactions.errors import SparkOnceError
 
 SEEDS = 40
@@ -166,12 +168,15 @@ def test_c3_a_second_ender_is_found(monkeypatch):
 
 
 def test_a_commit_that_no_task_confirmed_is_found(monkeypatch):
+    """Without the look at the partitions, which would wait for it: that sees what is there."""
+
     def trusting(self: StageSink, committables: Any, deadline: Any) -> Any:
         writers = {one.subtask for one in committables}
         self._stage.commit(committables[0].checkpoint_id, writers, deadline)
         return {one.token: Outcome.COMMITTED for one in committables}
 
     monkeypatch.setattr(StageSink, "commit", trusting)
+    monkeypatch.setattr(KafkaTransactionalSink, "hidden", lambda *_: [])
     found("aborted by|lost|pending", *[killed("commit_received", n) for n in (1, 2, 3)])
 
 
@@ -192,6 +197,31 @@ def test_a_sweep_of_live_producers_is_found(monkeypatch):
         "INVALID_PRODUCER_EPOCH|not as it was left",
         *[lambda seed=seed: ContinuousWorld(seed=seed, rows=30) for seed in range(5)],
     )
+
+
+def hidden_then_killed(step: str, nth: int) -> Callable[[], ContinuousWorld]:
+    """The marker of a commit is left out, and some steps later a task is killed."""
+    moments: list[Moment] = [("commit_received", 2, "hide"), (step, nth, "kill")]
+    return lambda: ContinuousWorld(*moments, seed=nth, rows=60, wave=9)
+
+
+LATER = [
+    hidden_then_killed(step, nth)
+    for nth in (2, 3, 5, 8)
+    for step in ("invoked", "records_queued", "acknowledged")
+]
+
+
+def test_a_running_stage_that_does_not_look_for_hidden_commits_is_found(monkeypatch):
+    """As it was: a later transaction of the same producer is swept, and takes them along."""
+    monkeypatch.setattr(StageSink, "hidden", lambda *_: [])
+    found("lost", *LATER)
+
+
+def test_a_barrier_that_does_not_wait_for_the_look_is_found(monkeypatch):
+    """The look comes too late when the tasks have begun on the producers that it is about."""
+    monkeypatch.setattr(CheckpointCoordinator, "await_visible", lambda _: None)
+    found("lost", *LATER)
 
 
 def test_a_torn_write_in_a_checkpoint_is_found(monkeypatch):

@@ -117,3 +117,20 @@ def test_what_readers_cannot_see_is_refused_before_anything_is_aborted(sink, jan
     unsubscribe()
     assert "t-0 from offset 7" in str(refused.value)
     assert [one.kind for one in heard] == ["hidden_commit"]
+
+
+def test_who_waits_for_readers_does_not_wait_for_the_sweep(sink):
+    quiet = Janitor({"out": sink}, OWNER, timeout_s=10)
+    quiet.await_visible()  # nothing was decided yet
+    may_sweep = threading.Event()
+    sink.lingering = lambda *_: [] if may_sweep.wait(10) else ["late"]  # type: ignore[method-assign]
+    decided = decision(4, committables=(committable(sink="out", checkpoint_id=4),))
+    quiet.start(decided)
+    quiet.await_visible()
+    may_sweep.set()
+    quiet.finish()
+    sink.hides = ["t-0 from offset 7"]
+    quiet.start(decided)
+    with pytest.raises(HiddenCommitError):
+        quiet.await_visible()
+    quiet.close()
