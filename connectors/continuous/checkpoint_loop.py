@@ -15,6 +15,7 @@ from typing import Protocol
 from connectors.continuous.barrier_pace import BarrierPace
 from connectors.continuous.control_channel import Acknowledge, Start
 from connectors.continuous.partition_shares import PartitionShares
+from connectors.continuous.partition_watch import PartitionWatch
 from connectors.continuous.running_stage import RunningStage
 from connectors.continuous.stage_sink import StageSink
 from transactions.clock import SYSTEM_CLOCK, Deadline
@@ -49,7 +50,8 @@ class LoopOptions:
 
     Attributes:
         timeout_s: of one checkpoint.
-        new_partitions: asks for all partitions of the source that there are now.
+        new_partitions: asks for all partitions of the source that there are now; called on a
+            thread of its own.
         format_offsets: writes offsets as the decision log keeps them.
         rerun: see `transactions.healing`.
         completed: called after each checkpoint that wrote something, on the loop's thread.
@@ -100,6 +102,12 @@ class CheckpointLoop:
             timeout_s=options.timeout_s,
             stopping=lambda: False,
             idle_sweep_s=_SWEEP_EVERY_S,
+        )
+        self._watch = PartitionWatch(
+            options.new_partitions,
+            application_id=self._coordinator.owner.application_id,
+            every_s=_DISCOVERY_S,
+            patience_s=options.timeout_s,
         )
         self._draining = threading.Event()
         self._ended = threading.Event()
@@ -155,14 +163,10 @@ class CheckpointLoop:
     def _run(self) -> None:
         try:
             interval = self._pace.interval_s
-            discovery = Deadline(_DISCOVERY_S)
+            self._watch.start()
             while not self._draining.wait(interval):
-                added: dict[int, dict[str, int]] = {}
-                if discovery.expired():
-                    there = self._options.new_partitions()
-                    # A partition that comes later begins at 0: none of it was ever read.
-                    added = self._shares.add(dict.fromkeys(there, 0))
-                    discovery = Deadline(_DISCOVERY_S)
+                # A partition that comes later begins at 0: none of it was ever read.
+                added = self._shares.add(dict.fromkeys(self._watch.take(), 0))
                 if added or self._stage.await_moved(_IDLE_S):
                     began = SYSTEM_CLOCK.monotonic()
                     behind = self._checkpoint(added)
@@ -174,6 +178,7 @@ class CheckpointLoop:
         except BaseException as error:  # noqa: BLE001 - raised where the driver is waited for
             self.failure = error
         finally:
+            self._watch.close()
             self._ended.set()
 
     def _checkpoint(self, added: Mapping[int, Mapping[str, int]], *, last: bool = False) -> bool:

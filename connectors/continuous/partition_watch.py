@@ -1,0 +1,89 @@
+"""Asking for new partitions of the source beside the checkpoints.
+
+The question is a broker's round trip, and takes seconds when one is slow or away: on the thread of
+the checkpoints it would hold the next barrier up. Nothing waits for the answer here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from transactions.clock import Deadline
+from transactions.errors import SparkOnceError
+from transactions.events import publish
+
+
+class PartitionWatch:
+    """Asks again and again, on a thread of its own, while a stage runs. Lives on the driver.
+
+    A run that reads and writes is not ended because this question has no answer for a while: the
+    event `retried` tells it, once until an answer comes. When none has come for `patience_s`,
+    `take` raises the last error: records in a new partition would wait, and nobody would know.
+
+    Args:
+        ask: returns all partitions of the source that there are now.
+        application_id: for events.
+        every_s: seconds from one answer to the next question.
+        patience_s: how long there may be errors only.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], Sequence[str]],
+        *,
+        application_id: str,
+        every_s: float,
+        patience_s: float,
+    ) -> None:
+        self._ask = ask
+        self._application_id = application_id
+        self._every_s = every_s
+        self._patience_s = patience_s
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._found: Sequence[str] = ()
+        self._error: Exception | None = None
+        self._until = Deadline(patience_s)
+
+    def start(self) -> None:
+        """Begin to ask; the first question is due after `every_s`."""
+        threading.Thread(target=self._run, name="sparkonce-partitions", daemon=True).start()
+
+    def take(self) -> Sequence[str]:
+        """Return the last answer, once; empty when there is none since. Never waits.
+
+        Raises:
+            SparkOnceError: there has been no answer for too long.
+        """
+        with self._lock:
+            if self._error is not None and self._until.expired():
+                raise self._error
+            found, self._found = self._found, ()
+            return found
+
+    def close(self) -> None:
+        """Ask no more; a question under way is not waited for, and its answer is dropped."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._every_s):
+            try:
+                found = self._ask()
+            except Exception as error:  # noqa: BLE001 - raised by `take`
+                self._note(error)
+            else:
+                with self._lock:
+                    self._found, self._error = found, None
+
+    def _note(self, error: Exception) -> None:
+        with self._lock:
+            first = self._error is None
+            if first:
+                # What is none of ours is a bug: there is nothing to wait for.
+                patience = self._patience_s if isinstance(error, SparkOnceError) else 0.0
+                self._until = Deadline(patience)
+            self._error = error
+        if first and not self._closed.is_set():
+            app, step = self._application_id, "partition discovery"
+            publish("retried", app=app, step=step, cause=str(error))
