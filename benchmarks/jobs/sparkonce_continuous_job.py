@@ -10,6 +10,7 @@ import datetime as dt
 import json
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def main() -> None:
     first_record = folder / "first-record"
     spark = build_session("bench", master=task["master"], conf=task["conf"])
     checkpoints = (folder / "checkpoints.jsonl").open("w", encoding="utf-8", buffering=1)
-    progress: list[dict[str, Any]] = []
+    progress: deque[dict[str, Any]] = deque(maxlen=task.get("most_progress"))
     began = dt.datetime.now(dt.UTC)
 
     def keep(report: CheckpointReport) -> None:
@@ -88,7 +89,7 @@ def main() -> None:
         driver.start()
         driver.wait()
     report = {
-        "progress": progress,
+        "progress": list(progress),
         "first_record_ns": int(first_record.read_text("utf-8")) if first_record.exists() else 0,
     }
     (folder / "report.json").write_text(json.dumps(report), "utf-8")
