@@ -42,8 +42,13 @@ ADDRESS: Final = "127.0.0.1"
 _PATIENCE_S: Final = 2.0
 _READING_S: Final = 8.0
 _FRESH_S: Final = 1.0
-_COMMIT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_CHECKPOINT_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+#: From the milliseconds of a barrier to the minutes of a batch that waits for a broker.
+_COMMIT_BUCKETS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
+_CHECKPOINT_BUCKETS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600),
+)
 
 #: Counter -> (help, event kind, field that is added; "" adds 1).
 _COUNTERS: Final[Mapping[str, tuple[str, str, str]]] = {

@@ -40,7 +40,6 @@ OF_ONE_MODE: Final[Mapping[str, OneMode]] = {
     "tolerable_failed_checkpoints": OneMode(
         MICRO_BATCH, "a failed checkpoint ends its stage; see restart_strategy"
     ),
-    "metrics_port": OneMode(MICRO_BATCH, "there is no endpoint yet; events are in the log"),
     "parallelism": OneMode(CONTINUOUS, "Spark plans each batch; see minPartitions"),
     "target_latency": OneMode(CONTINUOUS, "a batch follows the one before; see trigger"),
     "most_interval": OneMode(CONTINUOUS, "a batch follows the one before; see trigger"),

@@ -220,8 +220,11 @@ class CheckpointCoordinator:
         checkpoint: Checkpoint,
         phase_one: Callable[[], Sequence[Committable]],
         rerun: Rerun | None = None,
+        written_ms: float = 0.0,
     ) -> CheckpointReport:
         """Make one checkpoint; returns only when every record of it is committed.
+
+        `written_ms`: what of phase 1 was done before this call, for the report.
 
         1. No newer run, no stop, and the sweep after the checkpoint before is done.
         2. Phase 1: the tasks write and prepare; one committable per non-empty transaction.
@@ -256,6 +259,7 @@ class CheckpointCoordinator:
         committables = list(phase_one())
         crash_points.reach("committables_collected", number)
         watch.lap("write")
+        report.phase_ms["write"] += written_ms
 
         committables = self._check_prepared(committables, number, deadline)
         crash_points.reach("prepared_checked", number)

@@ -18,6 +18,7 @@ from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.partition_watch import PartitionWatch
 from connectors.continuous.running_stage import RunningStage
 from connectors.continuous.stage_sink import StageSink
+from transactions.checkpoint_watch import tell_failed
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
 from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport
@@ -109,6 +110,7 @@ class CheckpointLoop:
             every_s=_DISCOVERY_S,
             patience_s=options.timeout_s,
         )
+        self._coordinator_tells = False
         self._draining = threading.Event()
         self._ended = threading.Event()
         self._job: Job | None = None
@@ -176,6 +178,7 @@ class CheckpointLoop:
             self._coordinator.await_visible()  # no good end before readers see all of it
             self._stage.close()  # the tasks stay until then
         except BaseException as error:  # noqa: BLE001 - raised where the driver is waited for
+            self._tell(error)
             self.failure = error
         finally:
             self._watch.close()
@@ -184,12 +187,13 @@ class CheckpointLoop:
     def _checkpoint(self, added: Mapping[int, Mapping[str, int]], *, last: bool = False) -> bool:
         """Make one checkpoint; True when a task has more to read than it can."""
         self._coordinator.await_visible()
-        number, self._number = self._number, self._number + 1
+        number = self._number
         before, names = dict(self._shares.offsets), self._shares.names()
         began = SYSTEM_CLOCK.monotonic()
         deadline = Deadline(self._options.timeout_s)
         acknowledged = self._stage.barrier(number, deadline, last=last, added=added)
-        write_ms = (SYSTEM_CLOCK.monotonic() - began) * 1000.0
+        written_ms = (SYSTEM_CLOCK.monotonic() - began) * 1000.0
+        self._number += 1  # the tasks have begun it
         for one in acknowledged:
             self._shares.offsets.update(one.positions)
         committables = _committables(acknowledged)
@@ -201,13 +205,21 @@ class CheckpointLoop:
                 end_offsets=(self._options.format_offsets(self._shares.offsets),),
                 partitioning=names,
             )
+            self._coordinator_tells = True
             report = self._coordinator.commit_batch(
-                checkpoint, lambda: committables, self._options.rerun
+                checkpoint, lambda: committables, self._options.rerun, written_ms
             )
-            report.phase_ms["write"] = write_ms
+            self._coordinator_tells = False
             self._options.completed(report)
         self._stage.check()
         return any(one.behind for one in acknowledged)
+
+    def _tell(self, error: BaseException) -> None:
+        """Publish that the checkpoint failed which the tasks write, or were to prepare: its
+        transactions are aborted. How one ends that was prepared the coordinator tells.
+        """
+        if isinstance(error, Exception) and not self._coordinator_tells:
+            tell_failed(self._coordinator.owner.application_id, self._number, error)
 
 
 def _committables(acknowledged: Sequence[Acknowledge]) -> list[Committable]:

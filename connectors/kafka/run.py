@@ -108,6 +108,11 @@ class Run:
         assert self._log is not None, "call open() first"
         return self._log
 
+    @property
+    def known_log(self) -> DecisionLog | None:
+        """The log of this run, that of the one before until it is open; None at the start."""
+        return self._log
+
     def check_newest(self) -> None:
         """Ask, before a restart, whether another driver has taken over meanwhile: it wins.
 

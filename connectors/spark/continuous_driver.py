@@ -29,6 +29,7 @@ from connectors.continuous.barrier_pace import BarrierPace
 from connectors.continuous.checkpoint_loop import QUERY_ID, CheckpointLoop, LoopOptions
 from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
+from connectors.driver_metrics import DriverMetrics
 from connectors.kafka.kafka_task import KafkaTask
 from connectors.kafka.rewriting import Rewriting
 from connectors.kafka.run import Run, RunOptions, checked_app_id
@@ -76,6 +77,7 @@ class ContinuousDriver(DriverLife):
         restart_budget_s: see `StreamingDriver`.
         restart_strategy: see `StreamingDriver`.
         on_checkpoint: called after each checkpoint that wrote something, on the loop's thread.
+        metrics_port: see `StreamingDriver`.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class ContinuousDriver(DriverLife):
         restart_budget_s: float = 60.0,
         restart_strategy: str | RestartStrategy = DEFAULT_RESTART_STRATEGY,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+        metrics_port: int | None = None,
     ) -> None:
         refuse_connect(spark)
         _check_positive(
@@ -123,6 +126,7 @@ class ContinuousDriver(DriverLife):
         )
         self._timeout_s = checkpoint_timeout_s
         self._on_checkpoint = on_checkpoint
+        self._metrics = DriverMetrics(app_id, metrics_port)
         self._loop: CheckpointLoop | None = None
         #: The last checkpoints, newest last; bounded.
         self.reports: deque[CheckpointReport] = deque(maxlen=_REPORTS)
@@ -138,7 +142,9 @@ class ContinuousDriver(DriverLife):
             ConfigurationError: an option, a topic, credentials or the checkpoint are wrong.
             SparkOnceError: see the classes.
         """
-        self._start_run()
+        self._metrics.open(self._options.sinks, self._options.sources, self._known_log)
+        with self._metrics.closed_on_error():
+            self._start_run()
 
     def _start_run(self) -> None:
         self._run = Run(self._options, self._run)
@@ -259,9 +265,11 @@ class ContinuousDriver(DriverLife):
             SparkOnceError: what ended it, as it was raised, when it is not restarted.
         """
         deadline = Deadline(math.inf if timeout_s is None else timeout_s)
-        while not self._has_ended(min(deadline.remaining(), POLL_S)):
-            if deadline.expired():
-                return False
+        with self._metrics.closed_on_error():
+            while not self._has_ended(min(deadline.remaining(), POLL_S)):
+                if deadline.expired():
+                    return False
+        self._metrics.close()
         return True
 
     def _has_ended(self, timeout_s: float) -> bool:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from connectors.kafka.run import Run
 from connectors.spark.restarts import Restarts
 from connectors.spark.stop_signals import stop_signals
+from transactions.decision_log import DecisionLog
 from transactions.errors import StoppedError
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,10 @@ class DriverLife(abc.ABC):
     def restarts(self) -> int:
         """How often the restart strategy has started the pipeline again."""
         return self._restarts.made
+
+    def _known_log(self) -> DecisionLog | None:
+        """For the metrics; from any thread."""
+        return None if self._run is None else self._run.known_log
 
     def _restart(self) -> None:
         try:

@@ -137,6 +137,7 @@ def _continuous(
         restart_budget_s=job.restart_budget_s,
         restart_strategy=job.restart_strategy,
         on_checkpoint=on_checkpoint,
+        metrics_port=job.metrics_port,
         **job.continuous,
     )
 

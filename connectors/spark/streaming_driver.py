@@ -40,7 +40,6 @@ from connectors.spark.worker_warm_up import warm_workers
 from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
-from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
 
@@ -161,12 +160,9 @@ class StreamingDriver(DriverLife):
         """
         if not self._branches:
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
-        self._metrics.open([each.sink for each in self._branches], self._sources, self._present_log)
+        self._metrics.open([each.sink for each in self._branches], self._sources, self._known_log)
         with self._metrics.closed_on_error():
             self._start_run()
-
-    def _present_log(self) -> DecisionLog | None:
-        return self._run.log if self._batches is not None and self._run is not None else None
 
     def _start_run(self) -> None:
         """A run of its own, whether first or again: it fences, recovers and sweeps like any."""

@@ -5,8 +5,10 @@ the partition that it came from, so that order can be checked.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 
+import orjson
 import pyarrow as pa
 
 from connectors import KafkaSink, KafkaSource
@@ -31,8 +33,12 @@ def main() -> int:
     parser.add_argument("--interval", type=float)
     parser.add_argument("--path", choices=("native", "plain"), default="native")
     parser.add_argument("--restart-strategy", default="none")
+    parser.add_argument("--metrics-port", type=int)
+    parser.add_argument("--conf", type=orjson.loads, default={}, help="Spark settings, JSON")
     given = parser.parse_args()
-    spark = build_session("continuous", master=given.master, conf=QUICK_START)
+    logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("sparkonce").setLevel(logging.INFO)
+    spark = build_session("continuous", master=given.master, conf=QUICK_START | given.conf)
     driver = ContinuousDriver(
         spark,
         app_id=given.app,
@@ -47,6 +53,7 @@ def main() -> int:
         native=given.path == "native",
         restart_strategy=given.restart_strategy,
         on_checkpoint=say_checkpoint,
+        metrics_port=given.metrics_port,
     )
     try:
         driver.run()

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
+from connectors.kafka.source.offsets import parse_offsets
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.testing.run import Run, running
 from tests.auditor import checkers
 from tests.auditor.reader import Follower, read_committed
+from tests.integration.metrics_view import end_of, group_offset, open_transactions, scraped
 from transactions.clock import Deadline
 from transactions.decision_log import LogState, read_log
 from transactions.log_backend import LocalFileBackend
@@ -49,7 +52,9 @@ class Copy:
         self.produced += records
 
     @contextlib.contextmanager
-    def running(self, *, crash_at: str = "", **options: object) -> Iterator[Run]:
+    def running(
+        self, *, crash_at: str = "", crash_signal: str = "KILL", **options: object
+    ) -> Iterator[Run]:
         """Start a process; `crash_at` happens once per name and test."""
         arguments = {
             "bootstrap": self.bootstrap,
@@ -65,6 +70,7 @@ class Copy:
         environment = {}
         if crash_at:
             environment["SPARKONCE_CRASH_AT"] = crash_at
+            environment["SPARKONCE_CRASH_SIGNAL"] = crash_signal
             environment["SPARKONCE_CRASH_ONCE"] = str(self.folder / f"crashed-{crash_at}")
         with running(command, environment=environment, folder=ROOT) as run:
             yield run
@@ -104,6 +110,21 @@ class Copy:
             assert not deadline.expired()
             deadline.pause(0.1)
 
+    def seen_from_outside(self) -> dict[str, float]:
+        """Ask clients that know nothing of the pipeline for what its metrics show as well."""
+        decision = self.log().decision
+        assert decision is not None
+        read = sum(parse_offsets(decision.end_offsets[0]).values())
+        end, stable = (
+            end_of(self.bootstrap, self.output, PARTITIONS, f"read_{which}")
+            for which in ("uncommitted", "committed")
+        )
+        return {
+            "transactions_open": open_transactions(self.bootstrap, self.app),
+            "input_lag_records": self.produced - read,
+            "output_stable_offset_lag_records": end - stable,
+        }
+
     def log(self) -> LogState:
         """Read the decision log."""
         return read_log(LocalFileBackend(self.folder / "checkpoint" / "decisions"))
@@ -118,6 +139,37 @@ def copy(bootstrap: str, topic: Callable[..., str], application_id: str, tmp_pat
         output=topic(PARTITIONS, "output"),
         folder=tmp_path,
     )
+
+
+def frozen_worker(run: Run) -> psutil.Process:
+    """Wait for the worker that stopped itself at its crash point."""
+    deadline = Deadline(60)
+    while True:
+        assert run.process.poll() is None, run.text()
+        assert not deadline.expired(), run.text()
+        for one in psutil.Process(run.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if one.status() == psutil.STATUS_STOPPED:
+                    return one
+        deadline.pause(0.05)
+
+
+def scraped_until(
+    run: Run, outside: Callable[[], dict[str, float]], **expected: float
+) -> dict[str, float]:
+    """Scrape until the metrics have these values, and agree with what is seen from outside.
+
+    A scrape shows a reading of a second ago at most, and markers of a commit need a moment.
+    """
+    deadline = Deadline(30)
+    while True:
+        wanted = [*outside().items(), *expected.items()]
+        found = scraped("".join(run.errors))
+        if all(found.get(name) == value for name, value in wanted):
+            assert found["broker_reading_failures_total"] == 0
+            return found
+        assert not deadline.expired(), f"{wanted} in {found}\n{run.text()}"
+        deadline.pause(0.3)
 
 
 STORIES = {
@@ -141,17 +193,50 @@ def test_a_sigkill_at_each_step_of_continuous_mode(copy: Copy, crashes: list[str
 
 
 def test_a_task_that_dies_is_replaced_by_the_restart_strategy(copy: Copy):
-    """The stage starts again in the same process, from the last decision, on new ids."""
+    """The stage starts again in the same process, from the last decision, on new ids.
+
+    Until it dies the task stands still with a decided transaction, and what the metrics say then
+    is what the brokers say to others. The endpoint lives on, and tells what happened.
+    """
+    options = {"restart_strategy": "fixed-delay(attempts=3,delay=0.2 s)", "metrics_port": 0}
     with Follower(copy.bootstrap, copy.output) as follower:
         copy.produce()
-        strategy = {"restart_strategy": "fixed-delay(attempts=3,delay=0.2 s)"}
-        with copy.running(crash_at="commit_received", **strategy) as run:
+        with copy.running(crash_at="commit_received", crash_signal="STOP", **options) as run:
+            frozen = frozen_worker(run)
+            copy.produce()  # the other task writes on, and nothing of it can be decided
+            found = scraped_until(run, copy.seen_from_outside, transactions_open=PARTITIONS)
+            decision = copy.log().decision
+            assert decision is not None
+            assert found["transactions_pending"] == len(decision.committables)
+            assert found["input_lag_records"] >= RECORDS
+            assert found["output_stable_offset_lag_records"] > 0
+            assert found["transactions_pending_oldest_age_seconds"] > 0
+            assert found["transactions_open_oldest_age_seconds"] > 0
+            assert found["checkpoints_failed_total"] == 0
+
+            frozen.kill()
             follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
             run.until(lambda one: "event=restarted" in one.text())
             copy.produce()
             follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
+            found = scraped_until(
+                run, copy.seen_from_outside, transactions_open=0, transactions_pending=0
+            )
             assert run.stop() == 0, run.text()
         copy.audit(follower)
+    assert found["input_lag_records"] == found["output_stable_offset_lag_records"] == 0
+    assert group_offset(copy.bootstrap, copy.app, copy.source, PARTITIONS) == copy.produced
+    assert found["records_committed_total"] == copy.produced
+    assert found["checkpoints_failed_total"] == found["restarts_total"] == 1
+    assert found["retries_total"] >= 1
+    assert found["transactions_recommitted_total"] == 1
+    assert found["recoveries_total"] == 2
+    assert found["transactions_swept_total"] >= 1
+    completed = found["checkpoints_completed_total"]
+    for histogram in ("commit_latency", "checkpoint_duration"):
+        assert found[f"{histogram}_seconds_count"] == completed
+    # A barrier waits for brokers: it takes more than the call of a function.
+    assert found["checkpoint_phase_seconds_sum[write]"] > 0.0005 * completed
 
 
 def test_x9_a_lost_transaction_of_continuous_mode_is_healed(copy: Copy):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import socket
-import urllib.request
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.auditor import checkers
 from tests.auditor.reader import read_committed
 from tests.integration.job_process import JobProcess, running
+from tests.integration.metrics_view import scraped
 from transactions.clock import Deadline
 from transactions.events import Event, parse_event
 
@@ -62,26 +60,11 @@ def events(run: JobProcess) -> list[Event]:
     return [event for line in run.lines if (event := parse_event(line))]
 
 
-def scraped(run: JobProcess) -> dict[str, float]:
-    """Read the endpoint that the log names; values summed over labels."""
-    found = re.search(r"http://127\.0\.0\.1:\d+/metrics", run.text)
-    assert found is not None
-    with urllib.request.urlopen(found[0], timeout=30) as answer:
-        text = answer.read().decode()
-    values: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if "le" not in sample.labels:
-                name = sample.name.removeprefix("sparkonce_")
-                values[name] = values.get(name, 0.0) + sample.value
-    return values
-
-
 def scraped_until(run: JobProcess, **expected: float) -> dict[str, float]:
     """Scrape until the metrics have these values; a commit's markers need a moment."""
     deadline = Deadline(60.0)
     while True:
-        found = scraped(run)
+        found = scraped(run.text)
         if all(found.get(name) == value for name, value in expected.items()):
             return found
         assert not deadline.expired(), f"{expected} in {found}\n{run.text}"

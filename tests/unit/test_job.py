@@ -180,6 +180,7 @@ def test_a_continuous_job():
     assert dict(fixed.continuous) == {"barrier_interval_s": 0.5, "native": False}
     assert fixed.arrow is None
     assert fixed.checkpoint_timeout_s == 60
+    assert parse(text(app=CONTINUOUS + "metrics_port = 0")).metrics_port == 0
 
 
 def test_an_arrow_function_runs_in_both_modes():
@@ -194,7 +195,6 @@ def test_an_arrow_function_runs_in_both_modes():
     [
         ('trigger = "1 second"', {}, "option of the micro-batch mode"),
         ("tolerable_failed_checkpoints = 1", {}, "restart_strategy"),
-        ("metrics_port = 0", {}, "no endpoint yet"),
         ("barrier_interval = 1\ntarget_latency = 1", {}, "fixed and adaptive"),
         ('barrier_interval = "soon"', {}, "not a time"),
         ("parallelism = 0", {}, "at least one task"),
