@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+import selectors
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import wait
 from typing import TypeVar
 
 from connectors.continuous.control_channel import (
@@ -67,6 +67,8 @@ class RunningStage:
         self._listener = listen(host)
         self._address = self._listener.address
         self._channels: dict[int, ControlChannel] = {}
+        # Made once: a stage of 64 tasks would register 64 channels for each of 64 answers.
+        self._arrivals = selectors.DefaultSelector()
         self._ids: dict[str, int] = {}
         self._moved: set[int] = set()
         self._failure: BaseException | None = None
@@ -105,6 +107,8 @@ class RunningStage:
                 if deadline.expired():
                     raise self._late(f"{len(self._channels)} have registered", deadline)
                 self._registered.wait(min(_LOOK_S, deadline.remaining()))
+        for subtask, channel in self._channels.items():
+            self._arrivals.register(channel.connection, selectors.EVENT_READ, (subtask, channel))
         for subtask, ready in self._each(Ready, set(self._channels), deadline).items():
             self._ids.update(dict.fromkeys(ready.transactional_ids, subtask))
         self.is_ready = True
@@ -265,11 +269,10 @@ class RunningStage:
 
     def _receive(self, timeout_s: float) -> list[tuple[int, Message]]:
         """Return what has come, `Moved` noted and `Failed` raised on the way."""
-        by_connection = {c.connection: (n, c) for n, c in self._channels.items()}
         found: list[tuple[int, Message]] = []
         gone: SparkOnceError | None = None
-        for connection in wait(list(by_connection), timeout_s):
-            subtask, channel = by_connection[connection]  # type: ignore[index]
+        for key, _ in self._arrivals.select(timeout_s):
+            subtask, channel = key.data
             try:
                 message = channel.receive()
             except ChannelClosedError as error:
