@@ -39,6 +39,8 @@ class BarrierStage:
         name: of the job group.
         task: what each task runs.
         parallelism: how many tasks.
+        had_slots: an earlier stage of this driver had a slot for each of its tasks: a slot that is
+            missing now was lost with an executor, and may come back.
         on_end: called on that thread with what ended the job; None when it ended well.
     """
 
@@ -49,12 +51,15 @@ class BarrierStage:
         task: Task,
         parallelism: int,
         on_end: Callable[[BaseException | None], None],
+        *,
+        had_slots: bool = False,
     ) -> None:
         self._context = spark.sparkContext
         self._name = name
         self._task = task
         self._parallelism = parallelism
         self._on_end = on_end
+        self._had_slots = had_slots
         self._thread = threading.Thread(target=self._run, name="sparkonce-job", daemon=True)
 
     def start(self) -> None:
@@ -75,21 +80,30 @@ class BarrierStage:
             numbers = self._context.parallelize(range(self._parallelism), self._parallelism)
             numbers.barrier().mapPartitions(_RunTask(self._task)).collect()
         except Exception as failure:  # noqa: BLE001 - told to the driver's thread
-            error = explained(failure, self._parallelism)
+            error = explained(failure, self._parallelism, had_slots=self._had_slots)
         self._on_end(error)
 
 
-def explained(failure: Exception, parallelism: int) -> SparkOnceError:
-    """Return our error for what Spark says about a stage that failed."""
+def explained(failure: Exception, parallelism: int, *, had_slots: bool) -> SparkOnceError:
+    """Return our error for what Spark says about a stage that failed.
+
+    Args:
+        failure: as PySpark raised it.
+        parallelism: how many tasks the stage has.
+        had_slots: see `BarrierStage`; the restart strategy decides then.
+    """
     text = str(failure)
     found = error_in(text)
     if found is not None:
         return found
     if "SPARK-24819" in text or "requires more slots" in text:
-        return ConfigurationError(
+        kind = PhaseOneError if had_slots else ConfigurationError
+        return kind(
             "Spark has too few slots for the tasks of the continuous stage.",
             where=f"{parallelism} tasks at the same time",
-            cause="a barrier stage starts all of its tasks or none",
+            cause="an executor is gone, and none has taken its place yet"
+            if had_slots
+            else "a barrier stage starts all of its tasks or none",
             option=f"parallelism={parallelism}; master, executor cores",
         )
     return PhaseOneError(

@@ -128,6 +128,7 @@ class ContinuousDriver(DriverLife):
         self._on_checkpoint = on_checkpoint
         self._metrics = DriverMetrics(app_id, metrics_port)
         self._loop: CheckpointLoop | None = None
+        self._had_slots = False
         #: The last checkpoints, newest last; bounded.
         self.reports: deque[CheckpointReport] = deque(maxlen=_REPORTS)
         #: Transactions that were left by a run before and committed at a start or restart.
@@ -191,7 +192,11 @@ class ContinuousDriver(DriverLife):
             timeout_s=self._timeout_s,
         )
         name = f"sparkonce-{run.log.owner.application_id}-{stage.name}"
-        loop.start(BarrierStage(self._spark, name, task, parallelism, loop.job_ended))
+        job = BarrierStage(
+            self._spark, name, task, parallelism, loop.job_ended, had_slots=self._had_slots
+        )
+        loop.start(job)
+        self._had_slots = True
 
     def _offsets(self, run: Run, planner: SourcePlanner) -> dict[str, int]:
         """Return where reading begins: behind the last decision, healed where it must be."""

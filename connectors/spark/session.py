@@ -41,6 +41,8 @@ _LOCAL_CHECKPOINT_CONF: Mapping[str, str] = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 
+_EXECUTORS_COME_S = 30
+
 #: Java's second compiler works on what ran ten times as often as by its own defaults: while Spark
 #: starts, it took a third of the CPU for code that hardly ran again (measured on two cores).
 _LATE_COMPILER = (
@@ -88,8 +90,12 @@ def default_settings(master: str) -> dict[str, str]:
         # Small answers wait up to 40 ms on a TCP socket to a Python worker (Nagle, measured).
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": worker_daemon.MODULE,
-        # A continuous stage that has too few slots fails at once, not after ten minutes.
-        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1",
+        # A continuous stage that has too few slots fails soon, not after ten minutes: at once
+        # where their number is fixed, else when executors have had the time to come (Spark does
+        # not wait for them at its start, and replaces one that died within seconds).
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": (
+            "1" if _is_local(master) else str(_EXECUTORS_COME_S)
+        ),
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         **RUNTIME_CONF,
     }

@@ -60,13 +60,17 @@ class Found:
 
 
 class SparkCluster:
-    """A master, and one worker of one core per host of `HOSTS`; use as a context manager.
+    """A master, and one worker per host of `HOSTS`; use as a context manager.
 
     None of its processes outlives this one: the keeper ends the daemons, and an executor ends
     when its worker is gone.
+
+    Args:
+        cores: slots of each worker, however many the machine has.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, cores: int = 1) -> None:
+        self._cores = str(cores)
         self.master_url = ""
         #: Process ids of the workers that live; the whole session of one has the same number.
         self.workers: list[int] = []
@@ -82,7 +86,8 @@ class SparkCluster:
             self.master_url = self._logged("master", _MASTER_URL, deadline)
             for number, host in enumerate(HOSTS):
                 work = str(self._folder / f"work-{number}")
-                options = ["--host", host, "--cores", "1", "--memory", "1g", "--work-dir", work]
+                options = ["--host", host, "--cores", self._cores, "--memory", "1g"]
+                options += ["--work-dir", work]
                 pid = self._start(f"worker-{number}", ["worker.Worker", *options, self.master_url])
                 self.workers.append(pid)
             for number in range(len(HOSTS)):

@@ -1,6 +1,7 @@
 """A checkpoint on several nodes: the chaos scenarios on a standalone Spark cluster.
 
-Two stories on one cluster of a master and two workers, each worker with one executor of one core.
+Stories of both modes on one cluster of a master and two workers, each worker with one executor of
+one core. The continuous one comes first: it needs both slots, and the other one kills a worker.
 A Python worker stops itself (SIGSTOP) when its transaction is prepared, in phase 1; only then the
 test kills what the story says, so that no kill misses its moment. `arm` lets the next one stop.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import orjson
 import pytest
@@ -22,6 +24,7 @@ from tests.auditor.reader import (
 )
 from tests.integration.pipeline_process import PARTITIONS, Pipeline, Run
 from tests.integration.spark_cluster import Found, SparkCluster
+from tests.integration.test_continuous import ROOT, Copy
 from transactions.clock import Deadline
 
 BATCH = 40
@@ -78,10 +81,7 @@ class Story:
         """Append records, and return the Python worker that stopped with its transaction ready."""
         self._in_worker.unlink()
         self.pipeline.produce(BATCH)
-        deadline = Deadline(PATIENCE_S)
-        while (found := self.cluster.stopped_python_worker(self._stopped_before)) is None:
-            assert not deadline.expired(), "no worker came to the crash point"
-            deadline.pause(0.02)
+        found = next_stopped(self.cluster, self._stopped_before)
         self._stopped_before.add(found.pid)
         return found
 
@@ -108,6 +108,15 @@ class Story:
         return sum(_aborted_records(self.pipeline.bootstrap, topic) for topic in topics)
 
 
+def next_stopped(cluster: SparkCluster, before: set[int]) -> Found:
+    """Wait until a Python worker, other than those before, has stopped at its crash point."""
+    deadline = Deadline(PATIENCE_S)
+    while (found := cluster.stopped_python_worker(before)) is None:
+        assert not deadline.expired(), f"no worker came to the crash point\n{cluster.logs()}"
+        deadline.pause(0.02)
+    return found
+
+
 def _aborted_records(bootstrap: str, topic: str) -> int:
     return len(read_uncommitted(bootstrap, topic)) - len(read_committed(bootstrap, topic))
 
@@ -125,6 +134,49 @@ def story(bootstrap, topic, application_id, checkpoint, tmp_path, cluster) -> It
     )
     with Follower(pipeline.bootstrap, pipeline.copies) as follower:
         yield Story(pipeline, cluster, follower)
+
+
+def test_x5_an_executor_dies_under_a_continuous_stage(
+    bootstrap: str,
+    topic: Callable[..., str],
+    application_id: str,
+    tmp_path: Path,
+    cluster: SparkCluster,
+):
+    """The whole stage ends with it. The restart strategy waits for the executor that takes its
+    place, and starts the stage again from the last decision.
+    """
+    copy = Copy(
+        bootstrap=bootstrap,
+        app=application_id,
+        source=topic(PARTITIONS, "source"),
+        output=topic(PARTITIONS, "output"),
+        folder=tmp_path,
+    )
+    conf = cluster.conf(
+        PYTHONPATH=str(ROOT),
+        SPARKONCE_CRASH_AT="offsets_sent",
+        SPARKONCE_CRASH_ONCE=str(tmp_path / "stopped"),
+        SPARKONCE_CRASH_SIGNAL="STOP",
+    )
+    options = {
+        "master": cluster.master_url,
+        "parallelism": PARTITIONS,
+        "restart_strategy": "fixed-delay(attempts=3, delay=0.2 s)",
+        "conf": orjson.dumps(conf).decode(),
+    }
+    with Follower(copy.bootstrap, copy.output) as follower:
+        copy.produce()
+        with copy.running(**options) as run:
+            stopped = next_stopped(cluster, set())
+            os.kill(cluster.executor_of(stopped).pid, signal.SIGKILL)
+            os.kill(stopped.pid, signal.SIGKILL)  # nobody else ends it now
+            run.until(lambda one: "event=restarted" in one.text())
+            copy.produce()
+            follower.until(lambda seen: len(seen) >= copy.produced, timeout=PATIENCE_S)
+            assert run.stop() == 0, run.text()
+        copy.audit(follower)
+    assert _aborted_records(copy.bootstrap, copy.output) > 0  # what the dead task had prepared
 
 
 def test_x5_x14_executors_die_then_the_driver(story: Story):
