@@ -2,8 +2,8 @@
 
 Two threads. The *reading* thread consumes, transforms and writes into the transaction that is
 open. The *control* thread waits for the driver; at a barrier it takes the open transaction and the
-positions away in one step, so that the reading thread goes on in the next transaction, on the
-other producer, while this one is flushed, prepared and, once decided, committed.
+positions away in one step, and prepares it; the reading thread then goes on in the next
+transaction, on the other producer, while this one is decided and committed.
 """
 
 from __future__ import annotations
@@ -250,11 +250,13 @@ class _Loop:
                 self._ended.set()
             for name, offset in barrier.added.items():
                 self._positions[name] = offset
+            moved = {name: at for name, at in positions.items() if at != self._before.get(name)}
+            self._before = positions
+            # Nothing is written into the next transaction until all of this one is at the broker:
+            # it is another producer's, and its records could overtake what waits here (seen).
+            committable = self._writer.pre_commit(transaction, moved)
         if barrier.added:
             self._added.append(barrier.added)
-        moved = {name: at for name, at in positions.items() if at != self._before.get(name)}
-        self._before = positions
-        committable = self._writer.pre_commit(transaction, moved)
         self._channel.send(
             Acknowledge(
                 checkpoint_id=number,

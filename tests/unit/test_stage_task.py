@@ -88,6 +88,7 @@ class FakeWriter:
         self.prepared: dict[int, list[bytes]] = {}
         self.offsets: dict[int, Mapping[str, int]] = {}
         self.refuse: Callable[[bytes], None] = lambda _: None
+        self.preparing: Callable[[], None] = lambda: None
 
     def open(self, owner: Any, deadline: Any) -> tuple[str, ...]:
         return ("app.log.3.w.0", "app.log.3.w.1")
@@ -104,6 +105,7 @@ class FakeWriter:
 
     def pre_commit(self, transaction: Any, source_offsets: Mapping[str, int]) -> Any:
         attempt, values = transaction
+        self.preparing()
         self.prepared[attempt.checkpoint_id] = list(values)
         self.offsets[attempt.checkpoint_id] = dict(source_offsets)
         made = dataclasses.replace(committable(), checkpoint_id=attempt.checkpoint_id)
@@ -207,6 +209,27 @@ def test_a_barrier_takes_exactly_what_the_positions_count(story):
     assert one.barrier(6).positions == {"in-0": 3}
     assert one.write.prepared[6] == [b"c"]
     assert one.write.begun == [5, 6, 7]
+
+
+def test_nothing_of_the_next_transaction_overtakes_this_one(story):
+    """They are of two producers: what waits in the first one's queue would come behind."""
+    one = story()
+    overtaken: list[bool] = []
+
+    def preparing() -> None:
+        one.read.put("in-0", 2, b"next")
+        with one.read.more:
+            overtaken.append(one.read.more.wait_for(lambda: one.read.handled >= 2, 0.2))
+
+    one.read.put("in-0", 1, b"this")
+    one.read.await_handled(1)
+    one.write.preparing = preparing
+    assert one.barrier(5).positions == {"in-0": 1}
+    assert overtaken == [False]
+    one.read.await_handled(2)  # while this one is decided and committed the next one fills
+    assert one.write.invoked == [b"this", b"next"]
+    one.commit(5)
+    one.driver.close()
 
 
 def test_a_position_alone_moves_on_too(story):
