@@ -269,6 +269,12 @@ class RunningStage:
 
     def _receive(self, timeout_s: float) -> list[tuple[int, Message]]:
         """Return what has come, `Moved` noted and `Failed` raised on the way."""
+        if self._closed:  # from another thread: closed channels leave the selector without a word
+            raise PhaseOneError(
+                "The stage was closed; nothing of its checkpoint is visible.",
+                where=f"{self.parallelism} tasks",
+                cause="its driver has ended it",
+            )
         found: list[tuple[int, Message]] = []
         gone: SparkOnceError | None = None
         for key, _ in self._arrivals.select(timeout_s):

@@ -411,3 +411,14 @@ def test_only_writers_are_told_of_a_decision(stage, tasks):
     assert stage.commit(5, {1}, Deadline(SOON_S)) == {1}
     stage.close()
     assert idle.result(SOON_S) == [Barrier(checkpoint_id=5)]
+
+
+def test_a_stage_that_is_closed_under_its_loop_is_an_error_and_no_silence(stage, tasks):
+    """Closed channels leave the selector: nobody would ever hear of them again."""
+    tasks.start_all(obedient, obedient)
+    stage.barrier(5, Deadline(SOON_S))
+    stage.close()
+    with pytest.raises(PhaseOneError, match="was closed"):
+        stage.await_moved(SOON_S)
+    with pytest.raises(PhaseOneError):
+        stage.barrier(6, Deadline(SOON_S))
