@@ -26,6 +26,7 @@ class KafkaTask:
         sink: what is written.
         native: whether records may move as pointers into Arrow buffers.
         timeout_s: how long making producers may take.
+        parallelism: how many tasks the stage has.
     """
 
     address: tuple[str, int]
@@ -36,6 +37,7 @@ class KafkaTask:
     sink: KafkaTransactionalSink
     native: bool
     timeout_s: float
+    parallelism: int
 
     def reader(self, offsets: Mapping[str, int]) -> PartitionReader:
         """Make what the task reads from."""
@@ -45,4 +47,6 @@ class KafkaTask:
         """Make what the task writes with."""
         same = self.source.bootstrap_servers == self.sink.options.bootstrap_servers
         kind = producer_kind(native=self.native)
-        return StageWriter(self.sink, carries_offsets=same, producer_kind=kind)
+        return StageWriter(
+            self.sink, carries_offsets=same, producer_kind=kind, parallelism=self.parallelism
+        )

@@ -190,6 +190,7 @@ class ContinuousDriver(DriverLife):
             sink=next(iter(run.sinks.values())),
             native=self._native,
             timeout_s=self._timeout_s,
+            parallelism=parallelism,
         )
         name = f"sparkonce-{run.log.owner.application_id}-{stage.name}"
         job = BarrierStage(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.sink.producer_pool import Slot
-from connectors.kafka.sink.stage_writer import StageWriter
+from connectors.kafka.sink.stage_writer import StageWriter, statistics_ms
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.sink_options import KafkaSink
 from transactions.clock import Deadline
@@ -137,3 +137,10 @@ def test_a_producer_in_doubt_is_never_free_again(writer, doubt):
     with pytest.raises(PhaseOneError):
         writer.end(transaction)
     assert transaction.slot not in writer._free
+
+
+def test_the_statistics_of_a_stage_do_not_grow_with_its_tasks():
+    """Each producer emits them for ever, and 128 of them, ten a second, filled a core."""
+    per_second = {tasks: 2 * tasks * 1000 / statistics_ms(tasks) for tasks in (1, 2, 16, 64)}
+    assert statistics_ms(2) == 100  # a stage of few tasks starts as quickly as before
+    assert max(per_second.values()) <= 200

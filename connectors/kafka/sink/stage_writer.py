@@ -22,6 +22,18 @@ from transactions.errors import PhaseOneError
 from transactions.sink import Attempt, Owner
 
 _PRODUCERS = 2
+_STATISTICS_MS = (100, 1000)
+
+
+def statistics_ms(parallelism: int) -> int:
+    """Return the time between two statistics of a producer, so that all of a stage's make the same
+    number of them, whatever its size: each costs a kilobyte of text per output partition.
+
+    They are needed once, for the producer's id, and cannot be switched off again. A stage of many
+    tasks starts some tenths of a second later for it.
+    """
+    least, most = _STATISTICS_MS
+    return max(least, min(10 * parallelism, most))
 
 
 class StageWriter:
@@ -33,6 +45,7 @@ class StageWriter:
         carries_offsets: the source lies on the sink's cluster, so that its offsets can be part of
             the transactions.
         producer_kind: the class of its producers.
+        parallelism: how many tasks the stage has.
     """
 
     def __init__(
@@ -41,10 +54,12 @@ class StageWriter:
         *,
         carries_offsets: bool,
         producer_kind: type[TransactionalProducer] = TransactionalProducer,
+        parallelism: int = 1,
     ) -> None:
         self._sink = sink
         self._carries_offsets = carries_offsets
         self._producer_kind = producer_kind
+        self._statistics_ms = statistics_ms(parallelism)
         self._free: list[Slot] = []
         sink.producers = self
 
@@ -54,13 +69,16 @@ class StageWriter:
         Raises:
             PhaseOneError: the coordinator did not answer, or refused.
         """
-        settings = librdkafka_settings(self._sink.options.settings)
-        for _ in range(_PRODUCERS):
-            slot = new_slot(
-                owner, settings, timeout_ms=self._sink.timeout_ms, kind=self._producer_kind
-            )
+        settings = {
+            **librdkafka_settings(self._sink.options.settings),
+            "statistics.interval.ms": self._statistics_ms,
+        }
+        self._free = [
+            new_slot(owner, settings, timeout_ms=self._sink.timeout_ms, kind=self._producer_kind)
+            for _ in range(_PRODUCERS)
+        ]
+        for slot in self._free:
             slot.producer.init(deadline)
-            self._free.append(slot)
         return tuple(slot.producer.transactional_id for slot in self._free)
 
     def begin_transaction(self, attempt: Attempt) -> KafkaTransaction:

@@ -74,13 +74,13 @@ class TransactionalProducer:
                 # A second bootstrap takes every broker down that a cached coordinator points to,
                 # and send_offsets waits for it for ever (librdkafka issues 5511 and 5456).
                 "metadata.recovery.strategy": "none",
+                "statistics.interval.ms": _STATISTICS_MS,
                 **settings,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
                 "message.timeout.ms": timeout_ms,
                 "socket.max.fails": 1,  # a request that timed out breaks the connection: told
                 "error_cb": _weakly(self._note_error),
-                "statistics.interval.ms": _STATISTICS_MS,
                 "stats_cb": _weakly(self._read_statistics),
                 "delivery.report.only.error": True,
                 "on_delivery": _weakly(self._note_failure),
