@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from connectors.pipeline_modes import MICRO_BATCH, MODES
 from tests.chaos.runner import Options, run
 from tests.chaos.schedule import EVERYTHING, OF_THREE, Kind
 
@@ -24,6 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults are done")
     parser.add_argument("--seed", type=int, default=None, help="replays a schedule")
+    parser.add_argument("--mode", choices=MODES, default=MICRO_BATCH, help="of the pipeline")
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=3)
     parser.add_argument("--rate", type=float, default=100.0, help="input records per second")
     parser.add_argument("--kinds", nargs="+", choices=[k.name for k in Kind], help="only these")
@@ -37,7 +39,8 @@ def main() -> int:
     ]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="sparkonce-chaos-"))
-    again = f"make chaos MINUTES={given.minutes:g} SEED={seed}"
+    mode = "" if given.mode == MICRO_BATCH else f" MODE={given.mode}"
+    again = f"make chaos MINUTES={given.minutes:g} SEED={seed}{mode}"
     keep_logs = True
     try:
         report = run(
@@ -46,6 +49,7 @@ def main() -> int:
                 seconds=given.minutes * 60.0,
                 folder=folder,
                 brokers=given.brokers,
+                mode=given.mode,
                 kinds=kinds,
                 rate=given.rate,
             ),

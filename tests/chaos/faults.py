@@ -132,9 +132,25 @@ class Brokers:
 
 
 class Faults:
-    """Does the faults of a schedule; `do` returns how each is undone."""
+    """Does the faults of a schedule; `do` returns how each is undone.
 
-    def __init__(self, system: System, brokers: Brokers, disk: Disk, application_id: str) -> None:
+    Args:
+        system: the pipeline.
+        brokers: its brokers, with the proxy.
+        disk: its checkpoint's file system.
+        application_id: of the pipeline.
+        points: the crash points that the pipeline can meet.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        brokers: Brokers,
+        disk: Disk,
+        application_id: str,
+        points: Sequence[str] = POINTS,
+    ) -> None:
+        self._points = points
         self._system = system
         self._brokers = brokers
         self._proxy = brokers.cluster.proxy
@@ -193,7 +209,7 @@ class Faults:
         )
 
     def _crash_at_point(self, fault: Fault) -> Done:
-        point = _pick(POINTS, fault.picks[0])
+        point = _pick(self._points, fault.picks[0])
         return self._next_dies_at(str(point))
 
     def _crash_in_recovery(self, fault: Fault) -> Done:

@@ -1,15 +1,23 @@
-"""The system under test: the pipeline of the integration tests, with its events on stderr."""
+"""The system under test: the integration tests' pipeline of a mode, its events on stderr.
+
+The first argument is the mode, the others are the pipeline's own options.
+"""
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
 import threading
 import time
 
-from tests.integration.pipeline_main import main
+from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH
 
+_MAIN = {
+    MICRO_BATCH: "tests.integration.pipeline_main",
+    CONTINUOUS: "tests.integration.continuous_main",
+}
 _LOOK_S = 1.0
 
 
@@ -25,4 +33,4 @@ if __name__ == "__main__":
     for name in ("sparkonce", "transactions", "connectors"):
         logging.getLogger(name).setLevel(logging.INFO)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    sys.exit(main())
+    sys.exit(importlib.import_module(_MAIN[sys.argv.pop(1)]).main())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH
 from tests.chaos.auditor import LiveAuditor, final_audit
 from tests.chaos.disk import Disk
 from tests.chaos.faults import NOTHING, Brokers, Done, Faults
@@ -19,6 +20,7 @@ from tests.chaos.proxied_cluster import ProxiedCluster
 from tests.chaos.schedule import EVERYTHING, Fault, Kind, Rhythm, make_schedule
 from tests.chaos.system import System
 from tests.chaos.workload import Workload
+from transactions.crash_points import POINTS, STAGE_POINTS
 
 PARTITIONS = 2
 TICK_S = 0.1
@@ -38,6 +40,7 @@ class Options:
         seconds: how long faults are done; start and end come on top.
         folder: an empty one, for checkpoints and logs.
         brokers: 1 or 3.
+        mode: of the pipeline. The continuous one has one output, since it has no state.
         kinds: the faults.
         rate: input records per second.
         patience: the longest time without a new visible record when no fault is in force, and
@@ -50,6 +53,7 @@ class Options:
     seconds: float
     folder: Path
     brokers: int = 3
+    mode: str = MICRO_BATCH
     kinds: Sequence[Kind] = EVERYTHING
     rate: float = 100.0
     patience: float = 150.0
@@ -64,6 +68,7 @@ class Report:
     seed: int
     seconds: float
     brokers: int
+    mode: str = MICRO_BATCH
     faults: dict[str, int] = field(default_factory=dict)
     missed: dict[str, int] = field(default_factory=dict)  # there was no victim at that moment
     left_out: dict[str, str] = field(default_factory=dict)  # not possible here, and why
@@ -109,7 +114,8 @@ class _Chaos:
         self._options = options
         self._say = say
         self._stack = stack
-        self.report = Report(options.seed, options.seconds, options.brokers)
+        self.report = Report(options.seed, options.seconds, options.brokers, options.mode)
+        self._continuous = options.mode == CONTINUOUS
         self._application_id = f"chaos-{uuid.uuid4().hex[:8]}"
         self._undo: list[tuple[float, int, Done, Fault]] = []
         self._order = itertools.count()
@@ -130,30 +136,28 @@ class _Chaos:
         self._brokers = Brokers(self._cluster, options.brokers)
         self._stack.callback(self._brokers.close)
         servers = self._cluster.bootstrap_servers
-        topics = {name: f"{name}-{self._application_id}" for name in ("input", "copies", "counts")}
+        names = ("input", "copies", *(() if self._continuous else ("counts",)))
+        topics = {name: f"{name}-{self._application_id}" for name in names}
         for name in topics.values():
             self._cluster.create_topic(name, PARTITIONS)
         self._topics = topics
-        self._system = System(
-            {
-                "bootstrap": self._cluster.proxied_servers,
-                **topics,
-                "app": self._application_id,
-                "checkpoint": disk.folder / "checkpoint",
-                "max-offsets": 2000,
-                "master": "local[2,4]",
-                "trigger": "0 seconds",
-            },
-            options.folder,
-        )
+        folder = disk.folder / "checkpoint"
+        self._system = System(options.mode, self._pipeline_options(folder), options.folder)
         self._stack.callback(self._system.end)
-        self._faults = Faults(self._system, self._brokers, disk, self._application_id)
+        points = (*POINTS, *STAGE_POINTS) if self._continuous else POINTS
+        self._faults = Faults(self._system, self._brokers, disk, self._application_id, points)
         self._system.start()
         self._workload = self._stack.enter_context(
             Workload(servers, topics["input"], partitions=PARTITIONS, rate=options.rate)
         )
         self._auditor = self._stack.enter_context(
-            LiveAuditor(servers, *topics.values(), partitions=PARTITIONS)
+            LiveAuditor(
+                servers,
+                topics["input"],
+                topics["copies"],
+                topics.get("counts"),
+                partitions=PARTITIONS,
+            )
         )
         self._until(lambda: self._auditor.ledger.seen > 0, STARTUP_S, "no record became visible")
 
@@ -192,7 +196,7 @@ class _Chaos:
             self._cluster.bootstrap_servers,
             self._topics["input"],
             self._topics["copies"],
-            self._topics["counts"],
+            self._topics.get("counts"),
             self._auditor.ledger,
         )
         self.report.violations += found
@@ -220,6 +224,19 @@ class _Chaos:
         report.longest_without_progress_s = round(self._auditor.longest_silence, 1)
 
     # -- steps --------------------------------------------------------------------------------
+
+    def _pipeline_options(self, checkpoint: Path) -> dict[str, object]:
+        common = {
+            "bootstrap": self._cluster.proxied_servers,
+            "input": self._topics["input"],
+            "app": self._application_id,
+            "checkpoint": checkpoint,
+            "master": "local[2,4]",
+        }
+        if self._continuous:
+            return {**common, "output": self._topics["copies"]}
+        outputs = {name: self._topics[name] for name in ("copies", "counts")}
+        return {**common, **outputs, "max-offsets": 2000, "trigger": "0 seconds"}
 
     def _possible(self, disk: Disk) -> list[Kind]:
         kinds = list(self._options.kinds)

@@ -96,12 +96,13 @@ class System:
     """The pipeline, whichever process of it is the current one.
 
     Args:
-        options: of `tests.integration.pipeline_main`, as ``{"bootstrap": ...}``.
+        mode: of the pipeline; see `tests.chaos.pipeline`.
+        options: of that pipeline, as ``{"bootstrap": ...}``.
         folder: for its logs.
     """
 
-    def __init__(self, options: Mapping[str, object], folder: Path) -> None:
-        self._command = [sys.executable, "-m", "tests.chaos.pipeline"]
+    def __init__(self, mode: str, options: Mapping[str, object], folder: Path) -> None:
+        self._command = [sys.executable, "-m", "tests.chaos.pipeline", mode]
         for name, value in options.items():
             self._command += [f"--{name}", str(value)]
         self._folder = folder
