@@ -11,7 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from connectors.kafka.sink import producer_pool, transactional_producer, transactional_sink
+from connectors.kafka.sink import (
+    producer_pool,
+    record_producer,
+    transactional_producer,
+    transactional_sink,
+)
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from tests.simulation.adversary import Profile
 from tests.simulation.fake_producer import FakeProducer
@@ -56,7 +61,7 @@ def installed(world: World) -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     try:
         with (
-            mock.patch.object(transactional_producer, "Producer", producer),
+            mock.patch.object(record_producer, "Producer", producer),
             mock.patch.object(TransactionalProducer, "_call_on_a_thread", _call_here),
             mock.patch.object(transactional_producer, "_group_metadata", str.encode),
             mock.patch.object(decision_log, "COMPACT_EVERY", world.compact_every),

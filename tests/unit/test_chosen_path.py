@@ -8,8 +8,12 @@ import confluent_kafka
 import pytest
 
 from connectors.kafka.native import chosen_path, librdkafka
-from connectors.kafka.native.native_producer import NativeTransactionalProducer
+from connectors.kafka.native.native_producer import (
+    NativePlainProducer,
+    NativeTransactionalProducer,
+)
 from connectors.kafka.native.native_reader import NativePartitionReader
+from connectors.kafka.sink.plain_producer import PlainProducer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.source.partition_reader import PartitionReader
 
@@ -27,8 +31,10 @@ def test_here_it_is_native_unless_it_is_not_wanted():
     assert librdkafka.available() == ""
     assert librdkafka.library().rd_kafka_version_str().decode() == confluent_kafka.libversion()[0]
     assert chosen_path.producer_kind() is NativeTransactionalProducer
+    assert chosen_path.plain_producer_kind() is NativePlainProducer
     assert chosen_path.reader_kind() is NativePartitionReader
     assert chosen_path.producer_kind(native=False) is TransactionalProducer
+    assert chosen_path.plain_producer_kind(native=False) is PlainProducer
     assert chosen_path.reader_kind(native=False) is PartitionReader
 
 
@@ -46,6 +52,7 @@ def test_elsewhere_it_is_plain_and_told_once(monkeypatch, caplog, target, name, 
     monkeypatch.setattr(target, name, value)
     with caplog.at_level(logging.WARNING):
         assert chosen_path.producer_kind() is TransactionalProducer
+        assert chosen_path.plain_producer_kind() is PlainProducer
         assert chosen_path.reader_kind() is PartitionReader
     assert len(caplog.messages) == 1
     assert reason in caplog.messages[0]

@@ -6,6 +6,7 @@ import functools
 import logging
 
 from connectors.kafka.native import librdkafka
+from connectors.kafka.sink.plain_producer import PlainProducer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.source.partition_reader import PartitionReader
 
@@ -20,6 +21,15 @@ def producer_kind(*, native: bool = True) -> type[TransactionalProducer]:
     from connectors.kafka.native.native_producer import NativeTransactionalProducer  # noqa: PLC0415
 
     return NativeTransactionalProducer
+
+
+def plain_producer_kind(*, native: bool = True) -> type[PlainProducer]:
+    """Return the class of producers without transactions, likewise."""
+    if not (native and _is_available()):
+        return PlainProducer
+    from connectors.kafka.native.native_producer import NativePlainProducer  # noqa: PLC0415
+
+    return NativePlainProducer
 
 
 def reader_kind(*, native: bool = True) -> type[PartitionReader]:

@@ -1,7 +1,7 @@
-"""The transactional producer with batches handed to librdkafka as pointers, not as objects.
+"""The producers with batches handed to librdkafka as pointers, not as objects.
 
-Everything but the way a row is queued is `TransactionalProducer`: the same protocol, the same
-errors, the same counting of refused records.
+Everything but the way a row is queued is `TransactionalProducer` or `PlainProducer`: the same
+protocol, the same errors, the same counting of refused records.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import pyarrow as pa
 from connectors.kafka.native import arrow_messages, librdkafka
 from connectors.kafka.native.arrow_messages import Array, MessageRows
 from connectors.kafka.native.producer_client import ProducerClient
+from connectors.kafka.sink.plain_producer import PlainProducer
+from connectors.kafka.sink.record_producer import RecordProducer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from transactions.clock import Deadline
 
@@ -24,8 +26,8 @@ _DESCRIBED_ROWS: Final = 1024
 Headers = Sequence[tuple[str, bytes | str | None]]
 
 
-class NativeTransactionalProducer(TransactionalProducer):
-    """See `TransactionalProducer`. Only where `librdkafka.available()` returns ""."""
+class NativeQueueing(RecordProducer):
+    """See `RecordProducer`. Only where `librdkafka.available()` returns ""."""
 
     def _make_client(self, settings: dict[str, Any]) -> ProducerClient:
         return ProducerClient(settings)
@@ -91,6 +93,14 @@ class NativeTransactionalProducer(TransactionalProducer):
         except Exception:
             self._producer.drop_headers(given)
             raise
+
+
+class NativeTransactionalProducer(NativeQueueing, TransactionalProducer):
+    """See `TransactionalProducer`."""
+
+
+class NativePlainProducer(NativeQueueing, PlainProducer):
+    """See `PlainProducer`."""
 
 
 def _is_given(batch: pa.RecordBatch, name: str) -> bool:
