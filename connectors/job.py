@@ -1,6 +1,7 @@
 """A job file: the whole pipeline as TOML, parsed once into one frozen object. No I/O but the file.
 
-    [app]        id, checkpoint, guarantee, mode, checkpoint_timeout, restart_budget, master,
+    [app]        id, checkpoint, guarantee (of every sink: exactly-once, at-least-once, none;
+                 a sink can have its own), mode, checkpoint_timeout, restart_budget, master,
                  restart_strategy ("none", "fixed-delay(attempts=3, delay=10s)", ...), log_level;
                  of one mode only: see `connectors.pipeline_modes`
     [source]     Spark's option names: kafka.bootstrap.servers, subscribe, startingOffsets, ...

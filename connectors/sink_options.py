@@ -6,13 +6,19 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Self
+from typing import Final, Self
 
 from transactions.errors import ConfigurationError
 
-GUARANTEES = ("exactly-once",)
+EXACTLY_ONCE: Final = "exactly-once"
+AT_LEAST_ONCE: Final = "at-least-once"
+NO_GUARANTEE: Final = "none"
+#: The default first.
+GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, NO_GUARANTEE)
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _OPTIONS = ("kafka.bootstrap.servers", "topic", "name", "guarantee", "transactionTimeoutMs")
+_OF_TRANSACTIONS: Final = ("transaction.timeout.ms",)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +29,18 @@ class KafkaSink:
         bootstrap_servers: ``host:port`` list of the cluster.
         topic: target topic; wins over a `topic` column. None: each row names its own.
         name: unique in the driver and the same at every restart; the topic by default.
-        guarantee: ``exactly-once``.
+        guarantee: ``exactly-once``: in transactions; ``at-least-once``: visible at once, repeated
+            after a failure, never lost; ``none``: not waited for, so it can be lost as well
+            (Flink's DeliveryGuarantee).
         transaction_timeout_ms: how long a prepared transaction outlives its writer; None takes
-            what the broker allows (`transaction.max.timeout.ms`).
+            what the broker allows (`transaction.max.timeout.ms`). Of exactly-once only.
         kafka: further client settings, with Kafka's own names and no ``kafka.`` before them.
     """
 
     bootstrap_servers: str
     topic: str | None = None
     name: str = ""
-    guarantee: str = "exactly-once"
+    guarantee: str = EXACTLY_ONCE
     transaction_timeout_ms: int | None = None
     kafka: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -53,12 +61,34 @@ class KafkaSink:
                 f"The guarantee must be one of {', '.join(GUARANTEES)}.",
                 f"guarantee={self.guarantee}",
             )
+        self._refuse_transaction_options()
         timeout = self.transaction_timeout_ms
         if timeout is not None and timeout < 1000:
             raise _wrong(
                 "A transaction timeout below a second would abort decided transactions.",
                 f"transactionTimeoutMs={timeout}",
             )
+
+    def _refuse_transaction_options(self) -> None:
+        if self.is_transactional:
+            return
+        timeout = self.transaction_timeout_ms
+        given = {"transactionTimeoutMs": None if timeout is None else str(timeout)}
+        given |= {f"kafka.{name}": self.kafka.get(name) for name in _OF_TRANSACTIONS}
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigurationError(
+                    f"{name} is an option of the guarantee {EXACTLY_ONCE}.",
+                    where=f"sink {self.name!r}",
+                    cause=f"with the guarantee {self.guarantee} there is no transaction that could "
+                    "time out",
+                    option=f"{name}={value}, guarantee={self.guarantee}",
+                )
+
+    @property
+    def is_transactional(self) -> bool:
+        """Tell whether records are written in transactions: the guarantee exactly-once."""
+        return self.guarantee == EXACTLY_ONCE
 
     @property
     def settings(self) -> dict[str, str]:
@@ -97,7 +127,7 @@ class KafkaSink:
             bootstrap_servers=given.get("kafka.bootstrap.servers", ""),
             topic=given.get("topic"),
             name=given.get("name", ""),
-            guarantee=given.get("guarantee", "exactly-once"),
+            guarantee=given.get("guarantee", EXACTLY_ONCE),
             transaction_timeout_ms=None if timeout is None else int(timeout),
             kafka=kafka,
         )

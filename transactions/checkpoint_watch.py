@@ -40,6 +40,14 @@ def tell_decided(
     tell_aging(committables, now_ms)
 
 
+def tell_refused(app: str, checkpoint_id: int, written: Iterable[Committable]) -> None:
+    """Publish what a sink that promises nothing could not deliver, if there was anything."""
+    for one in written:
+        if one.refused:
+            name, count = one.sink, one.refused
+            publish("refused", app=app, checkpoint=checkpoint_id, sink=name, records=count)
+
+
 def tell_recommitted(app: str, checkpoint_id: int, transactions: int) -> None:
     """Publish that transactions were found open and committed by settling, if there were any."""
     if transactions:

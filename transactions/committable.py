@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from transactions.errors import LogVersionError
+from transactions.errors import LogVersionError, PhaseOneError
 
 FORMAT_VERSION = 1
 
@@ -43,6 +43,7 @@ class Committable:
     Attributes:
         sink: name of the sink in its driver.
         transactional_id: the coordinator's key; ``<application>.<log>.<run>.<process>.<slot>``.
+            "" for what a sink without transactions wrote: see `needs_commit`.
         producer_id: Kafka's pid of the producer that wrote it; -1 for other systems.
         producer_epoch: Kafka's producer epoch; -1 for other systems.
         protocol_version: transaction protocol of the writer (1: EndTxn up to v4; librdkafka).
@@ -58,6 +59,7 @@ class Committable:
         marker_group: consumer group under which the token is stored with the transaction.
         marker_partition: ``topic-partition`` whose offset metadata holds the token.
         partitions: ``topic-partition`` written to, where known; else empty.
+        refused: records that the target would not take, of a sink that promises nothing.
     """
 
     sink: str
@@ -77,6 +79,15 @@ class Committable:
     marker_group: str = ""
     marker_partition: str = ""
     partitions: tuple[str, ...] = ()
+    refused: int = 0
+
+    @property
+    def needs_commit(self) -> bool:
+        """Tell whether there is a transaction to end. Where there is none (at-least-once, or no
+        guarantee at all) the records are visible already: nothing is decided about them, and they
+        never come into the decision log.
+        """
+        return bool(self.transactional_id)
 
     def described(self, *, start_time_ms: int) -> Committable:
         """Return a copy that knows when the broker saw the transaction begin."""
@@ -87,6 +98,8 @@ class Committable:
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         fields["source_offsets"] = dict(sorted(self.source_offsets.items()))
         fields["partitions"] = list(self.partitions)
+        if not self.refused:  # never in a log, so that no older reader meets it
+            del fields["refused"]
         return {"format": FORMAT_VERSION, **fields}
 
     def to_json(self) -> bytes:
@@ -123,3 +136,22 @@ def oldest_start_ms(committables: Iterable[Committable]) -> int:
     From there the transaction timeout counts, so their age is the time that is used up.
     """
     return min((o.start_time_ms for o in committables if o.start_time_ms >= 0), default=-1)
+
+
+def check_distinct(
+    committables: Sequence[Committable], sinks: frozenset[str], checkpoint_id: int
+) -> None:
+    """Check that the tasks of a checkpoint returned one committable per transaction.
+
+    Raises:
+        PhaseOneError: two have one token, or one is of a sink that the driver does not know.
+    """
+    names = {one.sink for one in committables}
+    tokens = {one.token for one in committables}
+    if len(tokens) != len(committables) or not names <= sinks:
+        raise PhaseOneError(
+            "The committables of a batch are not one per transaction of a known sink.",
+            where=f"checkpoint {checkpoint_id}: sinks {sorted(names)}, {len(tokens)} tokens of "
+            f"{len(committables)} committables",
+            cause="a bug in sparkonce, or the DataFrame was run by more than one action",
+        )

@@ -20,11 +20,12 @@ from transactions.checkpoint_watch import (
     tell_decided,
     tell_failed,
     tell_recommitted,
+    tell_refused,
 )
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
-from transactions.committable import Committable
+from transactions.committable import Committable, check_distinct
 from transactions.decision_log import DecisionLog
-from transactions.errors import PhaseOneError, ReplayMismatchError, StoppedError
+from transactions.errors import ReplayMismatchError, StoppedError
 from transactions.events import publish
 from transactions.healing import MOST_ROUNDS, Rerun, matched, names, refusal
 from transactions.log_entries import ACCEPT_LOSS, Decision, Healed, Resolved
@@ -228,7 +229,8 @@ class CheckpointCoordinator:
 
         1. No newer run, no stop, and the sweep after the checkpoint before is done.
         2. Phase 1: the tasks write and prepare; one committable per non-empty transaction.
-        3. The broker confirms that each is still as it was prepared.
+        3. The broker confirms that each is still as it was prepared. What needs no commit (a sink
+           without transactions has flushed it) is counted, and goes no further.
         4. The decision is appended: the point of no return.
         5. Every transaction is committed; a lost answer is settled by proof, a transaction that
            the broker aborted all the same is healed.
@@ -256,12 +258,12 @@ class CheckpointCoordinator:
         crash_points.reach("batch_started", number)
         watch.lap("start")
 
-        committables = list(phase_one())
+        written = list(phase_one())
         crash_points.reach("committables_collected", number)
         watch.lap("write")
         report.phase_ms["write"] += written_ms
 
-        committables = self._check_prepared(committables, number, deadline)
+        committables = self._check_prepared(written, number, deadline)
         crash_points.reach("prepared_checked", number)
         watch.lap("check")
 
@@ -287,8 +289,9 @@ class CheckpointCoordinator:
         crash_points.reach("batch_finished", number)
         watch.lap("finish")
 
-        report.records = sum(one.record_count for one in committables)
+        report.records = sum(one.record_count for one in written)
         report.transactions = len(committables)
+        tell_refused(self.owner.application_id, number, written)
         return report
 
     def await_visible(self) -> None:
@@ -317,20 +320,13 @@ class CheckpointCoordinator:
     def _check_prepared(
         self, committables: Sequence[Committable], number: int, deadline: Deadline
     ) -> list[Committable]:
-        names = {one.sink for one in committables}
-        tokens = {one.token for one in committables}
-        if len(tokens) != len(committables) or not names <= set(self._sinks):
-            raise PhaseOneError(
-                "The committables of a batch are not one per transaction of a known sink.",
-                where=f"checkpoint {number}: sinks {sorted(names)}, {len(tokens)} tokens of "
-                f"{len(committables)} committables",
-                cause="a bug in sparkonce, or the DataFrame was run by more than one action",
-            )
+        check_distinct(committables, frozenset(self._sinks), number)
+        prepared = [one for one in committables if one.needs_commit]
         checked: list[Committable] = []
         for name, sink in self._sinks.items():
-            mine = [one for one in committables if one.sink == name]
+            mine = [one for one in prepared if one.sink == name]
             checked += sink.check_prepared(mine, deadline) if mine else []
-        assert len(checked) == len(committables)
+        assert len(checked) == len(prepared)
         return checked
 
     def _decision(self, checkpoint: Checkpoint, committables: Sequence[Committable]) -> Decision:

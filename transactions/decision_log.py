@@ -26,10 +26,10 @@ from transactions.errors import (
     ConfigurationError,
     DecisionLogError,
     FencedError,
-    IdentityMismatchError,
     LogCorruptedError,
 )
 from transactions.events import publish
+from transactions.identity import MayChange, check_identity, check_owner
 from transactions.log_backend import LogBackend
 from transactions.log_entries import (
     Body,
@@ -211,9 +211,17 @@ class DecisionLog:
         *,
         application_id: str,
         identity: Mapping[str, str],
+        may_change: MayChange = lambda *_: False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Read the log, check that it is ours, and fence every older run.
+
+        Args:
+            backend: where it is.
+            application_id: whose it must be.
+            identity: the options that must be as they were.
+            may_change: see `transactions.identity`; nothing, by default.
+            clock: replaced in tests.
 
         Raises:
             IdentityMismatchError: the log belongs to another application or other options.
@@ -222,7 +230,9 @@ class DecisionLog:
         """
         for _ in range(100):
             state = read_log(backend)
-            _check_identity(state, application_id, identity, backend.describe())
+            if state.log_id:
+                check_owner(state.application_id, application_id, backend.describe())
+                check_identity(state.identity, identity, backend.describe(), may_change)
             log = cls(backend, state, application_id=application_id, clock=clock)
             host = f"{socket.gethostname()}/{os.getpid()}"
             try:
@@ -402,26 +412,3 @@ class DecisionLog:
             cause="this driver was paused while a second one ran; the newest wins",
             option=f"checkpoint={self._backend.describe()}",
         )
-
-
-def _check_identity(
-    state: LogState, application_id: str, identity: Mapping[str, str], where: str
-) -> None:
-    if not state.log_id:
-        return
-    if state.application_id != application_id:
-        raise IdentityMismatchError(
-            f"The checkpoint belongs to the application {state.application_id!r}.",
-            where=where,
-            cause="two pipelines were given one checkpoint folder",
-            option=f"app_id={application_id}",
-        )
-    for name in sorted({*identity, *state.identity}):
-        before, now = state.identity.get(name, "(absent)"), identity.get(name, "(absent)")
-        if before != now:
-            raise IdentityMismatchError(
-                f"The checkpoint was written with {name}={before}.",
-                where=where,
-                cause="an option that must never change was changed",
-                option=f"{name}={now}",
-            )

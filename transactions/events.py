@@ -35,6 +35,7 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
         "hidden_commit": logging.ERROR,  # committed, and kept from readers by a broker's fault
         "fenced": logging.WARNING,  # a newer run owns the log, this one stops
         "swept": logging.WARNING,  # open transactions without an owner were aborted
+        "refused": logging.WARNING,  # records that a sink without a guarantee lost at the broker
         "retried": logging.WARNING,  # a step is tried again
         "restarted": logging.WARNING,  # the query is started again by the restart strategy
         "decided": logging.DEBUG,  # the point of no return of a checkpoint

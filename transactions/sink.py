@@ -10,6 +10,10 @@ What the outside system must offer:
 * commit is idempotent: a second commit of one transaction changes nothing;
 * data of an open or prepared transaction is invisible to its readers;
 * a transaction outlives the longest checkpoint plus the longest downtime.
+
+A sink that promises less than exactly-once needs none of this, and is a user of the same contract:
+in phase 1 it writes and, where it promises at-least-once, waits for its target; what it returns
+says `Committable.needs_commit` False. No method of phase 2 is called for it.
 """
 
 from __future__ import annotations
@@ -100,7 +104,8 @@ class TwoPhaseCommitSink(Protocol[TransactionT, BatchT_contra]):
 
         Returns:
             None if nothing was written and no offsets are carried: an empty transaction never
-            becomes a committable, because Kafka refuses to end one.
+            becomes a committable, because Kafka refuses to end one. With `needs_commit` False if
+            there was no transaction.
 
         Raises:
             DeliveryError: a record was refused or not acknowledged.

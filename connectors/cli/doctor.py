@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,9 +134,13 @@ def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
             checkpoint_timeout_s=job.checkpoint_timeout_s,
             restart_budget_s=job.restart_budget_s,
         )
+        if not any(one.is_transactional for one in sinks):
+            wanted = dataclasses.replace(wanted, application_id="", transactions=False)
         cases.append((sinks[0].settings, wanted))
     if source["bootstrap.servers"] not in clusters:
-        cases.append((source, Wanted(inputs=job.source.topics, strangers=False, writes=False)))
+        cases.append(
+            (source, Wanted(inputs=job.source.topics, strangers=False, transactions=False))
+        )
     return cases
 
 

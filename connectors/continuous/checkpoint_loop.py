@@ -55,7 +55,7 @@ class LoopOptions:
             thread of its own.
         format_offsets: writes offsets as the decision log keeps them.
         rerun: see `transactions.healing`.
-        completed: called after each checkpoint that wrote something, on the loop's thread.
+        completed: called after each checkpoint that was decided, on the loop's thread.
     """
 
     timeout_s: float
@@ -197,7 +197,9 @@ class CheckpointLoop:
         for one in acknowledged:
             self._shares.offsets.update(one.positions)
         committables = _committables(acknowledged)
-        if committables:
+        # Positions alone are a decision as well: a sink that cannot carry them in a transaction
+        # (it has none, or lies on another cluster) would read all of it again after a crash.
+        if committables or self._shares.offsets != before:
             checkpoint = Checkpoint(
                 checkpoint_id=number,
                 query_id=QUERY_ID,

@@ -266,7 +266,7 @@ class _Loop:
             )
         )
         crash_points.reach("acknowledged", number)
-        if committable is None:
+        if committable is None or not committable.needs_commit:
             return
         decided = self._channel.receive()
         assert isinstance(decided, Commit), f"{decided} where a Commit is due"

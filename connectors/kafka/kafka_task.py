@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 
 from connectors.arrow_transform import ArrowFunction
-from connectors.kafka.native.chosen_path import producer_kind, reader_kind
+from connectors.kafka.native.chosen_path import plain_producer_kind, producer_kind, reader_kind
+from connectors.kafka.sink.plain_sink import AnyKafkaSink, KafkaPlainSink
+from connectors.kafka.sink.plain_writer import PlainWriter
 from connectors.kafka.sink.stage_writer import StageWriter
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.options import KafkaSource
 
@@ -34,7 +35,7 @@ class KafkaTask:
     stage: str
     source: KafkaSource
     transform: str | ArrowFunction
-    sink: KafkaTransactionalSink
+    sink: AnyKafkaSink
     native: bool
     timeout_s: float
     parallelism: int
@@ -43,8 +44,11 @@ class KafkaTask:
         """Make what the task reads from."""
         return reader_kind(native=self.native)(self.source, offsets)
 
-    def writer(self) -> StageWriter:
-        """Make what the task writes with."""
+    def writer(self) -> StageWriter | PlainWriter:
+        """Make what the task writes with, as the sink's guarantee says."""
+        if isinstance(self.sink, KafkaPlainSink):
+            kind = plain_producer_kind(native=self.native)
+            return PlainWriter(self.sink, producer_kind=kind)
         same = self.source.bootstrap_servers == self.sink.options.bootstrap_servers
         kind = producer_kind(native=self.native)
         return StageWriter(

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from connectors.arrow_transform import ArrowFunction, load_function, normalised
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.plain_sink import AnyKafkaSink
 from connectors.kafka.source.offsets import OffsetRange, parse_offsets, split_key
 from connectors.kafka.source.range_reader import read_range
 from connectors.options import KafkaSource
@@ -19,7 +19,7 @@ from transactions.committable import Committable
 from transactions.errors import DataLossError
 from transactions.healing import refusal
 from transactions.log_entries import Decision
-from transactions.sink import Attempt, Owner
+from transactions.sink import AnySink, Attempt, Owner
 
 _ATTEMPTS = itertools.count()
 
@@ -37,7 +37,7 @@ class Rewriting:
 
     source: KafkaSource
     transform: str | ArrowFunction
-    sinks: Mapping[str, KafkaTransactionalSink]
+    sinks: Mapping[str, AnyKafkaSink]
     owner: Owner
 
     def write_again(self, decision: Decision, lost: Sequence[Committable]) -> list[Committable]:
@@ -64,7 +64,7 @@ class Rewriting:
         start = parse_offsets(decision.start_offsets[0])
         end = parse_offsets(decision.end_offsets[0])
         function = load_function(self.transform)
-        sink = self.sinks[one.sink]
+        sink: AnySink = self.sinks[one.sink]
         attempt = Attempt(
             owner=self.owner,
             checkpoint_id=one.checkpoint_id,

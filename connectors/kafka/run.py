@@ -16,13 +16,16 @@ from pathlib import Path
 import orjson
 
 from connectors.kafka.doctor.facts import PROBE_LOG, Wanted
+from connectors.kafka.sink.plain_sink import AnyKafkaSink, KafkaPlainSink
 from connectors.kafka.sink.preflight import check_clusters, check_source, transaction_timeout_ms
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.source.group_offsets import GroupOffsets
+from connectors.kafka.source.offsets import merged_offsets
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog
-from transactions.errors import ConfigurationError, SparkOnceError
+from transactions.errors import ConfigurationError, IdentityMismatchError, SparkOnceError
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import Settlement, recover
 from transactions.sweeper import refuse_hidden, sweep
@@ -32,6 +35,7 @@ logger = logging.getLogger(__name__)
 _APP_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _CONNECT_SECONDS = 20.0
 _LAST_SWEEP_SECONDS = 10.0
+_GUARANTEES = "sinks_guarantee"
 
 
 def checked_app_id(app_id: str) -> str:
@@ -75,11 +79,44 @@ class RunOptions:
         """Return every option that must be the same at every restart on one checkpoint."""
         sinks = {each.name: {"kind": "kafka", "topic": each.topic} for each in self.sinks}
         topics = sorted({topic for source in self.sources for topic in source.topics})
-        return {
+        found = {
             "sinks": orjson.dumps(sinks, option=orjson.OPT_SORT_KEYS).decode(),
             "sources": ",".join(topics),
             **self.identity,
         }
+        # Only what is less than exactly-once is named: older checkpoints do not know the word. Its
+        # name stands behind "sinks", so that another set of sinks is told as such.
+        less = {each.name: each.guarantee for each in self.sinks if not each.is_transactional}
+        if less:
+            found[_GUARANTEES] = orjson.dumps(less, option=orjson.OPT_SORT_KEYS).decode()
+        return found
+
+    def may_change(self, option: str, before: str, now: str) -> bool:
+        """Tell whether this run may change an option of the identity; see `DecisionLog.open`.
+
+        A guarantee may rise: what was written without transactions leaves nothing to end. From
+        exactly-once it may not fall: only an exactly-once start commits what was decided, heals
+        what was lost and aborts what was left open, which readers would wait for.
+
+        Raises:
+            IdentityMismatchError: it would fall.
+        """
+        if option != _GUARANTEES:
+            return False
+        lower = orjson.loads(now or "{}")
+        fallen = sorted(lower.keys() - orjson.loads(before or "{}").keys())
+        if fallen:
+            name = fallen[0]
+            raise IdentityMismatchError(
+                f"The sink {name!r} has written this checkpoint exactly-once, and cannot go on "
+                f"with the guarantee {lower[name]}.",
+                where=str(self.checkpoint),
+                cause="transactions that it decided or left open are ended by an exactly-once "
+                "start only",
+                option=f"guarantee={lower[name]}: put exactly-once back; or stop the pipeline, and "
+                "begin under another id and checkpoint at the offsets of its consumer group",
+            )
+        return True
 
 
 class Run:
@@ -96,11 +133,12 @@ class Run:
 
     settlement: Settlement
     _background: ThreadPoolExecutor | None = None
+    _groups: Sequence[GroupOffsets] = ()
 
     def __init__(self, options: RunOptions, before: Run | None = None) -> None:
         self._options = options
         self._log: DecisionLog | None = before._log if before else None  # noqa: SLF001
-        self.sinks: dict[str, KafkaTransactionalSink] = {}
+        self.sinks: dict[str, AnyKafkaSink] = {}
 
     @property
     def log(self) -> DecisionLog:
@@ -144,17 +182,30 @@ class Run:
                 LocalFileBackend(options.checkpoint / "decisions"),
                 application_id=options.app_id,
                 identity=options.all_identity(),
+                may_change=options.may_change,
             )
             self._background = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-log")
             self._log.later = self._background.submit
             self._refuse_other_logs(deadline)
             self.settlement = recover(self.log, self.sinks, deadline, finished=finished)
+            if not any(each.is_transactional for each in options.sinks):
+                self._groups = [GroupOffsets(one, options.app_id) for one in options.sources]
         except BaseException:
             self.close()
             raise
 
+    def show_offsets(self) -> None:
+        """Let lag tools see what was decided last, where no transaction does; returns at once."""
+        decision = self.log.state.decision
+        assert decision is not None
+        for group in self._groups:
+            group.decided(merged_offsets(decision.end_offsets))
+
     def close(self) -> None:
         """Close the connections; a clean-up of the log is waited for."""
+        for group in self._groups:
+            group.close()
+        self._groups = ()
         if self._background is not None:
             self._background.shutdown()
         for sink in self.sinks.values():
@@ -179,6 +230,11 @@ class Run:
         options = self._options
         at_least = options.checkpoint_timeout_s + options.restart_budget_s
         for each in options.sinks:
+            if not each.is_transactional:
+                self.sinks[each.name] = KafkaPlainSink(
+                    each, checkpoint_timeout_s=options.checkpoint_timeout_s
+                )
+                continue
             sink = KafkaTransactionalSink(
                 each, timeout_ms=0, checkpoint_timeout_s=options.checkpoint_timeout_s
             )
@@ -197,6 +253,8 @@ class Run:
     def _refuse_other_logs(self, deadline: Deadline) -> None:
         app_id = self._options.app_id
         for sink in self.sinks.values():
+            if not isinstance(sink, KafkaTransactionalSink):
+                continue
             found = sink.wire.list_open(app_id, None, deadline)
             logs = {one.transactional_id.split(".")[1] for one in found}
             others = logs - {self.log.log_id, PROBE_LOG}

@@ -76,7 +76,7 @@ class ContinuousDriver(DriverLife):
         checkpoint_timeout_s: how long one checkpoint may take.
         restart_budget_s: see `StreamingDriver`.
         restart_strategy: see `StreamingDriver`.
-        on_checkpoint: called after each checkpoint that wrote something, on the loop's thread.
+        on_checkpoint: called after each checkpoint that was decided, on the loop's thread.
         metrics_port: see `StreamingDriver`.
     """
 
@@ -253,6 +253,8 @@ class ContinuousDriver(DriverLife):
         ).write_again(decision, lost)
 
     def _completed(self, report: CheckpointReport) -> None:
+        if self._run is not None:
+            self._run.show_offsets()
         self._restarts.checkpoint_completed()
         self.reports.append(report)
         if self._on_checkpoint is not None:

@@ -11,8 +11,8 @@ import orjson
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.kafka.source.offsets import parse_offsets
+from connectors.kafka.sink.plain_sink import AnyKafkaSink
+from connectors.kafka.source.offsets import merged_offsets
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
 from connectors.spark.failures import error_in
 from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder
@@ -37,7 +37,7 @@ class MicroBatches:
     def __init__(
         self,
         coordinator: CheckpointCoordinator,
-        sinks: Mapping[str, KafkaTransactionalSink],
+        sinks: Mapping[str, AnyKafkaSink],
         *,
         clusters: frozenset[str],
         spark_checkpoint: Path,
@@ -45,8 +45,14 @@ class MicroBatches:
         self._coordinator = coordinator
         self._sinks = tuple(sinks.values())
         self._state = spark_checkpoint / "state"
+        options = [sink.options for sink in self._sinks]
         self._offsets_sink = next(
-            (n for n, s in enumerate(self._sinks) if {s.options.bootstrap_servers} == clusters), -1
+            (
+                number
+                for number, one in enumerate(options)
+                if one.is_transactional and {one.bootstrap_servers} == clusters
+            ),
+            -1,
         )
 
     def run(self, query: StreamingQuery, frame: DataFrame, batch_id: int) -> CheckpointReport:
@@ -103,7 +109,7 @@ class MicroBatches:
             context.setLocalProperty(ORDER_PROPERTY, None)
 
     def _order(self, offsets: BatchOffsets, tasks: int, batch_id: int) -> BatchOrder:
-        state = offsets_state(_merged(offsets.end) if self._offsets_sink >= 0 else {})
+        state = offsets_state(merged_offsets(offsets.end) if self._offsets_sink >= 0 else {})
         return BatchOrder(
             checkpoint_id=batch_id,
             write=True,
@@ -127,12 +133,3 @@ def finished_checkpoint(spark_checkpoint: Path) -> int:
 def _partitions(frame: DataFrame) -> int:
     execution: Any = frame._jdf.queryExecution()  # noqa: SLF001 - plans, but runs nothing
     return int(execution.toRdd().getNumPartitions())
-
-
-def _merged(ends: tuple[str, ...]) -> dict[str, int]:
-    """Merge the ends of all sources; of a partition that two of them read, the smaller one."""
-    merged: dict[str, int] = {}
-    for text in ends:
-        for name, offset in parse_offsets(text).items():
-            merged[name] = min(offset, merged.get(name, offset))
-    return merged

@@ -263,6 +263,8 @@ class StreamingDriver(DriverLife):
             with self._idle:
                 self._in_batch = False
                 self._idle.notify_all()
+        assert self._run is not None
+        self._run.show_offsets()
         self._restarts.checkpoint_completed()
         self.reports.append(report)
         if self._on_checkpoint is not None:

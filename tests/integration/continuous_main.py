@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 
 from connectors import KafkaSink, KafkaSource
+from connectors.sink_options import EXACTLY_ONCE, GUARANTEES
 from connectors.spark import ContinuousDriver, build_session
 from connectors.testing.child import FAILED, say, say_checkpoint
 from connectors.testing.jobs import QUICK_START
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("--restart-strategy", default="none")
     parser.add_argument("--metrics-port", type=int)
     parser.add_argument("--conf", type=orjson.loads, default={}, help="Spark settings, JSON")
+    parser.add_argument("--guarantee", choices=GUARANTEES, default=EXACTLY_ONCE)
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     logging.getLogger("sparkonce").setLevel(logging.INFO)
@@ -47,7 +49,9 @@ def main() -> int:
             bootstrap_servers=given.bootstrap, subscribe=given.input, starting_offsets="earliest"
         ),
         transform="tests.integration.continuous_main:copy",
-        sink=KafkaSink(bootstrap_servers=given.bootstrap, topic=given.output),
+        sink=KafkaSink(
+            bootstrap_servers=given.bootstrap, topic=given.output, guarantee=given.guarantee
+        ),
         parallelism=given.parallelism,
         barrier_interval_s=given.interval,
         native=given.path == "native",

@@ -32,6 +32,7 @@ class Mutation:
 SINK = "connectors/kafka/sink/transactional_sink.py"
 POOL = "connectors/kafka/sink/producer_pool.py"
 PRODUCER = "connectors/kafka/sink/transactional_producer.py"
+RECORD_PRODUCER = "connectors/kafka/sink/record_producer.py"
 WIRE = "connectors/kafka/wire/coordinator_wire.py"
 REQUESTS = "connectors/kafka/wire/wire_requests.py"
 ANSWERS = "connectors/kafka/wire/broker_answers.py"
@@ -40,6 +41,9 @@ BACKEND = "transactions/log_backend.py"
 COORDINATOR = "transactions/coordinator.py"
 RECOVERY = "transactions/recovery.py"
 HEALING = "transactions/healing.py"
+PLAIN_SINK = "connectors/kafka/sink/plain_sink.py"
+LOOP = "connectors/continuous/checkpoint_loop.py"
+RUN = "connectors/kafka/run.py"
 
 ON_SINK = "tests/integration/test_transactional_sink.py::"
 ON_WIRE = "tests/integration/test_coordinator_wire.py::"
@@ -47,6 +51,8 @@ ON_HEALING = "tests/integration/test_healing.py::"
 SEEDS = "tests/simulation/test_seeds.py::test_nothing_is_lost_or_doubled_under_random_faults"
 POINTS = "tests/simulation/test_crash_points.py"
 HEAL = "tests/simulation/test_healing.py::"
+GUARANTEES = "tests/simulation/test_continuous_guarantees.py::"
+UNIT_GUARANTEES = "tests/unit/test_guarantees.py::"
 UNIT_LOG = "tests/unit/test_decision_log.py::"
 
 MUTATIONS = (
@@ -129,7 +135,7 @@ MUTATIONS = (
     ),
     Mutation(
         "8 zero delivery errors",
-        PRODUCER,
+        RECORD_PRODUCER,
         "            self._failed += 1",
         "            pass",
         ON_SINK + "test_w6_x22_a_record_the_broker_refuses_fails_the_attempt",
@@ -373,5 +379,34 @@ MUTATIONS = (
         "if walk.state is State.LOST and self._resolved.get(token) == ACCEPT_LOSS:",
         "if False:",
         HEAL + "test_a_person_decides_about_what_cannot_be_healed",
+    ),
+    Mutation(
+        "guarantees: at-least-once, positions only after the flush",
+        PLAIN_SINK,
+        "            write.producer.flush(write.deadline)\n",
+        "            write.producer.serve()\n",
+        UNIT_GUARANTEES + "test_at_least_once_fails_the_checkpoint_when_a_record_was_refused",
+    ),
+    Mutation(
+        "guarantees: at-least-once, nothing of it is in the log",
+        COORDINATOR,
+        "[one for one in committables if one.needs_commit]",
+        "list(committables)",
+        GUARANTEES + "test_without_a_failure_every_record_comes_once",
+    ),
+    Mutation(
+        "guarantees: at-least-once, positions alone are a decision",
+        LOOP,
+        "if committables or self._shares.offsets != before:",
+        "if committables:",
+        GUARANTEES + "test_positions_are_decided_where_nothing_is_written",
+    ),
+    Mutation(
+        "guarantees: never falls from exactly-once",
+        RUN,
+        "        if fallen:\n",
+        "        if False:\n",
+        UNIT_GUARANTEES
+        + "test_f48_a_guarantee_may_rise_across_a_restart_and_not_fall_from_exactly_once",
     ),
 )

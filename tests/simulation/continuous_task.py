@@ -20,6 +20,8 @@ from connectors.continuous.control_channel import (
     Message,
 )
 from connectors.continuous.stage_task import Reader, run_task
+from connectors.kafka.sink.plain_sink import KafkaPlainSink
+from connectors.kafka.sink.plain_writer import PlainWriter
 from connectors.kafka.sink.stage_writer import StageWriter
 from connectors.kafka.source.partition_reader import Read
 from transactions.clock import Deadline
@@ -129,37 +131,56 @@ class SimulatedReader:
         return
 
 
-class SimulatedWriter(StageWriter):
-    """The product's; what is produced leaves at once, as after `linger.ms`."""
+class Hooked:
+    """A writer of the product's; what is produced leaves at once, as after `linger.ms`."""
 
-    def __init__(self, world: ContinuousWorld, process: Process) -> None:
-        super().__init__(world.make_sink(), carries_offsets=world.carries_offsets)
-        self._world = world
-        self._process = process
+    world: ContinuousWorld
+    process: Process
 
     def open(self, owner: Owner, deadline: Deadline) -> tuple[str, ...]:
-        self._process.enter()
-        return super().open(owner, deadline)
+        self.process.enter()
+        return super().open(owner, deadline)  # type: ignore[misc]
 
     def begin_transaction(self, attempt: Any) -> Any:
-        self._process.enter()
-        begun = super().begin_transaction(attempt)
-        self._world.point("begun")
+        self.process.enter()
+        begun = super().begin_transaction(attempt)  # type: ignore[misc]
+        self.world.point("begun")
         return begun
 
     def invoke(self, transaction: Any, batch: pa.RecordBatch) -> None:
-        self._process.enter()
-        super().invoke(transaction, batch)
-        transaction.slot.producer._producer.flush()
-        self._world.point("invoked")
+        self.process.enter()
+        super().invoke(transaction, batch)  # type: ignore[misc]
+        plain = getattr(transaction, "producer", None)
+        (plain or transaction.slot.producer)._producer.flush()
+        self.world.point("invoked")
 
     def pre_commit(self, transaction: Any, source_offsets: Mapping[str, int]) -> Any:
-        self._process.enter()
-        return super().pre_commit(transaction, source_offsets)
+        self.process.enter()
+        return super().pre_commit(transaction, source_offsets)  # type: ignore[misc]
 
     def end(self, transaction: Any) -> None:
-        self._process.enter()
-        super().end(transaction)
+        self.process.enter()
+        super().end(transaction)  # type: ignore[misc]
+
+
+class SimulatedWriter(Hooked, StageWriter):
+    """The product's, in transactions."""
+
+
+class SimulatedPlainWriter(Hooked, PlainWriter):
+    """The product's, without transactions."""
+
+
+def writer_of(world: ContinuousWorld, process: Process) -> Hooked:
+    """Make what `KafkaTask.writer` would."""
+    sink = world.make_sink()
+    made: Hooked
+    if isinstance(sink, KafkaPlainSink):
+        made = SimulatedPlainWriter(sink)
+    else:
+        made = SimulatedWriter(sink, carries_offsets=world.carries_offsets)
+    made.world, made.process = world, process
+    return made
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,8 +200,8 @@ class SimulatedTask:
     def reader(self, offsets: Mapping[str, int]) -> Reader:
         return self.world.make_reader(offsets)
 
-    def writer(self) -> SimulatedWriter:
-        return SimulatedWriter(self.world, here.process)
+    def writer(self) -> Any:
+        return writer_of(self.world, here.process)
 
 
 class SimulatedJob:

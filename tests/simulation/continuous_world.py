@@ -32,13 +32,14 @@ from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
 from connectors.continuous.stage_task import Reader
 from connectors.kafka.run import Run
-from connectors.kafka.sink import transactional_producer, transactional_sink
+from connectors.kafka.sink import record_producer, transactional_producer, transactional_sink
+from connectors.kafka.sink.plain_sink import KafkaPlainSink
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.sink.visibility import CommitVisibility
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.sink_options import KafkaSink
+from connectors.sink_options import EXACTLY_ONCE, KafkaSink
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.failures import error_in
 from tests.simulation import continuous_task
@@ -143,6 +144,7 @@ class ContinuousWorld:
         seed: of what is random: how much is read at once, and the faults of the network.
         profile: faults of the network; none by default.
         carries_offsets: source and sink are one cluster.
+        guarantee: of the sink.
         checkpoint_timeout_s: of the drivers; real seconds.
     """
 
@@ -152,6 +154,7 @@ class ContinuousWorld:
         seed: int = 1,
         profile: Profile | None = None,
         carries_offsets: bool = True,
+        guarantee: str = EXACTLY_ONCE,
         checkpoint_timeout_s: float = SOON_S,
         rows: int = 13,
         wave: int = 3,
@@ -160,6 +163,7 @@ class ContinuousWorld:
         self.never_came: list[Moment] = []
         self.rng = random.Random(seed)
         self.carries_offsets = carries_offsets
+        self.guarantee = guarantee
         self.checkpoint_timeout_s = checkpoint_timeout_s
         self.rows_per_read = self.rng.randint(1, 3)
         self.tasks = 2
@@ -253,8 +257,13 @@ class ContinuousWorld:
     def before_barrier(self) -> None:
         """Be called on a driver's thread; a story can hold it there."""
 
-    def make_sink(self) -> SimulatedSink:
-        return SimulatedSink(self)
+    def make_sink(self) -> SimulatedSink | KafkaPlainSink:
+        if self.guarantee == EXACTLY_ONCE:
+            return SimulatedSink(self)
+        options = KafkaSink(
+            bootstrap_servers="fake:9092", topic="out", name="out", guarantee=self.guarantee
+        )
+        return KafkaPlainSink(options, checkpoint_timeout_s=self.checkpoint_timeout_s)
 
     def make_client(self, config: dict[str, Any]) -> FakeProducer:
         process = here.process
@@ -403,16 +412,18 @@ class ContinuousWorld:
             )
 
     def check(self) -> None:
-        """Assert every invariant."""
+        """Assert every invariant that the guarantee has."""
         problems = list(self.violations)
         seen = self.visible()
-        if more := seen - self.expected:
+        once = self.guarantee == EXACTLY_ONCE
+        more = seen - self.expected
+        if (once and more) or set(more) - set(self.expected):
             problems.append(f"twice, or dropped by the function: {dict(more)}")
         if less := self.expected - seen:
             problems.append(f"lost: {dict(less)}")
         if still := self.cluster.open_ids():
             problems.append(f"left open: {still}")
-        for one in self.cluster.partitions.values():
+        for one in self.cluster.partitions.values() if once else ():
             last: dict[str, int] = {}
             for value in read_committed(one.log):
                 name, _, row = value.rpartition(":")
@@ -435,7 +446,7 @@ class ContinuousWorld:
         crash_points.install(self.point)
         try:
             with (
-                mock.patch.object(transactional_producer, "Producer", self.make_client),
+                mock.patch.object(record_producer, "Producer", self.make_client),
                 mock.patch.object(TransactionalProducer, "_call_on_a_thread", _call_here),
                 mock.patch.object(transactional_producer, "_group_metadata", str.encode),
                 mock.patch.object(transactional_sink, "SYSTEM_CLOCK", self.clock),
@@ -606,7 +617,7 @@ class SimulatedDriver(ContinuousDriver):
                 attempt_id=f"again-{next(self.world.attempts)}",
                 source_offsets=one.source_offsets,
             )
-            sink = self._run.sinks["out"]
+            sink: Any = self._run.sinks["out"]
             transaction = sink.begin_transaction(attempt)
             for name in filter(None, decision.partitioning[str(one.subtask)].split(",")):
                 rows = self.world.inputs[name][start.get(name, 0) : end.get(name, 0)]

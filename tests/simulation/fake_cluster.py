@@ -42,7 +42,7 @@ OUT_OF_ORDER_SEQUENCE = 45
 class LogEntry:
     """A record, or a control record that ends a producer's transaction."""
 
-    kind: str  # data | commit | abort
+    kind: str  # data | commit | abort | plain: a record of no transaction
     producer_id: int
     producer_epoch: int
     value: str = ""
@@ -96,7 +96,9 @@ class Transaction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Append:
-    """A Produce request to one partition; librdkafka sends it, our code never does."""
+    """A Produce request to one partition; librdkafka sends it, our code never does. Without a
+    transactional id its records belong to no transaction.
+    """
 
     transactional_id: str
     producer_id: int
@@ -162,13 +164,14 @@ class FakeCluster:
             return Answer(error_code=table.NONE)  # a duplicate: it is in the log already
         if request.first_sequence > leader.next_sequence:
             return Answer(error_code=OUT_OF_ORDER_SEQUENCE)
-        if not leader.open and not self._writes_to(request, request.partition):
-            return Answer(error_code=table.INVALID_TXN_STATE)  # verified with the coordinator
-        if not leader.open:
+        if request.transactional_id and not leader.open:
+            if not self._writes_to(request, request.partition):
+                return Answer(error_code=table.INVALID_TXN_STATE)  # verified with the coordinator
             leader.open, leader.start = True, len(partition.log)
+        kind = "data" if request.transactional_id else "plain"
         leader.next_sequence += len(request.values)
         partition.log += [
-            LogEntry("data", request.producer_id, request.producer_epoch, value)
+            LogEntry(kind, request.producer_id, request.producer_epoch, value)
             for value in request.values
         ]
         return Answer(error_code=table.NONE)
@@ -191,6 +194,10 @@ class FakeCluster:
 
     def _init_producer_id_request(self, request: Any) -> Answer:
         name = request.transactional_id
+        if not name:  # an idempotent producer
+            return Answer(
+                error_code=table.NONE, producer_id=self._new_producer_id(), producer_epoch=0
+            )
         refused = Answer(error_code=table.NONE, producer_id=-1, producer_epoch=-1)
         if not 0 < request.transaction_timeout_ms <= MAX_TIMEOUT_MS:
             refused.error_code = INVALID_TRANSACTION_TIMEOUT

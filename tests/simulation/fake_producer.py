@@ -1,6 +1,7 @@
-"""librdkafka's transactional producer, as far as the product uses it, on the fake cluster.
+"""librdkafka's producer, as far as the product uses it, on the fake cluster.
 
-It repeats requests by itself, as librdkafka does, and is fatally broken by a fence.
+Without a transactional id it is an idempotent one, and its records belong to no transaction. It
+repeats requests by itself, as librdkafka does, and is fatally broken by a fence.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class FakeProducer:
         self._config = config
         self._exchange = exchange
         self._pause = pause
-        self._id = config["transactional.id"]
+        self._id = config.get("transactional.id", "")
         self._pid, self._epoch = -1, -1
         self._told = False
         self._fatal = False
@@ -58,10 +59,10 @@ class FakeProducer:
         self._added: set[str] = set()
         self._sequences: dict[str, int] = {}
 
-    def init_transactions(self, _timeout: float) -> None:
+    def init_transactions(self, _timeout: float = -1) -> None:
         request = InitProducerIdRequest(
-            transactional_id=self._id,
-            transaction_timeout_ms=self._config["transaction.timeout.ms"],
+            transactional_id=self._id or None,
+            transaction_timeout_ms=self._config.get("transaction.timeout.ms", 2**31 - 1),
             producer_id=-1,
             producer_epoch=-1,
             max_version=4,
@@ -70,7 +71,7 @@ class FakeProducer:
         self._pid, self._epoch = answer.producer_id, answer.producer_epoch
 
     def poll(self, _timeout: float) -> int:
-        if self._pid >= 0 and not self._told:
+        if self._pid >= 0 and not self._told and self._id:
             self._told = True
             facts = {"producer_id": self._pid, "producer_epoch": self._epoch, "txn_state": "Ready"}
             self._config["stats_cb"](orjson.dumps({"eos": facts}).decode())
@@ -86,8 +87,10 @@ class FakeProducer:
         self._queue.append((f"{topic}-{int(text.rpartition(':')[2]) % PARTITIONS}", text))
 
     def flush(self, _timeout: float = -1) -> int:
+        if self._pid < 0:  # as librdkafka does for an idempotent producer, before it first sends
+            self.init_transactions()
         for partition in dict.fromkeys(name for name, _ in self._queue):
-            if partition not in self._added:
+            if self._id and partition not in self._added:
                 self._add(partition)
             values = tuple(text for name, text in self._queue if name == partition)
             first = self._sequences.get(partition, 0)

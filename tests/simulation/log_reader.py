@@ -14,19 +14,22 @@ def read_committed(log: Iterable[object]) -> list[str]:
     """Return the values that a consumer is given, in the order of the log.
 
     Args:
-        log: entries with `kind` (data, commit, abort), `producer_id` and `value`.
+        log: entries with `kind` (data, commit, abort; plain for a record of no transaction),
+            `producer_id` and `value`.
     """
     entries = list(log)
     ends: dict[int, list[str]] = {}
     for entry in entries:
-        if entry.kind != "data":  # type: ignore[attr-defined]
+        if entry.kind in ("commit", "abort"):  # type: ignore[attr-defined]
             ends.setdefault(entry.producer_id, []).append(entry.kind)  # type: ignore[attr-defined]
     passed: dict[int, int] = {}
     seen = []
     for entry in entries:
         producer = entry.producer_id  # type: ignore[attr-defined]
         at = passed.get(producer, 0)
-        if entry.kind != "data":  # type: ignore[attr-defined]
+        if entry.kind == "plain":  # type: ignore[attr-defined]
+            seen.append(entry.value)  # type: ignore[attr-defined]
+        elif entry.kind != "data":  # type: ignore[attr-defined]
             passed[producer] = at + 1
         elif at == len(ends.get(producer, [])):
             break  # still open: the last stable offset

@@ -5,9 +5,9 @@ more come from the first partition and three from the second, and there the barr
 Three more of the first partition are behind the barrier.
 
 A barrier of ours is a cut: positions and open transaction are taken in one step, so what is read
-afterwards is in the next checkpoint. That is exactly-once: a reader sees 20,005, and 20,008 after
-a restore. A task that notes its positions at the barrier and lets records into the transaction
-until it is flushed is at-least-once: a reader sees 20,008 at once, and 20,011 after a restore.
+afterwards is in the next checkpoint. With the exactly-once sink a reader sees 20,005, and 20,008
+after a restore. With the at-least-once sink the positions are cut at the same place, but nothing
+holds back what is written behind it: a reader sees 20,008 at once, and 20,011 after a restore.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from connectors.continuous import stage_task
-from connectors.continuous.control_channel import Barrier
 from connectors.kafka.source.partition_reader import Read
+from connectors.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests.simulation.continuous_task import here
 from tests.simulation.continuous_world import ContinuousWorld
 from transactions.coordinator import CheckpointReport
@@ -37,8 +35,8 @@ SOON_S = 10.0
 class Alignment(ContinuousWorld):
     """The example: each barrier comes when the subtask has read up to its place, not before."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, guarantee: str) -> None:
+        super().__init__(guarantee=guarantee)
         self.tasks, self.late = 1, set()
         self.inputs = {
             name: [f"{name}:{row}" for row in range(count)] for name, count in BEHIND.items()
@@ -66,6 +64,8 @@ class Alignment(ContinuousWorld):
         super().point(step, number)
 
     def completed(self, _: CheckpointReport) -> None:
+        if self.limit is AT_BARRIER:
+            assert self.read_behind.wait(SOON_S)
         self.seen.append(self.visible().total())
         driver = here.process.driver
         if self.limit is BEFORE:
@@ -111,35 +111,15 @@ class AlignmentReader:
         return
 
 
-class AtLeastOnceLoop(stage_task._Loop):
-    """Positions at the barrier, but the transaction stays open for what is read meanwhile."""
-
-    def _prepare(self, barrier: Barrier) -> None:
-        world: Any = self._task.world  # type: ignore[attr-defined]
-        if world.limit is not AT_BARRIER:
-            super()._prepare(barrier)
-            return
-        with self._lock:
-            at_barrier = dict(self._positions)
-        world.barrier_came.set()
-        assert world.read_behind.wait(SOON_S)
-        with self._lock:
-            self._positions = at_barrier
-        super()._prepare(barrier)
-
-
 @pytest.mark.parametrize(
-    ("loop", "at_the_checkpoint", "after_the_restore"),
-    [(stage_task._Loop, 20_005, 20_008), (AtLeastOnceLoop, 20_008, 20_011)],
-    ids=["exactly_once", "at_least_once"],
+    ("guarantee", "at_the_checkpoint", "after_the_restore"),
+    [(EXACTLY_ONCE, 20_005, 20_008), (AT_LEAST_ONCE, 20_008, 20_011)],
 )
-def test_alignment(monkeypatch, loop, at_the_checkpoint, after_the_restore):
-    monkeypatch.setattr(stage_task, "_Loop", loop)
-    world = Alignment()
+def test_alignment(guarantee, at_the_checkpoint, after_the_restore):
+    world = Alignment(guarantee)
     world.run()
     assert world.seen == [20_000, at_the_checkpoint, after_the_restore]
-    if loop is not AtLeastOnceLoop:
-        world.check()
-    else:
-        again = world.visible() - world.expected
-        assert again == Counter({f"{FIRST}:{row}": 1 for row in (10_002, 10_003, 10_004)})
+    world.check()
+    three = {f"{FIRST}:{row}": 1 for row in (10_002, 10_003, 10_004)}
+    again = Counter(three if guarantee == AT_LEAST_ONCE else {})
+    assert world.visible() - world.expected == again

@@ -44,3 +44,11 @@ def test_it_is_plain_and_frozen():
 
 def test_a_lost_answer_is_not_a_commit():
     assert [o for o in Outcome if o.is_committed] == [Outcome.COMMITTED, Outcome.ALREADY_COMMITTED]
+
+
+def test_what_has_no_transaction_needs_no_commit():
+    written = committable(transactional_id="", refused=3)
+    assert committable().needs_commit
+    assert not written.needs_commit
+    assert Committable.from_json(written.to_json()).refused == 3
+    assert "refused" not in committable().to_dict(), "an older reader would stumble over it"

@@ -261,5 +261,5 @@ def test_a_transaction_log_that_is_not_there_yet_is_judged_by_its_settings():
 
 def test_a_cluster_that_is_only_read_from_is_not_asked_about_transactions():
     facts = replace(FACTS, settings={}, features={}, group_operations=None)
-    verdicts = judge(facts, Wanted(inputs=("in",), writes=False))
+    verdicts = judge(facts, Wanted(inputs=("in",), strangers=False, transactions=False))
     assert [one.check for one in verdicts] == ["brokers", "input in"]

@@ -89,6 +89,7 @@ COUNTED = [
     ("hidden_commit", {"partitions": 2}, {"commits_hidden_total": 2}),
     ("recovered", {"recommitted": 0, "swept": 1}, {"recoveries_total": 1}),
     ("restarted", {"attempt": 2}, {"restarts_total": 1}),
+    ("refused", {"sink": "out", "records": 3}, {"records_refused_total": 3}),
     ("retried", {}, {"retries_total": 1}),
     ("fenced", {"by": "host/1"}, {"fenced_total": 1}),
     ("decided", {"transactions": 4, "records": 9}, {"transactions_decided_total": 4}),

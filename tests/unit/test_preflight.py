@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from connectors.kafka.doctor.facts import Wanted
+from connectors.kafka.doctor.facts import ClusterFacts, Topic, Wanted
+from connectors.kafka.sink import preflight
 from connectors.kafka.sink.preflight import check_clusters, transaction_timeout_ms
 from connectors.sink_options import KafkaSink
 from transactions.clock import Deadline
-from transactions.errors import ConfigurationError
+from transactions.errors import AuthenticationError, ConfigurationError
+
+WRITABLE = frozenset({"READ", "WRITE", "DESCRIBE"})
 
 
 def test_a_setting_that_no_producer_knows_is_found_on_the_driver():
@@ -41,3 +46,26 @@ def test_rule_14_a_transaction_that_a_checkpoint_and_a_restart_outlive_is_refuse
     with pytest.raises(ConfigurationError) as caught:
         transaction_timeout_ms(sink, Broker(), at_least_s=660, deadline=Deadline(1.0))
     assert f"transactionTimeoutMs={given}" in caught.value.option
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "none"])
+def test_without_transactions_nothing_is_asked_about_them(monkeypatch, guarantee):
+    """No probe of a transactional id, no budget against the transaction timeout."""
+    asked: list[Wanted] = []
+
+    def gather(settings: Any, wanted: Wanted, deadline: Deadline) -> ClusterFacts:
+        asked.append(wanted)
+        topic = Topic(name="out", replicas=3, in_sync=3, min_in_sync=2, operations=WRITABLE)
+        return ClusterFacts(bootstrap="b:1", brokers={0: "4.x"}, topics={"out": topic})
+
+    monkeypatch.setattr(preflight, "gather", gather)
+    plain = KafkaSink(bootstrap_servers="b:1", topic="out", guarantee=guarantee)
+    wanted = Wanted(application_id="app", checkpoint_timeout_s=1e6, strangers=False)
+    check_clusters([plain], wanted, Deadline(5.0))
+    assert [(one.application_id, one.transactions, one.outputs) for one in asked] == [
+        ("", False, ("out",))
+    ]
+    exactly = KafkaSink(bootstrap_servers="b:1", topic="out", name="exactly")
+    with pytest.raises(AuthenticationError):  # no setting was shown, so no timeout is known
+        check_clusters([plain, exactly], wanted, Deadline(5.0))
+    assert (asked[-1].application_id, asked[-1].transactions) == ("app", True)

@@ -30,8 +30,8 @@ AUDITOR = "connectors/testing/auditor/"
 TRANSACTIONS_ORDER = [
     "errors", "clock", "events", "list_state", "committable", "checkpoint_watch",
     "two_phase", "crash_points", "sink",
-    "log_backend", "log_entries", "decision_log", "sweeper", "healing", "recovery", "coordinator",
-    "restart_strategy",
+    "log_backend", "log_entries", "identity", "decision_log", "sweeper", "healing", "recovery",
+    "coordinator", "restart_strategy",
 ]  # fmt: skip
 
 

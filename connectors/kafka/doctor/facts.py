@@ -28,7 +28,8 @@ class Wanted:
         checkpoint_timeout_s: longest checkpoint.
         restart_budget_s: longest restart.
         strangers: look at the open transactions of everybody as well.
-        writes: False for a cluster that is only read from: nothing is said of transactions.
+        transactions: False for a cluster that has none of ours (it is only read from, or written to
+            with another guarantee than exactly-once): nothing is asked or said of them.
     """
 
     application_id: str = ""
@@ -38,7 +39,7 @@ class Wanted:
     checkpoint_timeout_s: float = 600.0
     restart_budget_s: float = 60.0
     strangers: bool = True
-    writes: bool = True
+    transactions: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

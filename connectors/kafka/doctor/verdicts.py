@@ -34,8 +34,10 @@ _WRITE: Final = frozenset({"WRITE", "DESCRIBE"})
 
 def judge(facts: ClusterFacts, wanted: Wanted) -> list[Verdict]:
     """Return every verdict, in the order in which a person would look."""
-    if not wanted.writes:
-        return [_brokers(facts), *_topics(facts, wanted)]
+    if not wanted.transactions:
+        # What others hold open hides plain records as well, from readers of committed ones.
+        theirs = (*_hanging(facts, wanted), *judge_ends(facts, wanted))
+        return [_brokers(facts), *_topics(facts, wanted), *theirs]
     return [
         _brokers(facts),
         _timeout(facts, wanted),

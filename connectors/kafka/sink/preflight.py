@@ -122,7 +122,10 @@ def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadlin
         with settings_checked(dict(settings), "producer"):
             Producer(librdkafka_settings(dict(settings)))
         topics = tuple(dict.fromkeys(sink.topic for sink in here if sink.topic))
-        _check_cluster(dict(settings), dataclasses.replace(wanted, outputs=topics), deadline)
+        mine = dataclasses.replace(wanted, outputs=topics)
+        if not any(sink.is_transactional for sink in here):
+            mine = dataclasses.replace(mine, application_id="", transactions=False)
+        _check_cluster(dict(settings), mine, deadline)
 
 
 def _check_cluster(settings: dict[str, str], wanted: Wanted, deadline: Deadline) -> None:

@@ -6,7 +6,7 @@ Python source as text, so two orders of the same offsets would look like new dat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -107,3 +107,12 @@ def _malformed(given: object, why: str) -> ConfigurationError:
         cause=why,
         option=f'{_OPTION}={{"topic": {{"0": 23, "1": -2}}}}',
     )
+
+
+def merged_offsets(texts: Iterable[str]) -> dict[str, int]:
+    """Merge the offsets of several sources; of a partition that two read, the smaller one."""
+    merged: dict[str, int] = {}
+    for text in texts:
+        for name, offset in parse_offsets(text).items():
+            merged[name] = min(offset, merged.get(name, offset))
+    return merged

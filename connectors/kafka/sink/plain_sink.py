@@ -1,0 +1,228 @@
+"""The Kafka sink without transactions: guarantees at-least-once and none.
+
+It is a user of the two-phase contract like the transactional one, and only phase 1 does anything:
+
+* at-least-once: `pre_commit` returns when the broker has acknowledged every record, and raises
+  when it refused one. The source's positions are decided after that, so a crash in between writes
+  the records of one checkpoint again, and loses none. (Flink: AT_LEAST_ONCE, `KafkaWriter.flush`.)
+* none: `pre_commit` does not wait. What the broker refuses, and what was still queued in a process
+  that dies, is lost; refusals are counted and told. (Flink: NONE.)
+
+Its records are visible as soon as they are written, so nothing is left to commit, to prove or to
+sweep: what it returns says what was written, and `needs_commit` is False. The coordinator counts
+it and keeps it out of the decision log, and a recovery finds no transaction to ask a broker about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import pyarrow as pa
+
+from connectors.kafka.client_settings import librdkafka_settings
+from connectors.kafka.sink.plain_producer import PlainProducer
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.sink_options import AT_LEAST_ONCE, KafkaSink
+from transactions import crash_points
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+from transactions.sink import Attempt, Owner
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(slots=True)
+class PlainWrite:
+    """What one attempt writes, on the worker that writes it; live, never pickled."""
+
+    attempt: Attempt
+    deadline: Deadline
+    producer: PlainProducer | None = None
+    count: int = 0
+
+
+class KafkaPlainSink:
+    """Writes Arrow batches of `connectors.records.SINK_SCHEMA`, visible at once.
+
+    Attributes:
+        options: what the user said; its guarantee is not exactly-once.
+
+    Args:
+        options: see above.
+        checkpoint_timeout_s: how long any one task may take.
+    """
+
+    def __init__(self, options: KafkaSink, *, checkpoint_timeout_s: float) -> None:
+        self.options = options
+        self._checkpoint_timeout_s = checkpoint_timeout_s
+
+    @property
+    def name(self) -> str:
+        """See `TwoPhaseCommitSink.name`."""
+        return self.options.name
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether `pre_commit` waits for the broker's acknowledgements."""
+        return self.options.guarantee == AT_LEAST_ONCE
+
+    # --- in the task ------------------------------------------------------------------------
+
+    def begin_transaction(self, attempt: Attempt) -> PlainWrite:
+        """See `TwoPhaseCommitSink.begin_transaction`; nothing is sent, no producer taken yet."""
+        return PlainWrite(attempt, self.new_deadline())
+
+    def new_deadline(self) -> Deadline:
+        """Return when a step that begins now must be done."""
+        return Deadline(self._checkpoint_timeout_s)
+
+    def new_producer(
+        self, application_id: str, kind: type[PlainProducer] = PlainProducer
+    ) -> PlainProducer:
+        """Return a producer for this sink; it has not connected yet.
+
+        Args:
+            application_id: of the pipeline, for the texts of errors.
+            kind: its class.
+        """
+        settings = librdkafka_settings(self.options.settings)
+        name = f"application {application_id!r}, sink {self.name!r}"
+        return kind(settings, name, strict=self.waits)
+
+    def invoke(self, write: PlainWrite, batch: pa.RecordBatch) -> None:
+        """See `TwoPhaseCommitSink.invoke`. What was invoked is visible soon, whatever follows.
+
+        Args:
+            write: from `begin_transaction`.
+            batch: columns of `SINK_SCHEMA`; `value` must be there, others may be missing.
+
+        Raises:
+            DeliveryError: a record cannot be queued at all (with every guarantee), or, with
+                at-least-once, an earlier one was refused by the broker.
+        """
+        if batch.num_rows == 0:
+            return
+        if write.producer is None:
+            write.producer = _producer_of_this_process(self, write.attempt.owner.application_id)
+        write.producer.produce(batch, self.options.topic, write.deadline)
+        write.count += batch.num_rows
+
+    def pre_commit(self, write: PlainWrite) -> Committable | None:
+        """See `TwoPhaseCommitSink.pre_commit`: waits for every record, or for nothing.
+
+        Returns:
+            What was written, with nothing left to commit; None when nothing was.
+
+        Raises:
+            DeliveryError: at-least-once: a record was refused or not acknowledged in time.
+        """
+        if write.producer is None:
+            return None
+        number, refused = write.attempt.checkpoint_id, 0
+        crash_points.reach("records_queued", number)
+        if self.waits:
+            write.producer.flush(write.deadline)
+        else:
+            refused, why = write.producer.refused()
+            if refused:
+                logger.warning("sink %s lost %d records: %s", self.name, refused, why)
+        crash_points.reach("records_flushed", number)
+        return Committable(
+            sink=self.name,
+            transactional_id="",
+            producer_id=-1,
+            producer_epoch=-1,
+            timeout_ms=0,
+            checkpoint_id=number,
+            subtask=write.attempt.subtask,
+            attempt=write.attempt.attempt_id,
+            token=f"{number}.{write.attempt.subtask}.{secrets.token_hex(8)}",
+            record_count=write.count,
+            fingerprint="",
+            refused=refused,
+        )
+
+    def abort(self, write: PlainWrite) -> None:
+        """See `TwoPhaseCommitSink.abort`: what has left stays visible, what is queued is dropped.
+
+        The producer is dropped too: reports of the failed attempt can still arrive on it, and would
+        be taken for the next one's.
+        """
+        if write.producer is not None:
+            _forget(write.producer)
+            write.producer.discard()
+
+    # --- on the driver ----------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def check_prepared(
+        self,
+        committables: Sequence[Committable],
+        deadline: Deadline,  # noqa: ARG002
+    ) -> list[Committable]:
+        """See `TwoPhaseCommitSink.check_prepared`: never called, nothing of ours needs a commit."""
+        self._never(committables)
+
+    def commit(
+        self,
+        committables: Sequence[Committable],
+        deadline: Deadline,  # noqa: ARG002
+    ) -> Mapping[str, Outcome]:
+        """See `TwoPhaseCommitSink.commit`: never called, nothing of ours needs a commit."""
+        self._never(committables)
+
+    def recover_and_commit(
+        self,
+        committables: Sequence[Committable],
+        deadline: Deadline,  # noqa: ARG002
+    ) -> Mapping[str, Outcome]:
+        """See `TwoPhaseCommitSink.recover_and_commit`: never called; a checkpoint whose log has
+        transactions of this sink is refused at start (`connectors.kafka.run`).
+        """
+        self._never(committables)
+
+    def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:  # noqa: ARG002
+        """See `TwoPhaseCommitSink.lingering`: nothing is ever open."""
+        return []
+
+    def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:  # noqa: ARG002
+        """See `TwoPhaseCommitSink.recover_and_abort`: nothing is ever open."""
+        assert not transaction_ids
+
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
+        """See `TwoPhaseCommitSink.hidden`: records without a transaction need no marker."""
+        return []
+
+    def retired(self) -> frozenset[str]:
+        """See `TwoPhaseCommitSink.retired`: there are no ids."""
+        return frozenset()
+
+    def _never(self, committables: Sequence[Committable]) -> NoReturn:
+        raise AssertionError(f"{self.name} has no transactions: {committables}")
+
+
+AnyKafkaSink = KafkaTransactionalSink | KafkaPlainSink
+
+
+#: Application, sink and guarantee -> the producer of this process. A Python worker runs one task
+#: at a time, so no two tasks share one; nothing of it belongs to a checkpoint, so it outlives them.
+_producers: dict[tuple[str, str, str], PlainProducer] = {}
+
+
+def _producer_of_this_process(sink: KafkaPlainSink, application_id: str) -> PlainProducer:
+    key = (application_id, sink.name, sink.options.guarantee)
+    if key not in _producers:
+        _producers[key] = sink.new_producer(application_id)
+    return _producers[key]
+
+
+def _forget(producer: PlainProducer) -> None:
+    for key, one in list(_producers.items()):
+        if one is producer:
+            del _producers[key]

@@ -1,0 +1,87 @@
+"""Source offsets under the application's consumer group, for lag tools; never read back.
+
+A transaction carries the offsets where there is one. Without one the driver writes down, beside
+the pipeline and not in it, what is decided: at most once a second, and once more at the end. A
+failure costs a warning, not a checkpoint. (Flink: `commit.offsets.on.checkpoint`.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from connectors.kafka.client_settings import librdkafka_settings
+from connectors.kafka.source.offsets import split_key
+from connectors.options import KafkaSource
+from transactions.clock import Deadline
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S: Final = 1.0
+_ANSWER_S: Final = 5.0
+
+
+class GroupOffsets:
+    """Writes the offsets of one source. Lives on the driver, on one thread at a time.
+
+    Args:
+        source: whose cluster has the group, and which topics count.
+        group: the application id, as in transactions.
+    """
+
+    def __init__(self, source: KafkaSource, group: str) -> None:
+        settings = librdkafka_settings(source.client_settings)
+        self._admin = AdminClient({"log_level": 2, **settings})
+        self._topics = frozenset(source.topics)
+        self._group = group
+        self._next = Deadline(0.0)
+        self._latest: dict[str, int] = {}
+        self._under_way: Future[Any] | None = None
+
+    def decided(self, offsets: Mapping[str, int]) -> None:
+        """Take note of decided offsets, per ``topic-partition``; returns at once."""
+        mine = {name: at for name, at in offsets.items() if split_key(name)[0] in self._topics}
+        self._latest |= mine
+        idle = self._under_way is None or self._under_way.done()
+        if self._latest and idle and self._next.expired():
+            self._send()
+
+    def close(self) -> None:
+        """Write what was decided last, and wait for the answer a few seconds."""
+        self._finish()
+        if self._latest:
+            self._send()
+            self._finish()
+
+    def _send(self) -> None:
+        self._next = Deadline(_EVERY_S)
+        self._finish()
+        rows = [TopicPartition(*split_key(name), offset) for name, offset in self._latest.items()]
+        self._latest = {}
+        asked = ConsumerGroupTopicPartitions(self._group, rows)
+        try:
+            answers = self._admin.alter_consumer_group_offsets([asked], request_timeout=_ANSWER_S)
+        except (KafkaException, ValueError) as error:
+            self._warn(error)
+        else:
+            self._under_way = answers[self._group]
+
+    def _finish(self) -> None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
+            return
+        try:
+            rows = under_way.result(_ANSWER_S + 1.0).topic_partitions
+            refused = next((row.error for row in rows if row.error), None)
+        except (KafkaException, TimeoutError) as error:
+            refused = error
+        if refused is not None:
+            self._warn(refused)
+
+    def _warn(self, reason: object) -> None:
+        logger.warning("group %s does not show the offsets: %s", self._group, reason)

@@ -1,0 +1,277 @@
+"""Delivery guarantees beside exactly-once: what is refused, what is decided, what may change."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.cli.doctor import _cases
+from connectors.kafka.run import RunOptions
+from connectors.kafka.sink.plain_sink import KafkaPlainSink
+from connectors.kafka.sink.plain_writer import PlainWriter
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.options import KafkaSource
+from connectors.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES, NO_GUARANTEE, KafkaSink
+from connectors.spark.micro_batch import MicroBatches
+from tests.simulation.fake_broker import FakeBroker, FakeSink
+from tests.unit.samples import committable
+from tests.unit.test_job import parse, refused, text
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.coordinator import Checkpoint, CheckpointCoordinator
+from transactions.decision_log import DecisionLog
+from transactions.errors import ConfigurationError, DeliveryError, IdentityMismatchError
+from transactions.events import Event, subscribe
+from transactions.log_backend import MemoryBackend
+from transactions.sink import Attempt, Owner
+
+OWNER = Owner(application_id="app", log_id="log", run_epoch=3)
+BATCH = pa.record_batch({"value": pa.array([b"v", b"w"], pa.binary())})
+WITHOUT = (AT_LEAST_ONCE, NO_GUARANTEE)
+
+
+def options(guarantee: str, name: str = "out", **more: Any) -> KafkaSink:
+    return KafkaSink(bootstrap_servers="b:9092", topic=name, name=name, guarantee=guarantee, **more)
+
+
+# --- what a user may say ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guarantee", WITHOUT)
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"transaction_timeout_ms": 60_000}, "transactionTimeoutMs=60000"),
+        ({"kafka": {"transaction.timeout.ms": "60000"}}, "kafka.transaction.timeout.ms=60000"),
+    ],
+)
+def test_an_option_of_transactions_is_refused_where_there_are_none(guarantee, more, named):
+    with pytest.raises(ConfigurationError) as caught:
+        options(guarantee, **more)
+    error = caught.value
+    assert all((error.what, error.where, error.cause, error.option))
+    assert error.option == f"{named}, guarantee={guarantee}"
+    assert "no transaction that could time out" in error.cause
+
+
+def test_a_job_has_one_for_all_sinks_or_one_each():
+    (only,) = parse(text(app='guarantee = "at-least-once"')).sinks
+    assert only.sink.guarantee == AT_LEAST_ONCE
+    sink = '[[sink]]\nkafka.bootstrap.servers = "b:9092"\ntopic = "other"\nguarantee = "none"\n'
+    two = parse(text(more=sink)).sinks
+    assert [one.sink.guarantee for one in two] == [EXACTLY_ONCE, NO_GUARANTEE]
+    error = refused(text(app='guarantee = "none"', sink="transactionTimeoutMs = 60000"))
+    assert "transactionTimeoutMs=60000" in error.option
+
+
+def test_the_doctor_asks_a_job_without_transactions_for_none():
+    ((_, wanted),) = _cases(parse(text(app='guarantee = "none"')))
+    assert (wanted.application_id, wanted.transactions) == ("", False)
+    assert (wanted.inputs, wanted.outputs) == (("in",), ("out",))
+    ((_, wanted),) = _cases(parse(text()))
+    assert (wanted.application_id, wanted.transactions) == ("flights", True)
+
+
+# --- a checkpoint's identity ------------------------------------------------------------------
+
+
+def run_options(*guarantees: str) -> RunOptions:
+    sinks = [options(guarantee, f"out-{n}") for n, guarantee in enumerate(guarantees)]
+    source = KafkaSource(bootstrap_servers="b:9092", subscribe="in")
+    return RunOptions(
+        app_id="app",
+        checkpoint=Path("/data/app"),
+        sources=[source],
+        sinks=sinks,
+        checkpoint_timeout_s=60.0,
+        restart_budget_s=60.0,
+    )
+
+
+def opened(backend: MemoryBackend, now: RunOptions) -> DecisionLog:
+    identity = now.all_identity()
+    return DecisionLog.open(
+        backend, application_id="app", identity=identity, may_change=now.may_change
+    )
+
+
+@pytest.mark.parametrize(("before", "now"), list(itertools.product(GUARANTEES, GUARANTEES)))
+def test_f48_a_guarantee_may_rise_across_a_restart_and_not_fall_from_exactly_once(before, now):
+    """The other sink of the driver stays as it is."""
+    backend = MemoryBackend()
+    opened(backend, run_options(before, AT_LEAST_ONCE))
+    entries = backend.list()
+    if before == EXACTLY_ONCE != now:
+        with pytest.raises(IdentityMismatchError) as caught:
+            opened(backend, run_options(now, AT_LEAST_ONCE))
+        error = caught.value
+        assert "'out-0' has written this checkpoint exactly-once" in error.what
+        assert all((error.where, error.cause))
+        assert f"guarantee={now}" in error.option
+        assert backend.list() == entries, "nobody was fenced, nothing was written"
+        opened(backend, run_options(before, AT_LEAST_ONCE))
+    else:
+        opened(backend, run_options(now, AT_LEAST_ONCE))
+        opened(backend, run_options(now, AT_LEAST_ONCE))
+
+
+def test_a_checkpoint_of_an_older_version_is_exactly_once():
+    backend = MemoryBackend()
+    assert set(run_options(EXACTLY_ONCE).all_identity()) == {"sinks", "sources"}
+    opened(backend, run_options(EXACTLY_ONCE))
+    with pytest.raises(IdentityMismatchError, match="cannot go on"):
+        opened(backend, run_options(NO_GUARANTEE))
+
+
+def test_another_set_of_sinks_is_told_as_such():
+    backend = MemoryBackend()
+    opened(backend, run_options(EXACTLY_ONCE))
+    with pytest.raises(IdentityMismatchError, match="written with sinks="):
+        opened(backend, run_options(EXACTLY_ONCE, AT_LEAST_ONCE))
+
+
+# --- what is decided --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def heard():
+    found: list[Event] = []
+    unsubscribe = subscribe(found.append)
+    yield found
+    unsubscribe()
+
+
+def test_sinks_of_both_kinds_share_a_decision_and_only_transactions_are_in_it(heard):
+    broker = FakeBroker()
+    exactly = FakeSink("exactly", broker)
+    plain = KafkaPlainSink(options(NO_GUARANTEE, "plain"), checkpoint_timeout_s=5.0)
+    log = DecisionLog.open(MemoryBackend(), application_id="app", identity={})
+    coordinator = CheckpointCoordinator(
+        log, {"exactly": exactly, "plain": plain}, timeout_s=5.0, stopping=lambda: False
+    )
+    attempt = Attempt(owner=log.owner, checkpoint_id=0, subtask=0, attempt_id="1.0")
+    transaction = exactly.begin_transaction(attempt)
+    exactly.invoke(transaction, ["a"])
+    prepared = exactly.pre_commit(transaction)
+    assert prepared is not None
+    visible = committable(
+        sink="plain", transactional_id="", checkpoint_id=0, token="0.0.p", record_count=7, refused=2
+    )
+    checkpoint = Checkpoint(checkpoint_id=0, query_id="q", start_offsets=("",), end_offsets=("e",))
+    try:
+        report = coordinator.commit_batch(checkpoint, lambda: [visible, prepared])
+    finally:
+        coordinator.close()
+    assert broker.visible == ["a"]
+    decision = log.state.decision
+    assert decision is not None
+    assert [one.sink for one in decision.committables] == ["exactly"]
+    assert (report.records, report.transactions) == (7 + prepared.record_count, 1)
+    (lost,) = [event for event in heard if event.kind == "refused"]
+    assert lost.fields == {"app": "app", "checkpoint": 0, "sink": "plain", "records": 2}
+
+
+def test_source_offsets_travel_in_the_sink_that_has_transactions():
+    sinks: dict[str, Any] = {
+        "plain": KafkaPlainSink(options(AT_LEAST_ONCE, "plain"), checkpoint_timeout_s=5.0),
+        "exactly": KafkaTransactionalSink(
+            options(EXACTLY_ONCE, "exactly"), timeout_ms=60_000, checkpoint_timeout_s=5.0
+        ),
+    }
+    coordinator: Any = None
+    here: Mapping[str, Any] = {
+        "clusters": frozenset({"b:9092"}),
+        "spark_checkpoint": Path("/none"),
+    }
+    assert MicroBatches(coordinator, sinks, **here)._offsets_sink == 1
+    del sinks["exactly"]
+    assert MicroBatches(coordinator, sinks, **here)._offsets_sink == -1
+
+
+# --- phase 1 ----------------------------------------------------------------------------------
+
+
+class FakeProducer:
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.lost = 0
+        self.refuses = False
+
+    def produce(self, batch: Any, topic: Any, deadline: Deadline) -> None:
+        self.calls.append("produce")
+
+    def flush(self, deadline: Deadline) -> None:
+        assert deadline.remaining() > 0
+        self.calls.append("flush")
+        if self.refuses:
+            raise DeliveryError("The broker refused 1 record(s).")
+
+    def refused(self) -> tuple[int, str]:
+        self.calls.append("refused")
+        return self.lost, "too large"
+
+    def discard(self) -> None:
+        self.calls.append("discard")
+
+
+def writer(guarantee: str) -> PlainWriter:
+    made = PlainWriter(KafkaPlainSink(options(guarantee), checkpoint_timeout_s=60.0))
+    made._producers = [FakeProducer() for _ in range(2 if guarantee == AT_LEAST_ONCE else 1)]  # type: ignore[misc]
+    return made
+
+
+def written(one: PlainWriter, number: int, *, prepare: bool = True) -> Committable | None:
+    transaction = one.begin_transaction(
+        Attempt(owner=OWNER, checkpoint_id=number, subtask=0, attempt_id="3.0")
+    )
+    transaction.deadline = Deadline(0.0)  # it was begun at the barrier before, an hour ago
+    one.invoke(transaction, BATCH)
+    transaction.deadline = Deadline(0.0)
+    return one.pre_commit(transaction, {"in-0": 1}) if prepare else None
+
+
+def test_at_least_once_flushes_one_producer_while_the_other_fills():
+    one = writer(AT_LEAST_ONCE)
+    done = written(one, 5)
+    written(one, 6, prepare=False)
+    calls = [producer.calls for producer in one._producers]  # type: ignore[attr-defined]
+    assert calls == [["produce"], ["produce", "flush"]]
+    assert done is not None
+    assert not done.needs_commit
+    assert (done.record_count, dict(done.source_offsets)) == (2, {})
+    one.close()
+    assert [made[-1] for made in calls] == ["discard", "discard"], "what follows is read again"
+
+
+def test_at_least_once_fails_the_checkpoint_when_a_record_was_refused():
+    one = writer(AT_LEAST_ONCE)
+    one._producers[1].refuses = True  # type: ignore[attr-defined]
+    with pytest.raises(DeliveryError):
+        written(one, 5)
+
+
+def test_without_a_guarantee_nothing_is_waited_for_and_refusals_are_counted():
+    one = writer(NO_GUARANTEE)
+    producer: Any = one._producers[0]
+    producer.lost = 3
+    done = written(one, 5)
+    assert producer.calls == ["produce", "refused"]
+    assert done is not None
+    assert (done.record_count, done.refused) == (2, 3)
+    one.close()
+    assert producer.calls[-1] == "flush", "at an orderly end what is queued gets a moment"
+
+
+def test_nothing_written_is_nothing_to_tell():
+    one = writer(AT_LEAST_ONCE)
+    attempt = Attempt(owner=OWNER, checkpoint_id=5, subtask=0, attempt_id="3.0")
+    transaction = one.begin_transaction(attempt)
+    one.invoke(transaction, BATCH.slice(0, 0))
+    assert one.pre_commit(transaction, {"in-0": 4}) is None
