@@ -64,10 +64,19 @@ CONTINUOUS = dataclasses.replace(
     OURS, name="sparkonce continuous", command=python_job(JOBS / "sparkonce_continuous_job.py")
 )
 
+
+def _at_least_once(system: System) -> System:
+    """Return a mode of ours without transactions: what exactly-once is compared with."""
+    settings = {"guarantee": "at-least-once"}
+    return dataclasses.replace(system, name=f"{system.name}, at-least-once", settings=settings)
+
+
 #: Our own modes, by the word that chooses them.
 MODES = {
     "micro-batch": OURS,
     "continuous": CONTINUOUS,
+    "micro-batch-at-least-once": _at_least_once(OURS),
+    "continuous-at-least-once": _at_least_once(CONTINUOUS),
     **{
         f"continuous-{ms}": dataclasses.replace(
             CONTINUOUS,

@@ -81,7 +81,11 @@ def main() -> None:
             starting_offsets="earliest",
         ),
         transform=ReplaceLastByte(str(first_record)),
-        sink=KafkaSink(bootstrap_servers=task["bootstrap"], topic=task["output"]),
+        sink=KafkaSink(
+            bootstrap_servers=task["bootstrap"],
+            topic=task["output"],
+            guarantee=task.get("guarantee", "exactly-once"),
+        ),
         barrier_interval_s=task.get("barrier_interval_s"),
         on_checkpoint=keep,
     )

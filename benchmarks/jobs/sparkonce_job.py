@@ -57,7 +57,12 @@ def main() -> None:
         )
     )
     out = source.selectExpr("key", task["value_sql"] + " AS value")
-    driver.write(out, KafkaSink(bootstrap_servers=task["bootstrap"], topic=task["output"]))
+    sink = KafkaSink(
+        bootstrap_servers=task["bootstrap"],
+        topic=task["output"],
+        guarantee=task.get("guarantee", "exactly-once"),
+    )
+    driver.write(out, sink)
     driver.run()
     assert driver.query is not None
     report = {"progress": [json.loads(one.json) for one in driver.query.recentProgress]}
