@@ -14,8 +14,8 @@ import click
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer
 
-from benchmarks.run import BROKER_JVM
 from benchmarks.workload import PARTITIONS, VALUE_BYTES, load, read_committed
+from connectors.bench.workbench import BROKER_JVM
 from connectors.fingerprint import Fingerprint
 from connectors.kafka.cluster.local_cluster import LocalCluster
 

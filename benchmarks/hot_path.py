@@ -14,8 +14,8 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.run import BROKER_JVM
 from benchmarks.workload import PARTITIONS, VALUE_BYTES, load
+from connectors.bench.workbench import BROKER_JVM
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.cluster.local_cluster import LocalCluster
 from connectors.kafka.native import librdkafka

@@ -11,7 +11,6 @@ is bad.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -25,10 +24,14 @@ import click
 import psutil
 from confluent_kafka import Producer
 
-from benchmarks.run import BROKER_JVM, say
-from benchmarks.systems import CONTINUOUS, OURS, Job
+from benchmarks.run import say
+from benchmarks.systems import OURS
 from benchmarks.workload import PARTITIONS
+from connectors.bench.job_process import JobProcess
+from connectors.bench.system import our_system
+from connectors.bench.workbench import BROKER_JVM
 from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.pipeline_modes import CONTINUOUS
 from transactions.decision_log import COMPACT_EVERY, read_log
 from transactions.log_backend import LocalFileBackend
 
@@ -42,7 +45,7 @@ MOST_LOG_FILES_CONTINUOUS = 2 * COMPACT_EVERY + 10
 MODES = {
     "micro-batch": (OURS, 0.01),
     # What the job keeps of each checkpoint for other measurements would be growth of its own.
-    "continuous": (dataclasses.replace(CONTINUOUS, settings={"most_progress": 1000}), 0.002),
+    "continuous": (our_system(CONTINUOUS, most_progress=1000), 0.002),
 }
 #: More than the last line of what a job tells of its checkpoints.
 _TAIL_BYTES = 4096
@@ -72,10 +75,10 @@ def main(mode: str, checkpoints: int, every: int) -> None:
     ):
         for topic in ("in", "out"):
             cluster.create_topic(topic, PARTITIONS)
-        job = Job(
+        job = JobProcess(
             system,
             Path(folder) / "job",
-            bootstrap=cluster.bootstrap_servers,
+            kafka={"bootstrap.servers": cluster.bootstrap_servers},
             topics=("in", "out"),
             batch_records=None,
             heap_every=every if system is OURS else 0,  # continuous jobs do not tell theirs
@@ -120,7 +123,7 @@ def _feed(bootstrap: str, stop: threading.Event, every_s: float) -> None:
     producer.flush(10.0)
 
 
-def _sample(job: Job, checkpoints: int, every: int) -> list[dict[str, Any]]:
+def _sample(job: JobProcess, checkpoints: int, every: int) -> list[dict[str, Any]]:
     samples: list[dict[str, Any]] = []
     log, most_files = job.folder / "checkpoint" / "decisions", 0
     start = time.monotonic()
@@ -139,7 +142,7 @@ def _sample(job: Job, checkpoints: int, every: int) -> list[dict[str, Any]]:
     return samples
 
 
-def _newest(job: Job) -> int:
+def _newest(job: JobProcess) -> int:
     """Return the last checkpoint that a job told, -1 before the first; reads the end only."""
     path = job.folder / "checkpoints.jsonl"
     if not path.exists():
@@ -151,7 +154,7 @@ def _newest(job: Job) -> int:
     return int(json.loads(whole[-1])["id"]) if whole else -1
 
 
-def _memory_of(job: Job) -> dict[str, Any]:
+def _memory_of(job: JobProcess) -> dict[str, Any]:
     """Return the memory that is each process's own (USS): workers are forks and share the rest."""
     driver = psutil.Process(job.pid)
     sizes = {"driver": _own_mb(driver), "jvm": 0.0, "workers": 0.0}

@@ -14,7 +14,7 @@ import click
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.figures import SHARES, Line
+from connectors.bench.figures import SHARES, Line
 
 _INK: Final = "#1f2933"
 _GRID: Final = "#e4e7eb"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import struct
 import sys
 import tempfile
 import threading
@@ -24,12 +23,19 @@ import click
 import numpy as np
 from confluent_kafka import Producer
 
-from benchmarks.figures import Line, batch_start_ns
 from benchmarks.peers import PEERS
-from benchmarks.run import BROKER_JVM, head, keep_lines, say
-from benchmarks.systems import OURS, Job, PeerError
-from benchmarks.workload import FILLER, PARTITIONS, WorkloadError, raise_if_error, read_committed
+from benchmarks.run import keep_lines, say
+from benchmarks.systems import OURS
+from benchmarks.workload import PARTITIONS, SHAPE, read_committed
+from connectors.bench.figures import Line, batch_start_ns
+from connectors.bench.job_process import JobProcess
+from connectors.bench.measurements import head
+from connectors.bench.shape import number_of, stamp_of
+from connectors.bench.system import System
+from connectors.bench.workbench import BROKER_JVM
+from connectors.kafka.bench.committed_reader import raise_if_error
 from connectors.kafka.cluster.local_cluster import LocalCluster
+from transactions.errors import SparkOnceError
 
 _TICK_S = 0.002
 _START_S = 120.0
@@ -72,16 +78,16 @@ class Feed:
         with self._lock:
             self.killed_ns, self.first_new_ns = time.time_ns(), 0
 
-    def wait_for_new(self, job: Job) -> None:
+    def wait_for_new(self, job: JobProcess) -> None:
         """Wait until a record has been seen that was produced after the kill, or at all."""
         deadline = time.monotonic() + _START_S
         while not self.first_new_ns:
             self._check(job)
             if time.monotonic() > deadline:
-                raise WorkloadError(f"no new record became visible in {_START_S:.0f} s")
+                raise SparkOnceError(f"no new record became visible in {_START_S:.0f} s")
             time.sleep(0.005)
 
-    def drain(self, job: Job) -> None:
+    def drain(self, job: JobProcess) -> None:
         """Stop producing, and wait until everything has been seen, or no more can come."""
         self._stop("feed")
         deadline = time.monotonic() + _DRAIN_S
@@ -90,10 +96,10 @@ class Feed:
             time.sleep(0.05)
         time.sleep(2.0)  # for duplicates that come late
 
-    def _check(self, job: Job) -> None:
+    def _check(self, job: JobProcess) -> None:
         job.check()
         if self._failure is not None:
-            raise WorkloadError("the feeder or the reader failed") from self._failure
+            raise SparkOnceError("the feeder or the reader failed") from self._failure
 
     def _stop(self, name: str) -> None:
         self._stopped[name].set()
@@ -111,14 +117,13 @@ class Feed:
         while not self._stopped["feed"].is_set():
             due = int((time.monotonic() - start) * self._rate) + 1
             for number in range(self.sent, due):
-                value = struct.pack(">q", time.time_ns()) + FILLER
-                key = struct.pack(">q", number)
-                producer.produce(self._topics[0], value, key, partition=number % PARTITIONS)
+                value, key = SHAPE.value(time.time_ns()), SHAPE.key(number)
+                producer.produce(self._topics[0], value, key, partition=SHAPE.partition(number))
             self.sent = due
             producer.poll(0)
             time.sleep(_TICK_S)
         if producer.flush(30.0):
-            raise WorkloadError("the broker did not take all records in 30 s")
+            raise SparkOnceError("the broker did not take all records in 30 s")
 
     def _read(self) -> None:
         consumer = read_committed(self._bootstrap, self._topics[1])
@@ -137,16 +142,16 @@ class Feed:
             consumer.close()
 
     def _note(self, key: bytes, value: bytes, now: int) -> None:
-        number = int.from_bytes(key, "big", signed=True)
+        number = number_of(key)
         before = self.seen.get(number, 0)
         self.seen[number] = before + 1
         if before:
             return
-        if int.from_bytes(value[:8], "big") > self.killed_ns:
+        if stamp_of(value) > self.killed_ns:
             self.first_new_ns = self.first_new_ns or now
 
 
-def measure(job: Job, feed: Feed, settle_s: float) -> Line:
+def measure(job: JobProcess, feed: Feed, settle_s: float) -> Line:
     """Kill the job once it has run for a while, start it again, and return how long it took."""
     with job:
         feed.wait_for_new(job)
@@ -159,13 +164,31 @@ def measure(job: Job, feed: Feed, settle_s: float) -> Line:
         feed.drain(job)
         marks = job.marks()
     if not job.report["progress"]:
-        raise WorkloadError("the job was killed before it could say what its batches were")
+        raise SparkOnceError("the job was killed before it could say what its batches were")
     return {
         "first_new_s": _seconds(feed.killed_ns, feed.first_new_ns),
         "split_s": _split(feed, marks, job.report["progress"]),
         "lost": feed.sent - len(feed.seen),
         "dup": sum(times - 1 for times in feed.seen.values()),
     }
+
+
+def one_round(
+    cluster: LocalCluster, folder: Path, system: System, *, rate: int, settle_s: float
+) -> Line:
+    """Measure a system on topics of its own; what fails, its installation too, is an `error`."""
+    unique = uuid.uuid4().hex[:8]
+    topics = (f"in-{unique}", f"out-{unique}")
+    for topic in topics:
+        cluster.create_topic(topic, PARTITIONS)
+    bootstrap = cluster.bootstrap_servers
+    kafka = {"bootstrap.servers": bootstrap}
+    job = JobProcess(system, folder / unique, kafka=kafka, topics=topics, batch_records=None)
+    try:
+        with Feed(bootstrap, topics, rate) as feed:
+            return measure(job, feed, settle_s)
+    except SparkOnceError as error:
+        return {"error": str(error)}
 
 
 def _split(feed: Feed, marks: dict[str, int], progress: list[Line]) -> dict[str, float]:
@@ -231,18 +254,7 @@ def main(  # noqa: PLR0917 - click passes them by name
         for number, system in itertools.product(range(rounds), systems):
             say(f"recovery: {system.name}, round {number}")
             line = head("recovery", system) | {"round": number, "rate": rate}
-            unique = uuid.uuid4().hex[:8]
-            topics = (f"in-{unique}", f"out-{unique}")
-            for topic in topics:
-                cluster.create_topic(topic, PARTITIONS)
-            bootstrap = cluster.bootstrap_servers
-            work = Path(folder) / unique
-            job = Job(system, work, bootstrap=bootstrap, topics=topics, batch_records=None)
-            try:
-                with Feed(bootstrap, topics, rate) as feed:
-                    line |= measure(job, feed, settle)
-            except (PeerError, WorkloadError) as error:
-                line["error"] = str(error)
+            line |= one_round(cluster, Path(folder), system, rate=rate, settle_s=settle)
             lines.append(line)
             click.echo(json.dumps(line))
     failed = [one for one in lines if one.get("error") or one["lost"]]

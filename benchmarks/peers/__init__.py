@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.peers.install import HERE, compiled, environment, jars, pins, place
-from benchmarks.systems import System, Task, python_job
+from benchmarks.systems import python_job
+from connectors.bench.system import System, Task
 from connectors.java import ensure_java_home
 
 SPARK_VERSION = "4.2.0"  # the newest whose Kafka connector is on Maven Central

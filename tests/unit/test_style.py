@@ -26,6 +26,10 @@ STANDALONE = {"connectors/kafka/cluster/process_keeper.py"}
 #: It judges the product, so it shares nothing with it, not even the clock.
 AUDITOR = "connectors/testing/auditor/"
 
+#: They measure the product, so they are plain clients: what they share with it, it could hide.
+MEASURING = "connectors/kafka/bench/"
+MEASURED = tuple(f"connectors.kafka.{part}" for part in ("source", "sink", "native", "proof"))
+
 #: transactions in reading order: a file imports only what stands above it.
 TRANSACTIONS_ORDER = [
     "errors", "clock", "events", "list_state", "committable", "checkpoint_watch",
@@ -68,6 +72,9 @@ def test_import_rules(path: Path):
             assert not uses(path, client), f"{name}: no Kafka client here"
     if name.startswith("connectors/kafka/"):
         assert not uses(path, "connectors.spark"), f"{name} imports its adapter"
+    if name.startswith(MEASURING):
+        for part in MEASURED:
+            assert not uses(path, part), f"{name} measures with what it measures: {part}"
     if not name.startswith("connectors/cli/"):
         assert not uses(path, "connectors.cli"), f"{name} imports the command line"
 

@@ -1,19 +1,16 @@
-"""Figures from measurements: percentiles, phases, ratios, and the table for people."""
+"""Ours beside theirs: ratios, and the table for people."""
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-Line = dict[str, Any]
+from connectors.bench.figures import Line
 
-_PHASES = ("start", "write", "check", "decide", "commit", "finish")
 #: Figures that are compared, and whether more is better.
 _COMPARED = {
     "records_per_s_total": True,
@@ -22,58 +19,6 @@ _COMPARED = {
     "p95_ms": False,
     "p99_ms": False,
 }
-
-
-#: Where the curve of a distribution is drawn.
-SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
-
-
-def percentiles(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
-    """Return p50, p95, p99 and the maximum; nothing for no values."""
-    if len(values) == 0:
-        return {}
-    p50, p95, p99, most = np.percentile(np.asarray(values, dtype=float), [50, 95, 99, 100])
-    named = {"p50_ms": p50, "p95_ms": p95, "p99_ms": p99, "max_ms": most}
-    return {name: round(float(value), 1) for name, value in named.items()}
-
-
-def curve(values: np.ndarray[Any, Any]) -> dict[str, list[float]]:
-    """Return the values at `SHARES`, for the picture."""
-    if len(values) == 0:
-        return {}
-    return {"curve_ms": [round(float(one), 2) for one in np.quantile(values, SHARES)]}
-
-
-def batch_start_ns(progress: Line) -> int:
-    """Return when a batch began, as Spark's progress says it."""
-    moment = dt.datetime.fromisoformat(progress["timestamp"])
-    return int(moment.timestamp() * 1e3) * 1_000_000
-
-
-def batches_of(report: Line, since_ns: int = 0) -> list[Line]:
-    """Return the batches with records that began after a moment."""
-    rows = [one for one in report["progress"] if one["numInputRows"] > 0]
-    return [one for one in rows if batch_start_ns(one) >= since_ns]
-
-
-def spark_phases(batches: Iterable[Line]) -> dict[str, dict[str, float]]:
-    """Return p50 and p99 of each of Spark's own phases (durationMs)."""
-    rows: dict[str, list[float]] = {}
-    for one in batches:
-        for name, value in one["durationMs"].items():
-            rows.setdefault(name, []).append(value)
-    return {name: _p50_p99(values) for name, values in sorted(rows.items())}
-
-
-def commit_phases(report: Line, since_ns: int = 0) -> dict[str, dict[str, float]]:
-    """Return p50 and p99 of the phases of our checkpoints that ended after a moment."""
-    rows = [one for one in report["phases"] if one["end_ns"] >= since_ns and one["records"]]
-    return {n: _p50_p99([row[n] for row in rows if n in row]) for n in _PHASES if rows}
-
-
-def _p50_p99(values: Sequence[float]) -> dict[str, float]:
-    p50, p99 = np.percentile(values, [50, 99])
-    return {"p50_ms": round(float(p50), 2), "p99_ms": round(float(p99), 2)}
 
 
 def ratios(lines: Sequence[Line], ours: Sequence[str]) -> list[Line]:

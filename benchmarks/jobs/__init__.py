@@ -1,1 +1,0 @@
-"""The jobs that are measured: one process each, the same work in each."""

@@ -1,0 +1,27 @@
+"""What came out, against what went in: every id is checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Audit:
+    """How many records came out wrongly.
+
+    Attributes:
+        lost: ids that no read_committed reader saw.
+        dup: times that an id was seen again.
+        foreign: ids that were never produced.
+        untransformed: records that did not go through the job's function.
+    """
+
+    lost: int = 0
+    dup: int = 0
+    foreign: int = 0
+    untransformed: int = 0
+
+    @property
+    def clean(self) -> bool:
+        """Tell whether every record came out exactly once, transformed."""
+        return self == Audit()

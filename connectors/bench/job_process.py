@@ -1,0 +1,217 @@
+"""One run of a system's job in a process of its own; it ends with everything it started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psutil
+
+from connectors.bench.replace_last_byte import VALUE_SQL
+from connectors.bench.system import TASK_FILE, System
+from connectors.java import ensure_java_home
+from transactions.errors import ConfigurationError, SparkOnceError
+
+#: What a job of ours writes when it ends by an error of ours: its four parts.
+ERROR_FILE: Final = "error.json"
+
+_STOP_S: Final = 30.0
+_LAST_WORDS_S: Final = 5.0
+_LOG_TAIL: Final = 1500
+
+
+class JobProcess:
+    """A context manager.
+
+    Args:
+        system: what runs.
+        folder: of its own; checkpoint, log and report are in it.
+        kafka: client settings in Java naming, brokers among them.
+        topics: input and output; the output's name is the application's id too.
+        batch_records: most records of a micro-batch; None for no limit.
+        heap_every: measure the JVM's heap at each so many checkpoints; 0 for never.
+        conf: further Spark settings.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        folder: Path,
+        *,
+        kafka: Mapping[str, str],
+        topics: tuple[str, str],
+        batch_records: int | None,
+        heap_every: int = 0,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        self._system = system
+        self._folder = folder
+        others = {name: value for name, value in kafka.items() if name != "bootstrap.servers"}
+        self._task = {
+            "bootstrap": kafka["bootstrap.servers"],
+            "kafka": others,
+            "input": topics[0],
+            "output": topics[1],
+            "folder": str(folder),
+            "id": topics[1],
+            "trigger": "0 seconds",
+            "batch_records": batch_records,
+            "heap_every": heap_every,
+            "value_sql": VALUE_SQL,
+            "master": "local[2]",
+            **system.settings,
+            "conf": {
+                "spark.driver.memory": "2g",
+                "spark.log.level": "WARN",
+                "spark.local.dir": str(folder / "local"),
+                "spark.sql.warehouse.dir": str(folder / "warehouse"),
+                "spark.sql.streaming.numRecentProgressUpdates": "100000",
+                **(conf or {}),
+            },
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        #: What the job wrote of itself; after the end. Micro-batches are in `progress`; other jobs
+        #: say when they had their first record, and how often they committed.
+        self.report: dict[str, Any] = {
+            "progress": [],
+            "phases": [],
+            "first_record_ns": 0,
+            "commits": 0,
+        }
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the job's Python."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def folder(self) -> Path:
+        """Return its folder; `checkpoint` in it is the pipeline's."""
+        return self._folder
+
+    def check(self) -> None:
+        """Raise if the job has ended.
+
+        Raises:
+            ConfigurationError: it refused what it was told.
+            SparkOnceError: it ended otherwise; with the end of its log.
+        """
+        if self._process is None or self._process.poll() is None:
+            return
+        written = self._folder / ERROR_FILE
+        if written.exists():
+            told = json.loads(written.read_text("utf-8"))
+            kind = ConfigurationError if told.pop("configuration") else SparkOnceError
+            raise kind(**told)
+        log = (self._folder / "job.log").read_text("utf-8", "replace")
+        raise SparkOnceError(
+            f"The job of {self._system.name} ended with exit code {self._process.returncode}.",
+            cause="the end of its log:\n" + log[-_LOG_TAIL:].rstrip(),
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start a process; after `kill` the next one, in the same folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._write_task()
+        command = self._system.command(self._task)
+        with (self._folder / "job.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # its end tells a job of ours that nobody waits for it
+                stdout=log,
+                stderr=log,
+                env=self._environment(command),
+                cwd=self._folder,
+                start_new_session=True,  # ctrl-C is for us; the job is asked to stop
+            )
+
+    def kill(self) -> None:
+        """SIGKILL the driver and its JVM at one moment; Python workers notice and end."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._reap()
+
+    def marks(self) -> dict[str, int]:
+        """Return when its last process came to which step, in ns."""
+        lines = (self._folder / "marks.jsonl").read_text("utf-8").splitlines()
+        mine = [one for one in map(json.loads, lines) if one["pid"] == self.pid]
+        return {one["mark"]: one["ns"] for one in mine}
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Return what is known of each checkpoint until now: ours only."""
+        path = self._folder / "checkpoints.jsonl"
+        text = path.read_text("utf-8") if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        process = self._process
+        if process is None:
+            return
+        tree = _tree_of(process.pid)
+        try:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
+        finally:
+            # Its JVM is in its session, its workers' parent is not; they end with it, or here.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            self._reap()
+            _end(tree)
+        report = self._folder / "report.json"
+        if report.exists():
+            self.report |= json.loads(report.read_text("utf-8"))
+        self.report["phases"] = self.checkpoints()
+
+    def _write_task(self) -> None:
+        path = self._folder / TASK_FILE
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(self._task), "utf-8")
+
+    def _environment(self, command: list[str]) -> dict[str, str]:
+        environment = {**os.environ, "JAVA_HOME": ensure_java_home()}
+        environment.pop("SPARK_HOME", None)
+        if str(self._task["master"]).startswith("local"):
+            # On a cluster executors come to this host, and may have their Python elsewhere.
+            environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": command[0]}
+        return environment
+
+    def _reap(self) -> None:
+        assert self._process is not None
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def _tree_of(pid: int) -> list[psutil.Process]:
+    # Once the parent is dead its children belong to init, and nobody knows whose they were.
+    try:
+        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return found
+
+
+def _end(tree: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(tree, _LAST_WORDS_S)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, _LAST_WORDS_S)

@@ -1,0 +1,317 @@
+"""The three measurements, each on topics and in a folder of its own; every one becomes a line.
+
+A failure is a line with `error`. Whatever happens, each id that went in is looked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from connectors.bench import figures
+from connectors.bench.audit import Audit
+from connectors.bench.figures import Line
+from connectors.bench.job_process import JobProcess
+from connectors.bench.shape import Shape
+from connectors.bench.system import System
+from connectors.kafka.bench.bench_topics import BenchTopics
+from connectors.kafka.bench.committed_reader import librdkafka_version
+from connectors.kafka.bench.end_watcher import EndWatcher
+from connectors.kafka.bench.measuring_producer import MeasuringProducer
+from connectors.kafka.bench.prober import Prober, Watch
+from connectors.kafka.bench.topic_audit import audit_topic
+from transactions.errors import SparkOnceError
+
+_LOAD_LINGER_MS: Final = 20
+#: A system that moves fewer records a second than this, after two minutes to start, has failed.
+_LEAST_PER_S: Final = 5000
+_START_S: Final = 120.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How a measurement of latency feeds its job.
+
+    Attributes:
+        rate: records per second.
+        warmup_s: seconds whose records are checked, but not measured.
+        seconds: measured ones.
+    """
+
+    rate: int
+    warmup_s: float
+    seconds: float
+
+
+class Measurements:
+    """Measures systems on one cluster, one after the other.
+
+    Args:
+        kafka: client settings in Java naming, brokers among them.
+        topics: where topics come from.
+        folder: for the folders of the jobs.
+        shape: of the records.
+        emit: gets each line.
+        watch: what is being done, for people.
+        conf: Spark settings of every job.
+    """
+
+    def __init__(
+        self,
+        kafka: Mapping[str, str],
+        topics: BenchTopics,
+        folder: Path,
+        *,
+        shape: Shape,
+        emit: Callable[[Line], None],
+        watch: Watch,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        self._kafka = kafka
+        self._topics = topics
+        self._folder = folder
+        self._shape = shape
+        self._emit = emit
+        self._watch = watch
+        self._conf = conf
+        self._backlog: tuple[str, int] | None = None
+        #: What ended measurements; each is the `error` of a line too.
+        self.errors: list[SparkOnceError] = []
+
+    def throughput(self, system: System, *, records: int, batch_records: int | None) -> None:
+        """Measure a backlog: how fast do its records become visible."""
+        line = self._head("throughput", system)
+        line |= {"records": records, "batch_records": batch_records}
+        phases: list[Line] = []
+        with self._reported(line):
+            source = self._loaded(records)
+            output = self._topics.create("out", self._shape.partitions)
+            watcher = EndWatcher(self._kafka, output, self._shape.partitions)
+            with self._job(system, (source, output), batch_records) as job:
+                watcher.wait_for(
+                    records,
+                    timeout_s=_START_S + records / _LEAST_PER_S,
+                    check=job.check,
+                    watch=lambda visible: self._watch("measuring", min(visible, records), records),
+                )
+            phases = figures.checkpoints_of(job.report)
+            audit, offsets = audit_topic(
+                self._kafka,
+                output,
+                watcher.ends[-1],
+                records,
+                lambda read: self._watch("checking every id", read, records),
+            )
+            line |= vars(audit)
+            batches = figures.batches_of(job.report)
+            line |= {
+                "commits": job.report["commits"] or len(batches),
+                **rates(records - audit.lost, watcher.times, watcher.visible(offsets), job.report),
+                "spark_phases": figures.spark_phases(batches[1:] or batches),
+            }
+        self._phases("throughput phases", system, phases)
+
+    def latency(self, system: System, pace: Pace) -> None:
+        """Measure the time from a record's production to a read_committed reader's sight."""
+        line = self._head("latency", system) | _of(pace)
+        phases: list[Line] = []
+        with self._reported(line):
+            prober, job, values = self._probed(system, pace)
+            phases = figures.checkpoints_of(job.report, prober.measured_from_ns)
+            batches = figures.batches_of(job.report, prober.measured_from_ns)
+            line |= {
+                **_told(prober, values, pace),
+                "commits": job.report["commits"] or len(batches),
+                "checkpoints_per_s": figures.per_second(phases),
+                "spark_phases": figures.spark_phases(batches),
+            }
+            _check_complete(prober.audit, values)
+        self._phases("latency phases", system, phases)
+
+    def commit(self, system: System, pace: Pace, *, subtasks: int) -> Line:
+        """Measure what many small checkpoints cost, phase by phase; return the line.
+
+        Only checkpoints count in which every subtask had a transaction, and none of the warm-up.
+        """
+        line = self._head("commit", system) | {"subtasks": subtasks} | _of(pace)
+        with self._reported(line):
+            prober, job, values = self._probed(system, pace)
+            every = figures.checkpoints_of(job.report, prober.measured_from_ns)
+            whole = [one for one in every if one["transactions"] == subtasks]
+            commits = [figures.commit_ms(one) for one in whole]
+            line |= {
+                **_told(prober, values, pace),
+                "checkpoints": len(whole),
+                "checkpoints_with_fewer_transactions": len(every) - len(whole),
+                "checkpoints_per_s": figures.per_second(every),
+                "records_per_checkpoint": _median([one["records"] for one in whole]),
+                "commit_ms": {**figures.percentiles(commits), **figures.curve(commits)},
+                "phase_ms": figures.commit_phases(whole),
+            }
+            _check_complete(prober.audit, values)
+            if not whole:
+                raise SparkOnceError(
+                    "No checkpoint had a transaction of every subtask.",
+                    where=f"{len(every)} checkpoints, {subtasks} subtasks",
+                    cause="a checkpoint came more often than records for each of them",
+                    option="--barrier-interval, --seconds",
+                )
+        return line
+
+    def _probed(
+        self, system: System, pace: Pace
+    ) -> tuple[Prober, JobProcess, npt.NDArray[np.float64]]:
+        topics = (
+            self._topics.create("in", self._shape.partitions),
+            self._topics.create("out", self._shape.partitions),
+        )
+        prober = Prober(
+            kafka=self._kafka,
+            topics=topics,
+            shape=self._shape,
+            watch=self._watch,
+            **dataclasses.asdict(pace),
+        )
+        with self._job(system, topics, None) as job:
+            values = prober.run(job.check)
+        return prober, job, values / 1e6
+
+    def _loaded(self, records: int) -> str:
+        """Load the backlog once; every system reads the same."""
+        if self._backlog is None or self._backlog[1] != records:
+            topic = self._topics.create("backlog", self._shape.partitions)
+            with MeasuringProducer(
+                self._kafka, topic, self._shape, linger_ms=_LOAD_LINGER_MS
+            ) as producer:
+                producer.load(records, lambda done: self._watch("loading", done, records))
+            self._backlog = (topic, records)
+        return self._backlog[0]
+
+    def _job(
+        self, system: System, topics: tuple[str, str], batch_records: int | None
+    ) -> JobProcess:
+        return JobProcess(
+            system,
+            self._folder / topics[1],
+            kafka=self._kafka,
+            topics=topics,
+            batch_records=batch_records,
+            conf=self._conf,
+        )
+
+    def _phases(self, what: str, system: System, rows: list[Line]) -> None:
+        if rows:
+            self._emit({**head(what, system), "phase_ms": figures.commit_phases(rows)})
+
+    def _head(self, what: str, system: System) -> Line:
+        return head(what, system) | {
+            "partitions": self._shape.partitions,
+            "value_bytes": self._shape.value_bytes,
+            "trigger": "0 seconds",
+            "master": system.settings.get("master", "local[2]"),
+        }
+
+    @contextlib.contextmanager
+    def _reported(self, line: Line) -> Iterator[None]:
+        """Emit the line, whatever happens; a failure is a line with `error`."""
+        self._watch(f"{line['what']}: {line['system']}", 0, 0)
+        try:
+            yield
+        except SparkOnceError as error:
+            line["error"] = str(error)
+            self.errors.append(error)
+        self._emit(line)
+
+
+def head(what: str, system: System) -> Line:
+    """Return the fields that every line of a system begins with."""
+    return {
+        "what": what,
+        "system": system.name,
+        "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "versions": {
+            **system.versions,
+            "python": platform.python_version(),
+            "librdkafka": librdkafka_version(),
+        },
+        "cpus": os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def rates(
+    came: int, times: list[int], visible: npt.NDArray[np.int64], report: Mapping[str, Any]
+) -> Line:
+    """Return records a second, from what a watcher saw and what the job said of its beginning.
+
+    Args:
+        came: how many records came out.
+        times: of the watcher's samples, ns.
+        visible: how many records each of them saw.
+        report: of the job.
+
+    Raises:
+        SparkOnceError: nothing came out, or the job ended without saying when it began: it was
+            killed because it did not stop, or it failed.
+    """
+    began_ns = figures.begun_ns(report)
+    if began_ns is None or came == 0:
+        raise SparkOnceError(
+            "The job ended without a figure.",
+            where=f"{came:,} records came out",
+            cause="it was killed before it could report its batches, or it read no record",
+        )
+    all_ns = times[int((visible >= came).argmax())]
+    look = int((visible > 0).argmax())
+    first, first_ns = int(visible[look]), times[look]
+    return {
+        "first_visible_records": first,
+        "first_visible_s": round((first_ns - began_ns) / 1e9, 3),
+        "records_per_s_total": round(came / ((all_ns - began_ns) / 1e9)),
+        # None: one look of the reader found the first record and the last.
+        "records_per_s_steady": round((came - first) / ((all_ns - first_ns) / 1e9))
+        if all_ns > first_ns
+        else None,
+    }
+
+
+def _of(pace: Pace) -> Line:
+    return {"rate": pace.rate, "warmup_s": pace.warmup_s, "seconds": pace.seconds}
+
+
+def _told(prober: Prober, values: npt.NDArray[np.float64], pace: Pace) -> Line:
+    produced_per_s = pace.rate * pace.seconds / max(prober.measured_s, 1e-9)
+    growth = figures.growth_ms(values)
+    return {
+        "measured": len(values),
+        **figures.percentiles(values),
+        **figures.curve(values),
+        **vars(prober.audit),
+        "producer_late_max_ms": round(prober.late_max_ms, 1),
+        "produced_per_s": round(min(produced_per_s, pace.rate), 1),
+        "latency_growth_ms": growth,
+        "rate_held": figures.rate_held(pace.rate, produced_per_s, growth, pace.seconds),
+    }
+
+
+def _check_complete(audit: Audit, values: npt.NDArray[np.float64]) -> None:
+    if audit.lost:
+        raise SparkOnceError(
+            "Records had not come out a minute after the last one was produced.",
+            where=f"{audit.lost:,} of them; {len(values):,} measured ones came",
+            cause="they are lost, or the job is that far behind the rate",
+            option="--rate",
+        )
+
+
+def _median(values: list[int]) -> float | None:
+    return round(float(np.median(values)), 1) if values else None

@@ -1,0 +1,248 @@
+"""What a user of `sparkonce bench` may choose, checked as a whole before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from connectors.bench.shape import KEY_BYTES, LEAST_VALUE_BYTES, Shape
+from connectors.bench.system import System, our_system
+from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH, check_mode, check_options
+from transactions.errors import ConfigurationError
+
+LATENCY: Final = "latency"
+THROUGHPUT: Final = "throughput"
+COMMIT: Final = "commit"
+
+PICTURES: Final = (".svg", ".png", ".html")
+LEAST_RECORD_BYTES: Final = KEY_BYTES + LEAST_VALUE_BYTES
+
+_PARTITIONS: Final = 2
+#: Records a second for each partition: a checkpoint shall find some in every one of them.
+_TRICKLE: Final = 200
+#: More would not fit into an id's place in memory.
+_MOST_RECORDS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """One command.
+
+    Attributes:
+        what: one of latency, throughput and commit.
+        kafka: client settings in Java naming; without brokers an embedded one is started.
+        mode: one of `connectors.pipeline_modes`.
+        rate: records per second; of latency.
+        records: how many; of throughput.
+        seconds: measured ones; of latency and commit.
+        warmup_s: seconds before them.
+        batch_records: most records of a micro-batch; of throughput.
+        record_bytes: key and value together.
+        partitions: of every topic; None: as many as there are subtasks, at least two.
+        subtasks: tasks that write, one run for each number; () for one per partition.
+        replication_factor: of every topic; None takes the brokers' default.
+        barrier_interval_s: a fixed interval; continuous mode only.
+        target_latency_s: what the adaptive interval aims at; continuous mode only.
+        master: Spark's master URL; None is this machine with a slot for every subtask.
+        conf: Spark settings, ``key=value``.
+        plot: where the distribution is drawn.
+    """
+
+    what: str
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    mode: str = MICRO_BATCH
+    rate: int = 2000
+    records: int = 1_000_000
+    seconds: float = 30.0
+    warmup_s: float = 10.0
+    batch_records: int = 250_000
+    record_bytes: int = 100
+    partitions: int | None = None
+    subtasks: tuple[int, ...] = ()
+    replication_factor: int | None = None
+    barrier_interval_s: float | None = None
+    target_latency_s: float | None = None
+    master: str | None = None
+    conf: tuple[str, ...] = ()
+    plot: Path | None = None
+
+    @property
+    def bootstrap(self) -> str | None:
+        """Return the user's brokers; None when there are none."""
+        return self.kafka.get("bootstrap.servers")
+
+    @property
+    def spark_conf(self) -> dict[str, str]:
+        """Return the Spark settings."""
+        return dict(pair.split("=", 1) for pair in self.conf)
+
+    def validate(self) -> None:
+        """Refuse what cannot be measured.
+
+        Raises:
+            ConfigurationError: an option is out of range, or contradicts another one.
+        """
+        check_mode(self.mode)
+        pace = {name: value for name, value in self._pace().items() if value is not None}
+        check_options(self.mode, pace)
+        self._check_numbers(pace)
+        self._check_subtasks()
+        for pair in self.conf:
+            if "=" not in pair:
+                raise _wrong(
+                    "A Spark setting has no value.", "the form is key=value", f"--conf={pair}"
+                )
+        if self.plot is not None:
+            self._check_plot(self.plot)
+
+    def runs(self) -> list[Run]:
+        """Return what is to be run, one for each number of subtasks."""
+        return [self._run(number) for number in self.subtasks or (self._partitions(0),)]
+
+    # --- rules --------------------------------------------------------------------------------
+
+    def _check_numbers(self, pace: Mapping[str, Any]) -> None:
+        if self.record_bytes < LEAST_RECORD_BYTES:
+            raise _wrong(
+                f"A record needs {LEAST_RECORD_BYTES} bytes at least.",
+                f"its id takes {KEY_BYTES}, its time stamp 8, and the job changes one more",
+                f"--record-size={self.record_bytes}",
+            )
+        numbers = {
+            "--rate": self.rate,
+            "--records": self.records,
+            "--seconds": self.seconds,
+            "--batch-records": self.batch_records,
+            "--partitions": self.partitions,
+            "--replication-factor": self.replication_factor,
+            **{f"--{name.removesuffix('_s').replace('_', '-')}": v for name, v in pace.items()},
+        }
+        for name, value in numbers.items():
+            if value is not None and not value > 0:
+                raise _wrong(
+                    "It must be more than 0.", "nothing could be measured", _of(name, value)
+                )
+        if self.warmup_s < 0:
+            raise _wrong(
+                "Time is not negative.", "it is in seconds", _of("--warmup", self.warmup_s)
+            )
+        most = max(self.records, self.rate * (self.seconds + self.warmup_s))
+        if most > _MOST_RECORDS:
+            raise _wrong(
+                f"More than {_MOST_RECORDS:,} records are too many.",
+                "every id is checked, and kept in memory for it",
+                "--records, or --rate with --seconds",
+            )
+        measured = int(self.rate * (self.seconds + self.warmup_s)) - int(self.rate * self.warmup_s)
+        if self.what == LATENCY and measured < 1:
+            raise _wrong(
+                "Not one record would be measured.",
+                "rate times seconds is less than 1",
+                f"--rate={self.rate}, --seconds={self.seconds:g}",
+            )
+        if self.bootstrap is None and self.replication_factor not in {None, 1, 3}:
+            raise _wrong(
+                "The embedded cluster has one broker, or three.",
+                "no --bootstrap was given, so it is started",
+                f"--replication-factor={self.replication_factor}",
+            )
+
+    def _check_subtasks(self) -> None:
+        if min(self.subtasks, default=1) < 1 or len(set(self.subtasks)) < len(self.subtasks):
+            raise _wrong(
+                "Subtasks are different whole numbers from 1 on.",
+                "one run is made for each of them",
+                f"--subtasks={','.join(map(str, self.subtasks))}",
+            )
+        if self.what != COMMIT and len(self.subtasks) > 1:
+            raise _wrong(
+                "Only the commit is measured as a series.",
+                f"{self.what} takes one number",
+                f"--subtasks={','.join(map(str, self.subtasks))}",
+            )
+        for number in self.subtasks:
+            if self.partitions is None:
+                continue
+            if self.mode == MICRO_BATCH and number != self.partitions:
+                raise _wrong(
+                    "In micro-batch mode each partition is a subtask.",
+                    "Spark makes a task for each; give one of the two, or the same number",
+                    f"--subtasks={number}, --partitions={self.partitions}",
+                )
+            if number > self.partitions:
+                raise _wrong(
+                    "A subtask without a partition would write nothing.",
+                    "each partition is read by one subtask",
+                    f"--subtasks={number}, --partitions={self.partitions}",
+                )
+
+    def _check_plot(self, plot: Path) -> None:
+        if self.what == THROUGHPUT:
+            raise _wrong(
+                "A throughput has no distribution to draw.",
+                "latency and commit have one; the figures of a throughput are in its line",
+                f"--plot={plot}",
+            )
+        if plot.suffix.lower() not in PICTURES:
+            raise _wrong(
+                "The kind of picture is unknown.",
+                f"the name ends in one of {', '.join(PICTURES)}",
+                f"--plot={plot}",
+            )
+        if not plot.absolute().parent.is_dir():
+            raise _wrong(
+                "The folder of the picture does not exist.", "make it first", f"--plot={plot}"
+            )
+
+    # --- what is run --------------------------------------------------------------------------
+
+    def _pace(self) -> dict[str, float | None]:
+        return {
+            "barrier_interval_s": self.barrier_interval_s,
+            "target_latency_s": self.target_latency_s,
+        }
+
+    def _partitions(self, subtasks: int) -> int:
+        if self.mode == MICRO_BATCH and subtasks:
+            return subtasks
+        return self.partitions or max(_PARTITIONS, *self.subtasks, subtasks)
+
+    def _run(self, subtasks: int) -> Run:
+        partitions = self._partitions(subtasks)
+        master = self.master or f"local[{subtasks}]"
+        settings: dict[str, Any] = {"master": master}
+        if self.mode == CONTINUOUS:
+            settings |= {"parallelism": subtasks, **self._pace()}
+        return Run(
+            system=our_system(self.mode, **settings),
+            subtasks=subtasks,
+            shape=Shape(partitions, self.record_bytes - KEY_BYTES),
+            rate=self.rate if self.what == LATENCY else _TRICKLE * partitions,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a command.
+
+    Attributes:
+        system: what runs.
+        subtasks: how many tasks of it write.
+        shape: of records and topics.
+        rate: records per second.
+    """
+
+    system: System
+    subtasks: int
+    shape: Shape
+    rate: int
+
+
+def _of(name: str, value: float) -> str:
+    return f"{name}={value:g}"
+
+
+def _wrong(what: str, cause: str, option: str) -> ConfigurationError:
+    return ConfigurationError(what, where="sparkonce bench", cause=cause, option=option)
