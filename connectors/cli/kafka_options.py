@@ -17,14 +17,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def kafka_options(function: F) -> F:
     """Add --bootstrap, --kafka, --config and --job to a command."""
+    job = click.option(
+        "--job",
+        "job_file",
+        metavar="JOB.toml",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Take everything from a job file, as `sparkonce run` would.",
+    )
+    return client_options(job(function))
+
+
+def client_options(function: F) -> F:
+    """Add --bootstrap, --kafka and --config to a command; `kafka_settings` puts them together."""
     for option in (
-        click.option(
-            "--job",
-            "job_file",
-            metavar="JOB.toml",
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="Take everything from a job file, as `sparkonce run` would.",
-        ),
         click.option(
             "--config",
             type=click.Path(dir_okay=False, path_type=Path),

@@ -1,0 +1,140 @@
+"""`sparkonce bench` on a real broker: its lines, its picture, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka.admin import AdminClient
+
+BENCH = [sys.executable, "-m", "connectors.cli.main", "bench"]
+PREFIX = "sparkonce-bench-"
+PHASES = {"start", "write", "check", "decide", "commit", "finish"}
+
+
+def left_on(bootstrap: str) -> set[str]:
+    """Topics and groups that only this command makes."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topics = admin.list_topics(timeout=10).topics
+    groups = admin.list_consumer_groups(request_timeout=10).result().valid
+    names = {*topics, *(group.group_id for group in groups)}
+    return {name for name in names if name.startswith(PREFIX)}
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A folder for temporary files that is this test's own: what is left in it was left behind."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    return {**os.environ, "TMPDIR": str(scratch)}
+
+
+def folders_left(tmp_path: Path) -> list[str]:
+    return [one.name for one in (tmp_path / "scratch").glob(f"{PREFIX}*")]
+
+
+def test_commit_in_continuous_mode_with_a_picture_and_a_line(bootstrap: str, tmp_path: Path):
+    picture = tmp_path / "commit.svg"
+    run = subprocess.run(
+        [
+            *(*BENCH, "commit", "--bootstrap", bootstrap, "--mode", "continuous"),
+            *("--seconds", "3", "--warmup", "1", "--barrier-interval", "0.05"),
+            *("--json", "-", "--plot", str(picture)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+        env=environment(tmp_path),
+    )
+
+    assert run.returncode == 0, run.stderr + run.stdout
+    (line,) = map(json.loads, run.stdout.splitlines())
+    judge(line)
+    assert set(line["phase_ms"]) == PHASES
+    assert all(ms["p50_ms"] <= ms["p95_ms"] <= ms["p99_ms"] for ms in line["phase_ms"].values())
+    assert 0 < line["commit_ms"]["p50_ms"] <= line["commit_ms"]["max_ms"]
+    # A barrier each 50 ms for 3 s: fewer on a busy machine, never more.
+    assert 5 <= line["checkpoints"] <= 61
+    assert line["subtasks"] == line["partitions"] == 2
+    assert "in all" in run.stderr
+    assert "measuring" in run.stderr
+    assert picture.read_text("utf-8").rstrip().endswith("</svg>")
+    assert left_on(bootstrap) == set()
+    assert folders_left(tmp_path) == []
+
+
+def judge(line: dict[str, Any]) -> None:
+    """Every id was looked for and found once."""
+    assert {name: line[name] for name in ("lost", "dup", "foreign", "untransformed")} == {
+        "lost": 0,
+        "dup": 0,
+        "foreign": 0,
+        "untransformed": 0,
+    }
+    assert line["measured"] == 1200
+    assert "error" not in line
+
+
+def test_an_interrupted_run_leaves_nothing_behind(bootstrap: str, tmp_path: Path):
+    bench = subprocess.Popen(
+        [
+            *(*BENCH, "latency", "--bootstrap", bootstrap, "--mode", "continuous"),
+            *("--seconds", "100", "--warmup", "0", "--rate", "200"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path),
+    )
+    assert bench.stderr is not None
+    while "measuring" not in (said := bench.stderr.readline()):
+        assert said, "the benchmark ended too early"
+    started = psutil.Process(bench.pid).children(recursive=True)
+    assert any(one.name() == "java" for one in started)
+    assert len(left_on(bootstrap)) >= 2
+    bench.send_signal(signal.SIGINT)
+    bench.send_signal(signal.SIGTERM)  # an impatient user: removing goes on all the same
+    _, errors = bench.communicate(timeout=90)
+
+    assert bench.returncode == 130, errors
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert alive == []
+    assert left_on(bootstrap) == set()
+    assert folders_left(tmp_path) == []
+
+
+def test_brokers_that_are_not_there_are_told_and_end_with_1(tmp_path: Path):
+    run = subprocess.run(
+        [*BENCH, "latency", "--bootstrap", "127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+        env=environment(tmp_path),
+    )
+
+    assert run.returncode == 1, run.stderr
+    assert "The benchmark's topic could not be made." in run.stderr
+    assert "look at: --bootstrap=127.0.0.1:1" in run.stderr
+    assert folders_left(tmp_path) == []
+
+
+def test_more_replicas_than_brokers_end_with_2(bootstrap: str, tmp_path: Path):
+    run = subprocess.run(
+        [*BENCH, "throughput", "--bootstrap", bootstrap, "--replication-factor", "9"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+        env=environment(tmp_path),
+    )
+
+    assert run.returncode == 2, run.stderr
+    assert "look at: --replication-factor=9" in run.stderr
+    assert left_on(bootstrap) == set()
