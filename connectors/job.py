@@ -50,6 +50,7 @@ _APP: Final = (
     "restart_strategy",
     "master",
     "log_level",
+    "metrics_port",
     *OF_ONE_MODE,
 )
 _TRANSFORM: Final = ("sql", "function", "arrow")

@@ -50,7 +50,10 @@ class KafkaTask:
             kind = plain_producer_kind(native=self.native)
             return PlainWriter(self.sink, producer_kind=kind)
         same = self.source.bootstrap_servers == self.sink.options.bootstrap_servers
-        kind = producer_kind(native=self.native)
+        transactional = producer_kind(native=self.native)
         return StageWriter(
-            self.sink, carries_offsets=same, producer_kind=kind, parallelism=self.parallelism
+            self.sink,
+            carries_offsets=same,
+            producer_kind=transactional,
+            parallelism=self.parallelism,
         )

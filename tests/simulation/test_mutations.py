@@ -32,7 +32,7 @@ from transactions.recovery import Settlement
 from transactions.sink import DecidedToken
 from transactions.sweeper import sweep
 
-SEEDS = 150
+SEEDS = 300
 
 
 def found(symptom: str, **rates: float) -> int:

@@ -57,7 +57,9 @@ class FakeReader:
             self.more.notify_all()
 
     def add(self, offsets: Mapping[str, int]) -> None:
-        self.added.update(offsets)
+        with self.more:
+            self.added.update(offsets)
+            self.more.notify_all()
 
     def read(self, timeout_s: float) -> Iterator[Read]:
         with self.more:
@@ -68,6 +70,11 @@ class FakeReader:
         with self.more:
             self.handled += len(rows)
             self.more.notify_all()
+
+    def await_added(self, offsets: Mapping[str, int]) -> None:
+        """Wait until exactly these partitions are read as well."""
+        with self.more:
+            assert self.more.wait_for(lambda: self.added == offsets, SOON_S), self.added
 
     def await_handled(self, count: int) -> None:
         """Wait until so many rows have been written."""
@@ -259,9 +266,9 @@ def test_moved_is_said_once_per_barrier(story):
 def test_a_new_partition_is_read_from_its_beginning_after_the_barrier(story):
     one = story()
     assert one.barrier(5, added={"in-9": 0}).positions == {"in-0": 0}
+    one.read.await_added({"in-9": 0})
     one.read.put("in-9", 1, b"first")
     assert one.next(moved=True) == Moved()
-    assert one.read.added == {"in-9": 0}
     assert one.barrier(6).positions == {"in-0": 0, "in-9": 1}
 
 
