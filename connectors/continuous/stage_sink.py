@@ -15,11 +15,15 @@ would show the undecided records of N+2, an abort takes those of N. So it must n
 and recovery cannot help: it knows neither an N that old, nor where N ends and N+2 begins.
 
 Hence **barrier N+1, which lets a task begin again on A, goes out only when every partition that N
-wrote has been seen without an open transaction of A** (`CheckpointLoop`). A has none open then, so
-what is seen can only be N. By induction every transaction begins on a producer that has nothing
-hidden, whatever aborts it takes nothing along, and what can be hidden is the last decision only,
-at which recovery looks. The look begins when N is committed, on another thread, and runs while
-the loop waits for its next barrier: one round trip to the leaders.
+wrote records to has been seen without an open transaction of A** (`CheckpointLoop`). A has none
+open then, so what is seen can only be N. By induction every transaction begins on a producer that
+has nothing hidden, whatever aborts it takes nothing along, and what can be hidden is the last
+decision only, at which recovery looks. The look begins when N is committed, on another thread, and
+runs while the loop waits for its next barrier: two round trips to the leaders.
+
+Not looked at are the partitions of the group's offsets. A marker that is left out there loses no
+record: the transaction of A that is aborted later has sent no offsets yet, or is decided. But a
+recovery that finds A gone on cannot read the group then, and ends in OutcomeUnknownError.
 """
 
 from __future__ import annotations

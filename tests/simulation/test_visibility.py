@@ -43,6 +43,7 @@ class Rig:
         self.after: Callable[[str], None] = lambda _: None
         self.spoilt = 0  # what leaders answer instead, and how often
         self.spoils = 0
+        self.deposed = False  # the node that is asked leads no more, and lags; until metadata
         self.ours, self.other = self._producer("app.log.1.a.0"), self._producer("app.log.1.a.1")
         wires = CoordinatorWire(SETTINGS)
         wires._wire = FakeWire(self._exchange, self.clock)
@@ -64,6 +65,13 @@ class Rig:
             for topic in answer.topics:
                 for row in topic.partitions:
                     row.error_code, row.active_producers = self.spoilt, []
+        self.deposed = self.deposed and name != "MetadataRequest"
+        if self.deposed and name in {"ListOffsetsRequest", "DescribeProducersRequest"}:
+            for row in (row for topic in answer.topics for row in topic.partitions):
+                if name == "ListOffsetsRequest":
+                    row.error_code = NOT_LEADER
+                else:
+                    row.active_producers = []
         self.after(name)
         return answer
 
@@ -100,11 +108,11 @@ def rig() -> Rig:
     return made
 
 
-def test_what_has_its_markers_costs_one_round_trip_to_the_leaders(rig):
+def test_what_has_its_markers_costs_two_round_trips_to_the_leaders(rig):
     committed = rig.commit()
     assert rig.look(committed) == []
     assert rig.look(committed) == []
-    assert rig.asked == {"DescribeProducersRequest": 1}
+    assert rig.asked == {"ListOffsetsRequest": 1, "DescribeProducersRequest": 1}
 
 
 @pytest.mark.parametrize("skipped", [{"out-0"}, {"out-1"}, set(WRITTEN)])
@@ -145,6 +153,16 @@ def test_a_leader_that_has_moved_is_looked_for(rig):
     rig.spoilt, rig.spoils = NOT_LEADER, 1
     assert rig.look(committed) == []
     assert rig.asked["MetadataRequest"] == 1
+
+
+def test_a_replica_that_leads_no_more_and_lags_is_not_believed(rig):
+    """Kafka lets every replica answer DescribeProducers."""
+    assert rig.look(rig.commit()) == []
+    rig.write(rig.ours, 2)
+    rig.skipped = {"out-1"}
+    committed = rig.commit()
+    rig.deposed = True
+    assert len(rig.look(committed)) == 1
 
 
 def test_without_a_leader_it_is_not_taken_for_visible(rig):

@@ -59,7 +59,7 @@ class CommitVisibility:
 
         What others hold open in the same partitions is no finding. Without READ on a topic it
         cannot be told apart from ours (see `find_unended`), and is none either. Where somebody
-        writes all the time (the other transactions of a running stage) it is one round trip to
+        writes all the time (the other transactions of a running stage) it is two round trips to
         the leaders, once the markers are there.
 
         A marker that a leader has written and not yet replicated counts. That it is lost with its
@@ -124,8 +124,7 @@ class CommitVisibility:
         first: bool,
     ) -> set[str]:
         """Return the partitions in which none of the committed transactions is without its end."""
-        # Leaders move, and one that was deposed does not know it: believed at a first look only,
-        # where the worst is that another one follows.
+        # Leaders move: those of the last look are believed once, and say so if they lead no more.
         if not (first and self._leaders.existing.issuperset(held)):
             now = self._ask(partition_leaders.leaders_of, held, deadline)
             if now is None:
