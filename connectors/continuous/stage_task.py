@@ -79,6 +79,11 @@ class Writer(Protocol):
     def end(self, transaction: Any) -> None:
         """Commit a decided transaction, with a clear answer."""
 
+    def serve(self) -> None:
+        """Take what waits for callbacks. An idle source makes no barriers, and the statistics of
+        clients that nobody asks would fill the memory.
+        """
+
     def close(self) -> None:
         """Forget everything; what is open is swept."""
 
@@ -204,6 +209,8 @@ class _Loop:
             for read in self._reader.read(_WAIT_S):
                 made = None if read.batch is None else normalised(self._transform(read.batch))
                 self._write(read.partition, read.position, made)
+            with self._lock:
+                self._writer.serve()
 
     def _write(self, partition: str, position: int, batch: pa.RecordBatch | None) -> None:
         with self._lock:

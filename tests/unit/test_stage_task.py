@@ -96,6 +96,10 @@ class FakeWriter:
         self.offsets: dict[int, Mapping[str, int]] = {}
         self.refuse: Callable[[bytes], None] = lambda _: None
         self.preparing: Callable[[], None] = lambda: None
+        self.served = threading.Event()
+
+    def serve(self) -> None:
+        self.served.set()
 
     def open(self, owner: Any, deadline: Any) -> tuple[str, ...]:
         return ("app.log.3.w.0", "app.log.3.w.1")
@@ -270,6 +274,12 @@ def test_a_new_partition_is_read_from_its_beginning_after_the_barrier(story):
     one.read.put("in-9", 1, b"first")
     assert one.next(moved=True) == Moved()
     assert one.barrier(6).positions == {"in-0": 0, "in-9": 1}
+
+
+def test_an_idle_task_takes_what_waits_for_its_clients(story):
+    one = story()
+    one.write.served.clear()
+    assert one.write.served.wait(SOON_S)
 
 
 def test_the_task_stays_after_its_last_checkpoint_until_the_driver_closes(story):

@@ -31,6 +31,10 @@ class FakeProducer:
         self.spent = False
         self.time_left: dict[str, float] = {}
         self.offsets: Mapping[str, int] = {}
+        self.served = 0
+
+    def serve(self) -> None:
+        self.served += 1
 
     def begin(self) -> None:
         return
@@ -99,6 +103,14 @@ def test_the_one_that_has_rested_longer_begins(writer):
     writer.end(five)
     writer.invoke(six, BATCH)
     assert six.slot is not five.slot
+
+
+def test_who_is_free_is_served(writer):
+    """Nobody else takes the statistics of a client that waits for its turn, for hours perhaps."""
+    transaction = writer.begin_transaction(attempt(5))
+    writer.invoke(transaction, BATCH)
+    writer.serve()
+    assert [slot.producer.served for slot in (*writer._free, transaction.slot)] == [1, 0]
 
 
 def test_positions_alone_are_a_transaction_where_they_can_travel(writer):

@@ -124,6 +124,13 @@ class StageWriter:
         slot.ended = True
         self._free.append(slot)
 
+    def serve(self) -> None:
+        """See `connectors.continuous.stage_task.Writer`: the free producers; whoever writes with
+        one, or ends its transaction, serves it himself.
+        """
+        for slot in list(self._free):
+            slot.producer.serve()
+
     def close(self) -> None:
         """Forget the producers; what is open on them the next run's sweep ends."""
         self._free.clear()
