@@ -203,14 +203,25 @@ class Run:
 
     def close(self) -> None:
         """Close the connections; a clean-up of the log is waited for."""
+        newest = bool(self._groups) and self._is_newest()
         for group in self._groups:
-            group.close()
+            group.close(write=newest)
         self._groups = ()
         if self._background is not None:
             self._background.shutdown()
         for sink in self.sinks.values():
             sink.close()
         self.sinks = {}
+
+    def _is_newest(self) -> bool:
+        """Tell whether the group is ours still: a newer run's transactions carry offsets in it,
+        and recovery reads what they wrote beside them.
+        """
+        try:
+            self.log.check_newest()
+        except SparkOnceError:
+            return False
+        return True
 
     def sweep_after_failure(self) -> None:
         """Abort what the tasks of a failed or stopped run left open, best effort: the next start

@@ -19,7 +19,7 @@ import dataclasses
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -30,9 +30,12 @@ from connectors.sink_options import AT_LEAST_ONCE, KafkaSink
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
+from transactions.errors import SparkOnceError
 from transactions.sink import Attempt, Owner
 
 logger = logging.getLogger(__name__)
+
+_LAST_FLUSH_S: Final = 3.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -147,14 +150,27 @@ class KafkaPlainSink:
         )
 
     def abort(self, write: PlainWrite) -> None:
-        """See `TwoPhaseCommitSink.abort`: what has left stays visible, what is queued is dropped.
+        """See `TwoPhaseCommitSink.abort`: what has left stays visible.
 
         The producer is dropped too: reports of the failed attempt can still arrive on it, and would
         be taken for the next one's.
         """
         if write.producer is not None:
             _forget(write.producer)
-            write.producer.discard()
+            self.end_producer(write.producer)
+
+    def end_producer(self, producer: PlainProducer) -> None:
+        """End a producer. What at-least-once has not flushed is behind the last position and is
+        written again, so it is dropped; without a guarantee it would be lost, also what belongs to
+        checkpoints before, so it gets a moment.
+        """
+        if self.waits:
+            producer.discard()
+            return
+        try:
+            producer.flush(Deadline(_LAST_FLUSH_S))
+        except SparkOnceError as error:
+            logger.warning("sink %s: %s", self.name, error)
 
     # --- on the driver ----------------------------------------------------------------------
 
@@ -210,14 +226,19 @@ class KafkaPlainSink:
 AnyKafkaSink = KafkaTransactionalSink | KafkaPlainSink
 
 
-#: Application, sink and guarantee -> the producer of this process. A Python worker runs one task
-#: at a time, so no two tasks share one; nothing of it belongs to a checkpoint, so it outlives them.
-_producers: dict[tuple[str, str, str], PlainProducer] = {}
+#: Application, sink, guarantee and settings -> the producer of this process. A Python worker runs
+#: one task at a time, so no two tasks share one; nothing of it belongs to a checkpoint, so it
+#: outlives them.
+_producers: dict[tuple[Any, ...], PlainProducer] = {}
 
 
 def _producer_of_this_process(sink: KafkaPlainSink, application_id: str) -> PlainProducer:
-    key = (application_id, sink.name, sink.options.guarantee)
+    settings = tuple(sorted(sink.options.settings.items()))
+    key = (application_id, sink.name, sink.options.guarantee, settings)
     if key not in _producers:
+        # A driver before, in the same session: on other brokers perhaps.
+        for old in [one for one in _producers if one[:2] == key[:2]]:
+            del _producers[old]
         _producers[key] = sink.new_producer(application_id)
     return _producers[key]
 

@@ -51,10 +51,10 @@ class GroupOffsets:
         if self._latest and idle and self._next.expired():
             self._send()
 
-    def close(self) -> None:
-        """Write what was decided last, and wait for the answer a few seconds."""
+    def close(self, *, write: bool) -> None:
+        """Wait for an answer a few seconds; if told to, write what was decided last before."""
         self._finish()
-        if self._latest:
+        if self._latest and write:
             self._send()
             self._finish()
 
