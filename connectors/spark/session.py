@@ -89,7 +89,6 @@ def default_settings(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # Small answers wait up to 40 ms on a TCP socket to a Python worker (Nagle, measured).
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.daemon.module": worker_daemon.MODULE,
         # A continuous stage that has too few slots fails soon, not after ten minutes: at once
         # where their number is fixed, else when executors have had the time to come (Spark does
         # not wait for them at its start, and replaces one that died within seconds).
@@ -102,6 +101,8 @@ def default_settings(master: str) -> dict[str, str]:
     if _is_local(master):
         # Nobody else talks to it. Executors of a cluster must reach the driver from their hosts.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Executors of a cluster may have us by --py-files, which their daemon does not see.
+        settings |= {"spark.python.daemon.module": worker_daemon.MODULE}
     return settings
 
 
