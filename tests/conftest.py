@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long one example takes says more of the machine than of the code.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 BROKERS_THAT_RAN: pytest.StashKey[dict[str, str]] = pytest.StashKey()
 
