@@ -170,7 +170,9 @@ def test_x5_an_executor_dies_under_a_continuous_stage(
         with copy.running(**options) as run:
             stopped = next_stopped(cluster, set())
             os.kill(cluster.executor_of(stopped).pid, signal.SIGKILL)
-            os.kill(stopped.pid, signal.SIGKILL)  # nobody else ends it now
+            with contextlib.suppress(ProcessLookupError):
+                # The kernel hangs up on a stopped process whose parents died; it may be first.
+                os.kill(stopped.pid, signal.SIGKILL)
             run.until(lambda one: "event=restarted" in one.text())
             copy.produce()
             follower.until(lambda seen: len(seen) >= copy.produced, timeout=PATIENCE_S)
