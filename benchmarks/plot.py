@@ -14,10 +14,9 @@ import click
 import numpy as np
 from matplotlib.figure import Figure
 
+from connectors import chart
 from connectors.bench.figures import SHARES, Line
 
-_INK: Final = "#1f2933"
-_GRID: Final = "#e4e7eb"
 _OURS: Final = ("#0f766e", "#14b8a6", "#0e7490", "#115e59", "#5eead4")
 _THEIRS: Final = ("#9aa5b1", "#b45309", "#c81e1e", "#7c3aed", "#52606d", "#d97706", "#be185d")
 
@@ -40,7 +39,7 @@ def _throughput(axes: Any, lines: Sequence[Line], systems: list[str], colours: A
     for height, name in enumerate(rows):
         total = np.median(_values(lines, "throughput", name, "records_per_s_total"))
         axes.barh(height, total, color=colours[name], height=0.66)
-        axes.text(total, height, f" {total:,.0f}", va="center", color=_INK, fontsize=8)
+        axes.text(total, height, f" {total:,.0f}", va="center", color=chart.INK, fontsize=8)
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
     axes.set_xlim(right=axes.get_xlim()[1] * 1.15)
     axes.set_title("records a second, until visible to read_committed", fontsize=10, loc="left")
@@ -48,14 +47,11 @@ def _throughput(axes: Any, lines: Sequence[Line], systems: list[str], colours: A
 
 
 def _latency(axes: Any, lines: Sequence[Line], systems: list[str], colours: Any) -> None:
-    places = [-np.log10(1 - share) for share in SHARES]  # as HdrHistogram draws it
+    places = chart.make_distribution(axes, SHARES)
     for name in systems:
         curves = _values(lines, "latency", name, "curve_ms")
         if curves:
             axes.plot(places, np.median(curves, axis=0), color=colours[name], label=name, lw=1.6)
-    axes.set_yscale("log")
-    marks = (0.5, 0.9, 0.99, 0.999)
-    axes.set_xticks([-np.log10(1 - one) for one in marks], [f"p{100 * one:g}" for one in marks])
     axes.set_title("latency, ms, produced until visible", fontsize=10, loc="left")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7, frameon=False)
@@ -78,7 +74,7 @@ def _colours(systems: list[str]) -> dict[str, str]:
 
 
 def _plain(axes: Any, grid: str) -> None:
-    axes.grid(axis=grid, color=_GRID, lw=0.8)
+    axes.grid(axis=grid, color=chart.GRID, lw=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -31,7 +31,7 @@ class Child:
     """`python -m module arguments...`, with its messages on a queue.
 
     Its standard input is a pipe that nobody writes to: when it ends, the supervisor is gone, and
-    the child goes too (`live_as_long_as_parent`).
+    the child goes too (`connectors.parent_watch`).
 
     Args:
         arguments: module and arguments.
@@ -134,17 +134,6 @@ def tell(event: str, **fields: Any) -> None:
     """Write one message to the supervisor; for the child's side."""
     sys.stdout.buffer.write(orjson.dumps({"event": event, **fields}) + b"\n")
     sys.stdout.buffer.flush()
-
-
-def live_as_long_as_parent() -> None:
-    """Exit at once when standard input ends, that is when the supervisor is gone."""
-
-    def watch() -> None:
-        while os.read(0, 1):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 def _tail(log: Path, lines: int = 25) -> str:

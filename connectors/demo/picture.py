@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any, Final
 
+from connectors import chart
 from connectors.demo.history import History, Kind
-from transactions.errors import ConfigurationError
 
-_INK: Final = "#1f2933"
-_SOFT: Final = "#7b8794"
-_GRID: Final = "#e4e7eb"
 _LOADED: Final = "#9aa5b1"
 _VISIBLE: Final = "#0f766e"
 _KILL: Final = "#c81e1e"
@@ -22,19 +18,8 @@ _MOST_MARKS: Final = 100
 
 
 def check_installed() -> None:
-    """Find out before the run, not after it, whether a picture can be drawn.
-
-    Raises:
-        ConfigurationError: matplotlib is not installed.
-    """
-    try:
-        importlib.import_module("matplotlib.figure")
-    except ImportError as error:
-        raise ConfigurationError(
-            "The demo draws its timeline with matplotlib.",
-            cause="the project was installed without its extra `demo`",
-            option="pip install 'sparkonce[demo]'",
-        ) from error
+    """See `connectors.chart.check_installed`."""
+    chart.check_installed("The demo draws its timeline with matplotlib.")
 
 
 def draw(history: History, path: Path, *, holds: bool) -> None:
@@ -47,7 +32,7 @@ def draw(history: History, path: Path, *, holds: bool) -> None:
     )
     figure.subplots_adjust(left=0.075, right=0.975, top=0.84, bottom=0.085)
     for axes in (top, bottom):
-        _plain(axes)
+        chart.make_plain(axes, grid="y")
         for begin, end in history.outages:
             axes.axvspan(begin, end, color=_OUTAGE, lw=0, zorder=0)
     _records(top, history)
@@ -60,7 +45,7 @@ def draw(history: History, path: Path, *, holds: bool) -> None:
 def _title(figure: Any, history: History, holds: bool) -> None:
     kills = len(history.of(Kind.KILL))
     verdict = "every one exactly once" if holds else "THE PROOF FAILED"
-    colour = _INK if holds else _KILL
+    colour = chart.INK if holds else _KILL
     figure.text(
         0.075,
         0.94,
@@ -75,7 +60,7 @@ def _title(figure: Any, history: History, holds: bool) -> None:
         f"p99 {history.commit_ms(99):.0f} ms  ·  {history.records_per_second:,.0f} records/s "
         f"overall, {history.peak_per_second:,.0f} in the best second"
     )
-    figure.text(0.075, 0.9, text, fontsize=10.5, color=_SOFT)
+    figure.text(0.075, 0.9, text, fontsize=10.5, color=chart.SOFT)
 
 
 def _records(axes: Any, history: History) -> None:
@@ -100,7 +85,7 @@ def _records(axes: Any, history: History) -> None:
         )
     axes.set_ylim(0, history.total * 1.2)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
-    axes.set_ylabel("flights", color=_SOFT)
+    axes.set_ylabel("flights", color=chart.SOFT)
 
 
 def _visible_at(history: History, at: float) -> int:
@@ -141,7 +126,7 @@ def _marks(axes: Any, history: History) -> None:
     label = "first checkpoint after the restart"
     axes.plot(working, heights, ls="", marker="^", color=_RESTART, ms=9, mec="white", label=label)
     axes.legend(
-        loc="lower right", framealpha=0.85, edgecolor="white", labelcolor=_INK, fontsize=9.5
+        loc="lower right", framealpha=0.85, edgecolor="white", labelcolor=chart.INK, fontsize=9.5
     )
     for done in history.of(Kind.LOADED):
         axes.annotate(
@@ -149,7 +134,7 @@ def _marks(axes: Any, history: History) -> None:
             (done.at, history.total),
             xytext=(0, 7),
             textcoords="offset points",
-            color=_SOFT,
+            color=chart.SOFT,
             fontsize=9,
             ha="center",
         )
@@ -166,16 +151,7 @@ def _commits(axes: Any, history: History) -> None:
     axes.vlines(at, 0, cost, color=_VISIBLE, lw=0.5 if many else 2.2)
     axes.plot(at, cost, ls="", marker="o", ms=1.2 if many else 3.5, color=_VISIBLE)
     axes.set_ylim(0, max([*cost, 1.0]) * 1.25)
-    axes.set_ylabel("commit, ms", color=_SOFT)
-    axes.set_xlabel("seconds", color=_SOFT)
+    axes.set_ylabel("commit, ms", color=chart.SOFT)
+    axes.set_xlabel("seconds", color=chart.SOFT)
     begin = next((one.at for one in history.samples if one.loaded), 0.0)
     axes.set_xlim(max(0.0, begin - 2.0), history.samples[-1].at)
-
-
-def _plain(axes: Any) -> None:
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_GRID)
-    axes.tick_params(colors=_SOFT, length=0)
-    axes.grid(axis="y", color=_GRID, lw=0.8)
-    axes.set_axisbelow(True)

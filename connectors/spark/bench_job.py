@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from connectors.bench.job_process import ERROR_FILE
 from connectors.bench.replace_last_byte import ReplaceLastByte
-from connectors.demo.child import live_as_long_as_parent
 from connectors.options import KafkaSource
+from connectors.parent_watch import live_as_long_as_parent
 from connectors.pipeline_modes import CONTINUOUS
 from connectors.sink_options import EXACTLY_ONCE, KafkaSink
 from connectors.spark.continuous_driver import ContinuousDriver

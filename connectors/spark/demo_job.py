@@ -14,9 +14,10 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from connectors.demo.child import live_as_long_as_parent, tell
+from connectors.demo.child import tell
 from connectors.demo.dataset import carrier_names
 from connectors.options import KafkaSource
+from connectors.parent_watch import live_as_long_as_parent
 from connectors.pipeline_modes import CONTINUOUS, MODES
 from connectors.sink_options import KafkaSink
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline

@@ -11,9 +11,10 @@ from typing import Any, Final
 import click
 from confluent_kafka import KafkaError, Producer
 
-from connectors.demo.child import live_as_long_as_parent, tell
+from connectors.demo.child import tell
 from connectors.demo.dataset import load_flights, messages
 from connectors.kafka.client_settings import librdkafka_settings
+from connectors.parent_watch import live_as_long_as_parent
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import BrokerUnavailableError
 

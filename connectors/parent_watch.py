@@ -1,0 +1,17 @@
+"""A process that ends with the one that started it, however that one ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+
+def live_as_long_as_parent() -> None:
+    """Exit at once when standard input ends, that is when whoever holds its other end is gone."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
