@@ -5,13 +5,16 @@ another set of records has another one, except by a chance of about 2**-64. A su
 XOR: equal records would cancel in pairs (seen: {a,b,c,c} and {a,b,d,d} had one XOR and one count).
 
 Each field is hashed as 64-bit words times pseudo-random odd weights (multilinear hashing), twice
-with other weights, then mixed; null differs from empty. The work is vectorised over the Arrow
-buffers; benchmarks/fingerprint.py shows its share of the throughput.
+with other weights, then mixed; null differs from empty. The words of all records are one matrix, so
+that most of the work is its product with the weights; benchmarks/fingerprint.py shows its share of
+the throughput. A decision log holds these values: they may not change.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -20,15 +23,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Words = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
 
 _LANES: Final = 2
 _MASK_128: Final = (1 << 128) - 1
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _COLUMN_SALT: Final = np.arange(6, dtype=np.uint64) * _GOLDEN
-_NULL: Final = np.uint64(0xD6E8FEB86659FD93)
-_TAIL_MASK: Final = np.array(
-    [0xFFFFFFFFFFFFFFFF] + [(1 << (8 * n)) - 1 for n in range(1, 8)], dtype=np.uint64
+_LANE_SALT: Final = np.array(
+    [[0xA0761D6478BD642F * (lane + 1) & 0xFFFFFFFFFFFFFFFF] for lane in range(_LANES)], np.uint64
 )
+_NULL: Final = np.uint64(0xD6E8FEB86659FD93)
+_TAIL_MASK: Final = np.array([(1 << (8 * n)) - 1 for n in range(8)], dtype=np.uint64)
+#: Rows, and words of a matrix, that are hashed at a time. What fits into a processor's cache goes
+#: at twice the speed, and fewer rows cost more in calls (measured).
+_ROWS: Final = 1 << 11
+_MATRIX_WORDS: Final = 1 << 15
 
 
 class Fingerprint:
@@ -45,21 +54,19 @@ class Fingerprint:
             batch: any of the columns key, value, headers, topic, partition.
             topic: the sink's topic option, which wins over a column.
         """
+        for begin in range(0, batch.num_rows, _ROWS):
+            self._add(batch.slice(begin, _ROWS), topic)
+
+    def _add(self, batch: pa.RecordBatch, topic: str | None) -> None:
         rows = batch.num_rows
-        if rows == 0:
-            return
-        lanes = [np.zeros(rows, dtype=np.uint64) for _ in range(_LANES)]
+        lanes = np.zeros((_LANES, rows), dtype=np.uint64)
         for number, name in enumerate(("key", "value", "headers", "topic", "partition"), start=1):
             if name == "topic" and topic is not None:
-                salt = np.uint64(int.from_bytes(hashlib.blake2b(topic.encode()).digest()[:8]))
-                for lane in lanes:
-                    np.add(lane, _mix(np.full(rows, salt)), out=lane)
+                lanes += _hash_topic(topic)
             elif name in batch.schema.names:
-                column = batch.column(name)
-                for lane, words in zip(lanes, _hash_column(column), strict=True):
-                    np.add(lane, _mix(words + _COLUMN_SALT[number]), out=lane)
-        low, high = (_mix(lane) for lane in lanes)
-        self._sum = (self._sum + (_total(high) << 64) + _total(low)) & _MASK_128
+                lanes += _mix(_hash_column(batch.column(name)) + _COLUMN_SALT[number])
+        low, high = (_total(lane) for lane in _mix(lanes))
+        self._sum = (self._sum + (high << 64) + low) & _MASK_128
         self.count += rows
 
     def hex(self) -> str:
@@ -67,16 +74,24 @@ class Fingerprint:
         return f"{self._sum:032x}"
 
 
-def _hash_column(column: pa.Array) -> list[Words]:
+@functools.lru_cache(maxsize=64)
+def _hash_topic(topic: str) -> Words:
+    salt = int.from_bytes(hashlib.blake2b(topic.encode()).digest()[:8])
+    return _mix(np.full((_LANES, 1), salt, np.uint64))
+
+
+def _hash_column(column: pa.Array) -> Words:
+    """Hash each value into `_LANES` words: a row for each lane."""
     if pa.types.is_list(column.type):
         column = pa.array([_framed_headers(value) for value in column.to_pylist()], pa.binary())
     elif pa.types.is_integer(column.type):
         column = pc.cast(pc.cast(column, pa.string()), pa.binary())
-    lanes = _hash_binary(column.cast(pa.binary()))
-    if column.null_count:
-        null = column.is_null().to_numpy(zero_copy_only=False)
-        for lane in lanes:
-            lane[null] = _NULL
+    column = column.cast(pa.binary())
+    if not column.null_count:
+        return _hash_binary(column, None)
+    null = column.is_null().to_numpy(zero_copy_only=False)
+    lanes = _hash_binary(column, null)
+    lanes[:, null] = _NULL
     return lanes
 
 
@@ -92,74 +107,73 @@ def _framed_headers(headers: list[dict[str, object]] | None) -> bytes | None:
     return b"".join(parts)
 
 
-def _hash_binary(column: pa.Array) -> list[Words]:
-    """Hash each value of a binary column into `_LANES` words."""
+def _hash_binary(column: pa.Array, null: npt.NDArray[np.bool_] | None) -> Words:
     _, offsets_buffer, data = column.buffers()
     rows = len(column)
-    offsets: npt.NDArray[np.int32] = pa.Int32Array.from_buffers(
-        pa.int32(), rows + 1, [None, offsets_buffer], offset=column.offset
-    ).to_numpy()
-    starts = offsets[:-1].astype(np.int64)
-    lengths = (offsets[1:] - offsets[:-1]).astype(np.int64)
-    if column.null_count:
-        lengths = np.where(column.is_null().to_numpy(zero_copy_only=False), 0, lengths)
-    word_counts = (lengths + 7) >> 3
-    most = int(word_counts.max(initial=0))
-    lanes = [_weight(lane, 0, 1)[0] * lengths.astype(np.uint64) for lane in range(_LANES)]
-    if most == 0 or data is None:
+    ends = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + rows + 1]
+    first, last = int(ends[0]), int(ends[-1])
+    starts = ends[:-1].astype(np.int64) - first
+    lengths: Numbers = np.diff(ends).astype(np.int64)
+    if null is not None:
+        lengths[null] = 0
+    weights = _weights(int(lengths.max()) // 8 + 2)
+    lanes: Words = lengths.astype(np.uint64) * weights[:, :1]
+    if data is None or first == last:
         return lanes
-    padded = np.zeros(int(offsets[-1] - offsets[0]) + 8, dtype=np.uint8)
-    content = pa.UInt8Array.from_buffers(pa.uint8(), data.size, [None, data]).to_numpy()
-    padded[:-8] = content[offsets[0] : offsets[-1]]
-    words = np.ndarray((len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,))
-    starts -= int(offsets[0])
-    if most * rows <= 4 * int(word_counts.sum()) + 64:
-        _add_by_position(lanes, words, starts, lengths, most)
-    else:
-        _add_by_record(lanes, words, starts, lengths, word_counts)
+    whole = lengths >> 3
+    # From each byte on there are as many words as the longest record has, and one for its tail.
+    padded = np.zeros(last - first + 8 * int(whole.max()) + 8, dtype=np.uint8)
+    padded[: last - first] = np.frombuffer(data, np.uint8)[first:last]
+    for chosen, matrix in _matrices(padded, starts, whole):
+        lanes[:, chosen] += weights[:, 1 : matrix.shape[1] + 1] @ matrix.T
+    tails = _words(padded, starts + 8 * whole, 1)[:, 0] & _TAIL_MASK[lengths & 7]
+    lanes += tails * weights[:, whole + 1]
     return lanes
 
 
-def _add_by_position(
-    lanes: list[Words],
-    words: Words,
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    most: int,
-) -> None:
-    """Walk word by word through all records at once: for records of like length."""
-    last = len(words) - 1
-    for position in range(most):
-        left = lengths - 8 * position
-        chunk = words[np.minimum(starts + 8 * position, last)]
-        if int(left.min()) < 8:
-            chunk = chunk & np.where(left >= 8, _TAIL_MASK[0], _TAIL_MASK[np.clip(left, 0, 7)])
-            chunk[left <= 0] = 0
-        for number, lane in enumerate(lanes):
-            np.add(lane, chunk * _weight(number, position + 1, 1)[0], out=lane)
+def _matrices(
+    padded: npt.NDArray[np.uint8], starts: Numbers, counts: Numbers
+) -> Iterator[tuple[Numbers | slice, Words]]:
+    """Yield (rows, their whole words), a record a row, filled up with zeros to the longest.
+
+    Records in one matrix differ in length by less than a factor of two, so that one of a megabyte
+    among thousands of ten bytes costs no more than its own length.
+    """
+    size, most = 1, int(counts.max())
+    while size <= most:
+        of_size = np.flatnonzero((counts >= size) & (counts < 2 * size))
+        for begin in range(0, len(of_size), _rows_of(2 * size)):
+            part = slice(begin, begin + _rows_of(2 * size))
+            chosen = part if len(of_size) == len(counts) else of_size[part]
+            mine = counts[chosen]
+            least, longest = int(mine.min()), int(mine.max())
+            matrix = _words(padded, starts[chosen], longest)
+            if least < longest:
+                matrix[:, least:][np.arange(least, longest) >= mine[:, None]] = 0
+            yield chosen, matrix
+        size *= 2
 
 
-def _add_by_record(
-    lanes: list[Words],
-    words: Words,
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    word_counts: npt.NDArray[np.int64],
-) -> None:
-    """Walk record by record: for a batch in which one record is far longer than the rest."""
-    for row in np.flatnonzero(word_counts):
-        count = int(word_counts[row])
-        chunk = words[starts[row] : starts[row] + 8 * count : 8].copy()
-        chunk[-1] &= _TAIL_MASK[int(lengths[row]) & 7]
-        for number, lane in enumerate(lanes):
-            lane[row : row + 1] += (chunk * _weight(number, 1, count)).sum(dtype=np.uint64)
+def _words(padded: npt.NDArray[np.uint8], starts: Numbers, count: int) -> Words:
+    """Return `count` words from each start on; copied as one piece, at the speed of memory."""
+    pieces = np.ndarray((len(padded) - 8 * count + 1,), f"V{8 * count}", padded, 0, (1,))
+    return pieces[starts].view("<u8").reshape(len(starts), count)
 
 
-def _weight(lane: int, start: int, count: int) -> Words:
-    """Return odd pseudo-random weights for word positions (splitmix64 of the position)."""
-    positions = np.arange(start, start + count, dtype=np.uint64)
-    salt = np.uint64(0xA0761D6478BD642F * (lane + 1) & 0xFFFFFFFFFFFFFFFF)
-    return _mix((positions + np.uint64(1)) * _GOLDEN + salt) | np.uint64(1)
+def _rows_of(words: int) -> int:
+    return max(1, _MATRIX_WORDS // words)
+
+
+def _weights(count: int) -> Words:
+    """Return odd pseudo-random weights of word positions, at least so many: a row for each lane."""
+    return _weights_of_size(count.bit_length())
+
+
+@functools.lru_cache(maxsize=32)
+def _weights_of_size(bits: int) -> Words:
+    """Return those of 2**bits positions (splitmix64 of the position)."""
+    positions = np.arange(1, (1 << bits) + 1, dtype=np.uint64)
+    return _mix(positions * _GOLDEN + _LANE_SALT) | np.uint64(1)
 
 
 def _mix(words: Words) -> Words:
