@@ -9,6 +9,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+# A pipeline is a dozen Python processes; where this is set, each compiles all of our modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # Options for pytest, sparkonce demo or the benchmarks: make unit ARGS='-k outcome -x'
 ARGS ?=
 

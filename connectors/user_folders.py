@@ -9,7 +9,7 @@ from transactions.errors import ConfigurationError
 
 
 def cache_folder() -> Path:
-    """Return the cache of this user (Java, the broker's jars); deleting it is always safe."""
+    """Return the cache of this user (Java, jars); it can be deleted while nothing of ours runs."""
     return _folder("XDG_CACHE_HOME", ".cache")
 
 

@@ -27,6 +27,7 @@ import pyspark
 
 from connectors.java import ensure_java_home
 from connectors.notices import Say, say
+from connectors.spark.spark_home import installed_home, linked_home
 from connectors.user_folders import cache_folder
 from transactions.errors import ConfigurationError
 
@@ -131,7 +132,7 @@ def learn(archive: Path) -> int:
 
 def _place(java_home: str) -> tuple[Path, str]:
     """Return the folder of all archives, and how the name of this one begins."""
-    jars = Path(pyspark.__file__).parent / "jars"
+    jars = (linked_home() or installed_home()) / "jars"
     release = Path(java_home) / "release"
     belongs_to = (
         str(Path(java_home).resolve()),

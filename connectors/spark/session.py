@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from connectors.java import ensure_java_home
-from connectors.spark import worker_daemon
+from connectors.spark import spark_home, worker_daemon
 from connectors.spark.class_archive import OPTIONS_KEY, class_archive_conf
 from connectors.spark.local_file_system import local_file_system_conf
 from transactions.errors import ConfigurationError
@@ -77,7 +78,8 @@ def build_session(
     settings |= class_archive_conf(java_home, settings)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with spark_home.local_home() if _is_local(master) else contextlib.nullcontext():
+        return builder.getOrCreate()
 
 
 def default_settings(master: str) -> dict[str, str]:

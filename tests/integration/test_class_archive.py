@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from connectors.java import ensure_java_home
+from connectors.spark import class_archive
 from connectors.spark.class_archive import ensure_class_archive, find_archive
 
 SESSION = """
@@ -34,14 +35,15 @@ def output_of_a_session(**environment: str) -> str:
     return done.stdout
 
 
-def test_a_session_maps_the_archive_and_starts_with_a_strange_one_too(tmp_path):
+def test_a_session_maps_the_archive_and_starts_with_a_strange_one_too(tmp_path, monkeypatch):
     archive = ensure_class_archive()
     assert str(archive) in output_of_a_session()
 
     content = b"not one of ours" * 1000
-    strange = tmp_path / "sparkonce" / archive.parent.name / archive.name
-    strange = strange.with_stem(f"{strange.stem.rpartition('-')[0]}-{len(content)}")
-    strange.parent.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder, stem = class_archive._place(ensure_java_home())
+    folder.mkdir(parents=True)
+    strange = folder / f"{stem}-{len(content)}.jsa"
     strange.write_bytes(content)
-    assert find_archive(ensure_java_home()) == archive
-    assert archive.parent.name not in output_of_a_session(XDG_CACHE_HOME=str(tmp_path))
+    assert find_archive(ensure_java_home()) == strange
+    assert archive.parent.name not in output_of_a_session()

@@ -1,0 +1,38 @@
+"""Every Python process of a local Spark imports the PySpark that is installed, not Spark's zip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+
+def test_planners_and_workers_import_what_is_installed(spark: SparkSession):
+    class WhereFrom(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "where-from"
+
+        def schema(self) -> str:
+            return "planned string, read string"
+
+        def reader(self, schema: object) -> DataSourceReader:
+            return Reader()
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            import pyspark
+
+            return [InputPartition(pyspark.__file__)]
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[str, str]]:
+            import pyspark
+
+            yield partition.value, pyspark.__file__
+
+    spark.dataSource.register(WhereFrom)
+    (row,) = spark.read.format("where-from").load().collect()
+    assert {Path(row.planned), Path(row.read)} == {Path(pyspark.__file__)}
