@@ -279,6 +279,10 @@ def test_x17_the_transaction_version_changes_between_prepare_and_commit(
             own.cluster.start_broker(0)
         driver = make(out)
         assert driver.commit([to_commit], soon()) == {to_commit.token: Outcome.COMMITTED}
+        name = to_commit.transactional_id
+        ended = driver.wire.describe([name], soon())[name]
+        # EndTxn above version 4 would have raised it, and fenced the producer that lives on.
+        assert ended.producer_epoch == to_commit.producer_epoch
         both = (to_commit, to_recover)
         outcomes = driver.recover_and_commit(both, soon())
         assert outcomes[to_commit.token] is Outcome.ALREADY_COMMITTED

@@ -109,6 +109,11 @@ CASES = {
         "output out",
         Kind.RIGHTS,
     ),
+    "output_not_readable": (
+        with_topic("out", operations=frozenset({"DESCRIBE", "WRITE"})),
+        Level.WARN,
+        "commits in out",
+    ),
     "input_not_readable": (
         with_topic("in", operations=frozenset({"DESCRIBE"})),
         Level.REFUSE,

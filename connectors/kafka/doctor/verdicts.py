@@ -45,6 +45,7 @@ def judge(facts: ClusterFacts, wanted: Wanted) -> list[Verdict]:
         *_features(facts),
         *_topics(facts, wanted),
         *_rights(facts, wanted),
+        *_unseen(facts, wanted),
         *_retention(facts, wanted),
         *_clock(facts, wanted),
         *_hanging(facts, wanted),
@@ -241,6 +242,20 @@ def _no_right(check: str, lacking: Iterable[str], on: str) -> Verdict:
         f"an ACL: {rights} on {on}",
         Kind.RIGHTS,
     )
+
+
+def _unseen(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
+    """Outputs in which the driver may not look for what a broker left hidden (KAFKA-20734)."""
+    for name in wanted.outputs:
+        topic = facts.topics.get(name)
+        if topic is not None and _WRITE <= topic.operations and "READ" not in topic.operations:
+            yield Verdict(
+                f"commits in {name}",
+                Level.WARN,
+                "the principal lacks READ",
+                "a commit that a broker hides from readers could not be told from a slow one",
+                f"an ACL: READ on the topic {name}",
+            )
 
 
 def _rights(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
