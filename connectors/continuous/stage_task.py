@@ -2,8 +2,8 @@
 
 Two threads. The *reading* thread consumes, transforms and writes into the transaction that is
 open. The *control* thread waits for the driver; at a barrier it takes the open transaction and the
-positions away in one step, and prepares it; the reading thread then goes on in the next
-transaction, on the other producer, while this one is decided and committed.
+positions away, and flushes it, in one step. The reading thread then goes on in the next
+transaction, on the other producer, while this one gets its offsets, is decided and committed.
 """
 
 from __future__ import annotations
@@ -73,8 +73,16 @@ class Writer(Protocol):
     def invoke(self, transaction: Any, batch: pa.RecordBatch) -> None:
         """See `TwoPhaseCommitSink`."""
 
-    def pre_commit(self, transaction: Any, source_offsets: Mapping[str, int]) -> Committable | None:
-        """See `TwoPhaseCommitSink`; the offsets are known only now."""
+    def flush(self, transaction: Any, source_offsets: Mapping[str, int]) -> None:
+        """Wait until the brokers have every record; nothing else is written meanwhile.
+
+        Args:
+            transaction: from `begin_transaction`.
+            source_offsets: next offset to read of the partitions that moved; known only now.
+        """
+
+    def pre_commit(self, transaction: Any) -> Committable | None:
+        """See `TwoPhaseCommitSink`; after `flush`, while the next transaction fills."""
 
     def end(self, transaction: Any) -> None:
         """Commit a decided transaction, with a clear answer."""
@@ -261,7 +269,8 @@ class _Loop:
             self._before = positions
             # Nothing is written into the next transaction until all of this one is at the broker:
             # it is another producer's, and its records could overtake what waits here (seen).
-            committable = self._writer.pre_commit(transaction, moved)
+            self._writer.flush(transaction, moved)
+        committable = self._writer.pre_commit(transaction)
         if barrier.added:
             self._added.append(barrier.added)
         self._channel.send(

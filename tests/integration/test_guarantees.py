@@ -166,7 +166,8 @@ def test_a_record_that_the_broker_refuses(bootstrap, topic, application_id, nati
         transaction = writer.begin_transaction(attempt)
         for record in records:
             writer.invoke(transaction, pa.record_batch({"value": pa.array([record], pa.binary())}))
-        done = writer.pre_commit(transaction, {})
+        writer.flush(transaction, {})
+        done = writer.pre_commit(transaction)
         assert done is not None
         return done
 

@@ -154,9 +154,13 @@ class Hooked:
         (plain or transaction.slot.producer)._producer.flush()
         self.world.point("invoked")
 
-    def pre_commit(self, transaction: Any, source_offsets: Mapping[str, int]) -> Any:
+    def flush(self, transaction: Any, source_offsets: Mapping[str, int]) -> None:
         self.process.enter()
-        return super().pre_commit(transaction, source_offsets)  # type: ignore[misc]
+        super().flush(transaction, source_offsets)  # type: ignore[misc]
+
+    def pre_commit(self, transaction: Any) -> Any:
+        self.process.enter()
+        return super().pre_commit(transaction)  # type: ignore[misc]
 
     def end(self, transaction: Any) -> None:
         self.process.enter()

@@ -234,7 +234,10 @@ def written(one: PlainWriter, number: int, *, prepare: bool = True) -> Committab
     transaction.deadline = Deadline(0.0)  # it was begun at the barrier before, an hour ago
     one.invoke(transaction, BATCH)
     transaction.deadline = Deadline(0.0)
-    return one.pre_commit(transaction, {"in-0": 1}) if prepare else None
+    if not prepare:
+        return None
+    one.flush(transaction, {"in-0": 1})
+    return one.pre_commit(transaction)
 
 
 def test_at_least_once_flushes_a_checkpoint_and_drops_what_was_not_flushed():
@@ -275,4 +278,5 @@ def test_nothing_written_is_nothing_to_tell():
     attempt = Attempt(owner=OWNER, checkpoint_id=5, subtask=0, attempt_id="3.0")
     transaction = one.begin_transaction(attempt)
     one.invoke(transaction, BATCH.slice(0, 0))
-    assert one.pre_commit(transaction, {"in-0": 4}) is None
+    one.flush(transaction, {"in-0": 4})
+    assert one.pre_commit(transaction) is None

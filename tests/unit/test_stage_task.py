@@ -95,6 +95,7 @@ class FakeWriter:
         self.prepared: dict[int, list[bytes]] = {}
         self.offsets: dict[int, Mapping[str, int]] = {}
         self.refuse: Callable[[bytes], None] = lambda _: None
+        self.flushing: Callable[[], None] = lambda: None
         self.preparing: Callable[[], None] = lambda: None
         self.served = threading.Event()
 
@@ -114,13 +115,17 @@ class FakeWriter:
             self.invoked.append(value)
             self.refuse(value)
 
-    def pre_commit(self, transaction: Any, source_offsets: Mapping[str, int]) -> Any:
+    def flush(self, transaction: Any, source_offsets: Mapping[str, int]) -> None:
+        attempt, _ = transaction
+        self.flushing()
+        self.offsets[attempt.checkpoint_id] = dict(source_offsets)
+
+    def pre_commit(self, transaction: Any) -> Any:
         attempt, values = transaction
         self.preparing()
         self.prepared[attempt.checkpoint_id] = list(values)
-        self.offsets[attempt.checkpoint_id] = dict(source_offsets)
         made = dataclasses.replace(committable(), checkpoint_id=attempt.checkpoint_id)
-        return made if values or source_offsets else None
+        return made if values or self.offsets[attempt.checkpoint_id] else None
 
     def end(self, transaction: Any) -> None:
         self.ended.append(transaction[1])
@@ -227,17 +232,18 @@ def test_nothing_of_the_next_transaction_overtakes_this_one(story):
     one = story()
     overtaken: list[bool] = []
 
-    def preparing() -> None:
+    def flushing() -> None:
         one.read.put("in-0", 2, b"next")
         with one.read.more:
             overtaken.append(one.read.more.wait_for(lambda: one.read.handled >= 2, 0.2))
 
     one.read.put("in-0", 1, b"this")
     one.read.await_handled(1)
-    one.write.preparing = preparing
+    one.write.flushing = flushing
+    one.write.preparing = lambda: one.read.await_handled(2)  # offsets are sent while it fills
     assert one.barrier(5).positions == {"in-0": 1}
     assert overtaken == [False]
-    one.read.await_handled(2)  # while this one is decided and committed the next one fills
+    assert one.write.prepared[5] == [b"this"]
     assert one.write.invoked == [b"this", b"next"]
     one.commit(5)
     one.driver.close()

@@ -66,13 +66,18 @@ def attempt(number: int) -> Attempt:
     return Attempt(owner=OWNER, checkpoint_id=number, subtask=0, attempt_id="3.0")
 
 
+def prepared(writer: StageWriter, transaction: Any, offsets: dict[str, int]) -> Any:
+    writer.flush(transaction, offsets)
+    return writer.pre_commit(transaction)
+
+
 def test_a_silence_before_the_first_record_costs_no_time(writer):
     """The transaction was begun at the barrier before it, perhaps an hour ago."""
     transaction = writer.begin_transaction(attempt(5))
     transaction.deadline = Deadline(0.0)
     writer.invoke(transaction, BATCH)
     transaction.deadline = Deadline(0.0)  # a long interval between the record and the barrier
-    assert writer.pre_commit(transaction, {"in-0": 1}) is not None
+    assert prepared(writer, transaction, {"in-0": 1}) is not None
     writer.end(transaction)
     steps = transaction.slot.producer.time_left
     assert set(steps) == {"produce", "flush", "send_offsets", "resync"}
@@ -82,7 +87,7 @@ def test_a_silence_before_the_first_record_costs_no_time(writer):
 def test_one_fills_while_the_other_commits(writer):
     five, six = (writer.begin_transaction(attempt(number)) for number in (5, 6))
     writer.invoke(five, BATCH)
-    writer.pre_commit(five, {"in-0": 1})
+    prepared(writer, five, {"in-0": 1})
     writer.invoke(six, BATCH)
     assert five.slot is not six.slot
     with pytest.raises(PhaseOneError, match="Every producer"):
@@ -99,7 +104,7 @@ def test_the_one_that_has_rested_longer_begins(writer):
     """
     five, six = (writer.begin_transaction(attempt(number)) for number in (5, 6))
     writer.invoke(five, BATCH)
-    writer.pre_commit(five, {"in-0": 1})
+    prepared(writer, five, {"in-0": 1})
     writer.end(five)
     writer.invoke(six, BATCH)
     assert six.slot is not five.slot
@@ -115,28 +120,28 @@ def test_who_is_free_is_served(writer):
 
 def test_positions_alone_are_a_transaction_where_they_can_travel(writer):
     transaction = writer.begin_transaction(attempt(5))
-    assert writer.pre_commit(transaction, {"in-0": 4}).source_offsets == {"in-0": 4}
+    assert prepared(writer, transaction, {"in-0": 4}).source_offsets == {"in-0": 4}
     assert transaction.slot.producer.offsets == {"in-0": 4}
 
 
 def test_an_empty_one_takes_no_producer(writer):
     transaction = writer.begin_transaction(attempt(5))
     writer.invoke(transaction, BATCH.slice(0, 0))
-    assert writer.pre_commit(transaction, {}) is None
+    assert prepared(writer, transaction, {}) is None
     assert len(writer._free) == 2
 
 
 def test_offsets_of_another_cluster_stay_at_home(writer):
     writer._carries_offsets = False
     transaction = writer.begin_transaction(attempt(5))
-    assert writer.pre_commit(transaction, {"in-0": 4}) is None
+    assert prepared(writer, transaction, {"in-0": 4}) is None
 
 
 @pytest.mark.parametrize("doubt", ["raises", "spent"])
 def test_a_producer_in_doubt_is_never_free_again(writer, doubt):
     transaction = writer.begin_transaction(attempt(5))
     writer.invoke(transaction, BATCH)
-    writer.pre_commit(transaction, {"in-0": 1})
+    prepared(writer, transaction, {"in-0": 1})
     producer = transaction.slot.producer
     if doubt == "spent":
         producer.spent = True

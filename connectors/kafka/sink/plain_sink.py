@@ -46,6 +46,8 @@ class PlainWrite:
     deadline: Deadline
     producer: PlainProducer | None = None
     count: int = 0
+    refused: int = 0
+    flushed: bool = False
 
 
 class KafkaPlainSink:
@@ -114,26 +116,38 @@ class KafkaPlainSink:
         write.producer.produce(batch, self.options.topic, write.deadline)
         write.count += batch.num_rows
 
+    def flush(self, write: PlainWrite) -> None:
+        """The first half of `pre_commit`: wait for every record, or for nothing.
+
+        Raises:
+            DeliveryError: at-least-once: a record was refused or not acknowledged in time.
+        """
+        if write.producer is None or write.flushed:
+            return
+        number = write.attempt.checkpoint_id
+        crash_points.reach("records_queued", number)
+        if self.waits:
+            write.producer.flush(write.deadline)
+        else:
+            write.refused, why = write.producer.refused()
+            if write.refused:
+                logger.warning("sink %s lost %d records: %s", self.name, write.refused, why)
+        write.flushed = True
+        crash_points.reach("records_flushed", number)
+
     def pre_commit(self, write: PlainWrite) -> Committable | None:
-        """See `TwoPhaseCommitSink.pre_commit`: waits for every record, or for nothing.
+        """See `TwoPhaseCommitSink.pre_commit`, and `flush`.
 
         Returns:
             What was written, with nothing left to commit; None when nothing was.
 
         Raises:
-            DeliveryError: at-least-once: a record was refused or not acknowledged in time.
+            DeliveryError: see `flush`.
         """
+        self.flush(write)
         if write.producer is None:
             return None
-        number, refused = write.attempt.checkpoint_id, 0
-        crash_points.reach("records_queued", number)
-        if self.waits:
-            write.producer.flush(write.deadline)
-        else:
-            refused, why = write.producer.refused()
-            if refused:
-                logger.warning("sink %s lost %d records: %s", self.name, refused, why)
-        crash_points.reach("records_flushed", number)
+        number = write.attempt.checkpoint_id
         return Committable(
             sink=self.name,
             transactional_id="",
@@ -146,7 +160,7 @@ class KafkaPlainSink:
             token=f"{number}.{write.attempt.subtask}.{secrets.token_hex(8)}",
             record_count=write.count,
             fingerprint="",
-            refused=refused,
+            refused=write.refused,
         )
 
     def abort(self, write: PlainWrite) -> None:

@@ -49,13 +49,13 @@ class PlainWriter:
             transaction.deadline = self._sink.new_deadline()
         self._sink.invoke(transaction, batch)
 
-    def pre_commit(
-        self,
-        transaction: PlainWrite,
-        source_offsets: Mapping[str, int],  # noqa: ARG002
-    ) -> Committable | None:
-        """See `TwoPhaseCommitSink`; offsets travel with the decision alone."""
+    def flush(self, transaction: PlainWrite, source_offsets: Mapping[str, int]) -> None:  # noqa: ARG002
+        """See `connectors.continuous.stage_task.Writer`; offsets travel with the decision alone."""
         transaction.deadline = self._sink.new_deadline()
+        self._sink.flush(transaction)
+
+    def pre_commit(self, transaction: PlainWrite) -> Committable | None:
+        """See `TwoPhaseCommitSink`."""
         return self._sink.pre_commit(transaction)
 
     def end(self, transaction: PlainWrite) -> NoReturn:

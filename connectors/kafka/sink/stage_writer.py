@@ -37,8 +37,9 @@ def statistics_ms(parallelism: int) -> int:
 
 
 class StageWriter:
-    """Lives as long as its task. `invoke` is called on the reading thread, `pre_commit` and `end`
-    on the control thread, `begin_transaction` on both, never two of them for one transaction.
+    """Lives as long as its task. `invoke` is called on the reading thread, `flush`, `pre_commit`
+    and `end` on the control thread, `begin_transaction` on both, never two of them for one
+    transaction; `invoke` and `flush` never at once.
 
     Args:
         sink: options and timeouts; the task's own copy.
@@ -92,18 +93,17 @@ class StageWriter:
             transaction.deadline = self._sink.new_deadline()
         self._sink.invoke(transaction, batch)
 
-    def pre_commit(
-        self, transaction: KafkaTransaction, source_offsets: Mapping[str, int]
-    ) -> Committable | None:
-        """See `TwoPhaseCommitSink`.
-
-        Args:
-            transaction: from `begin_transaction`.
-            source_offsets: next offset to read of the partitions that moved; known at the barrier.
+    def flush(self, transaction: KafkaTransaction, source_offsets: Mapping[str, int]) -> None:
+        """See `connectors.continuous.stage_task.Writer`. Takes a producer for offsets alone, too:
+        in `pre_commit` that would race with the next transaction's first record.
         """
         transaction.deadline = self._sink.new_deadline()
         carried = dict(source_offsets) if self._carries_offsets else {}
         transaction.attempt = dataclasses.replace(transaction.attempt, source_offsets=carried)
+        self._sink.flush(transaction)
+
+    def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
+        """See `TwoPhaseCommitSink`."""
         return self._sink.pre_commit(transaction)
 
     def end(self, transaction: KafkaTransaction) -> None:

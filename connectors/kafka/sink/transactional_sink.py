@@ -51,6 +51,7 @@ class KafkaTransaction:
     fingerprint: Fingerprint = dataclasses.field(default_factory=Fingerprint)
     slot: Slot | None = None
     first_topic: str = ""
+    flushed: bool = False
 
 
 class KafkaTransactionalSink:
@@ -118,17 +119,31 @@ class KafkaTransactionalSink:
         transaction.fingerprint.add(batch, self.options.topic)
         slot.producer.produce(batch, self.options.topic, transaction.deadline)
 
+    def flush(self, transaction: KafkaTransaction) -> None:
+        """The first half of `pre_commit`, for a caller that goes on writing after it, with another
+        producer; nothing is invoked on this transaction any more.
+
+        Raises:
+            DeliveryError: a record was refused, or not acknowledged in time.
+        """
+        attempt = transaction.attempt
+        if transaction.flushed or (transaction.slot is None and not attempt.source_offsets):
+            return
+        producer = self._slot(transaction).producer
+        crash_points.reach("records_queued", attempt.checkpoint_id)
+        producer.flush(transaction.deadline)
+        transaction.flushed = True
+        crash_points.reach("records_flushed", attempt.checkpoint_id)
+
     def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
         """See `TwoPhaseCommitSink.pre_commit`: flush, then offsets; one call of each."""
         attempt = transaction.attempt
         offsets = dict(attempt.source_offsets)
-        if transaction.slot is None and not offsets:
+        self.flush(transaction)
+        if transaction.slot is None:
             transaction.lifecycle.advance(Event.PRE_COMMIT_EMPTY)
             return None
-        producer = self._slot(transaction).producer
-        crash_points.reach("records_queued", attempt.checkpoint_id)
-        producer.flush(transaction.deadline)
-        crash_points.reach("records_flushed", attempt.checkpoint_id)
+        producer = transaction.slot.producer
         if offsets:
             group, marker_partition = attempt.owner.application_id, min(offsets)
             producer.send_offsets(group, offsets, transaction.token, transaction.deadline)
