@@ -126,8 +126,10 @@ def _hash_binary(column: pa.Array, null: npt.NDArray[np.bool_] | None) -> Words:
     padded[: last - first] = np.frombuffer(data, np.uint8)[first:last]
     for chosen, matrix in _matrices(padded, starts, whole):
         lanes[:, chosen] += weights[:, 1 : matrix.shape[1] + 1] @ matrix.T
-    tails = _words(padded, starts + 8 * whole, 1)[:, 0] & _TAIL_MASK[lengths & 7]
-    lanes += tails * weights[:, whole + 1]
+    left = lengths & 7
+    if left.any():
+        tails = _words(padded, starts + 8 * whole, 1)[:, 0] & _TAIL_MASK[left]
+        lanes += tails * weights[:, whole + 1]
     return lanes
 
 
