@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,12 +37,26 @@ class Pipeline:
     produced: int = 0
     partitions: int = PARTITIONS
 
-    def produce(self, records: int) -> None:
-        """Append records with unique values, spread over partitions and keys."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+    def produce(self, records: int, *, at_once: bool = False) -> None:
+        """Append records with unique values, spread over partitions and keys.
+
+        Args:
+            records: how many.
+            at_once: in a transaction, so that all partitions show theirs at the same time: no
+                batch begins with those of one, while a subtask has nothing but an offset to write.
+        """
+        settings = {"bootstrap.servers": self.bootstrap, "linger.ms": 5}
+        if at_once:
+            settings["transactional.id"] = f"input-{uuid.uuid4().hex}"
+        producer = Producer(settings)
+        if at_once:
+            producer.init_transactions(30)
+            producer.begin_transaction()
         for number in range(self.produced, self.produced + records):
             key = b"key-%d" % (number % KEYS)
             producer.produce(self.source, b"%08d" % number, key, partition=number % self.partitions)
+        if at_once:
+            producer.commit_transaction(30)
         assert producer.flush(30) == 0
         self.produced += records
 

@@ -80,7 +80,7 @@ class Story:
     def worker_stops(self) -> Found:
         """Append records, and return the Python worker that stopped with its transaction ready."""
         self._in_worker.unlink()
-        self.pipeline.produce(BATCH)
+        self.pipeline.produce(BATCH, at_once=True)
         found = next_stopped(self.cluster, self._stopped_before)
         self._stopped_before.add(found.pid)
         return found
@@ -88,7 +88,7 @@ class Story:
     def driver_dies(self, run: Run) -> None:
         """Append records, and see the driver die of their decision."""
         self._in_driver.unlink()
-        self.pipeline.produce(BATCH)
+        self.pipeline.produce(BATCH, at_once=True)
         assert run.wait(PATIENCE_S) == -signal.SIGKILL, run.text()
 
     def goes_on(self, run: Run) -> int:
@@ -183,7 +183,7 @@ def test_x5_an_executor_dies_under_a_continuous_stage(
 
 def test_x5_x14_executors_die_then_the_driver(story: Story):
     with story.running() as run:
-        story.pipeline.produce(BATCH)
+        story.pipeline.produce(BATCH, at_once=True)
         assert story.goes_on(run) == 0
 
         stopped = story.worker_stops()
