@@ -27,7 +27,7 @@ import pyspark
 
 from connectors.java import ensure_java_home
 from connectors.notices import Say, say
-from connectors.spark.spark_home import installed_home, linked_home
+from connectors.spark.spark_home import home_of_jvm
 from connectors.user_folders import cache_folder
 from transactions.errors import ConfigurationError
 
@@ -132,14 +132,14 @@ def learn(archive: Path) -> int:
 
 def _place(java_home: str) -> tuple[Path, str]:
     """Return the folder of all archives, and how the name of this one begins."""
-    jars = (linked_home() or installed_home()) / "jars"
+    jars = home_of_jvm() / "jars"
     release = Path(java_home) / "release"
     belongs_to = (
         str(Path(java_home).resolve()),
         release.read_text("utf-8", "replace") if release.is_file() else "",
         str(jars),
         # The JVM refuses an archive of jars that have changed.
-        str(max(one.stat().st_mtime_ns for one in jars.glob("spark-core_*.jar"))),
+        str(max((one.stat().st_mtime_ns for one in jars.glob("spark-core_*.jar")), default=0)),
     )
     digest = hashlib.sha256("\n".join(belongs_to).encode()).hexdigest()[:12]
     return cache_folder() / "class-archives", f"spark-{pyspark.__version__}-{digest}"

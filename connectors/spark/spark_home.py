@@ -6,7 +6,7 @@ modules again, 0.45 s of CPU (measured), and the first batch of a query waits fo
 processes, one after the other. They run this interpreter, which has PySpark installed already.
 
 So the JVM is started with another home: a folder of links to all that PySpark's own has, but for
-that zip. A path that is not there is passed over.
+its `python`. A path that is not there is passed over.
 """
 
 from __future__ import annotations
@@ -15,57 +15,79 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pyspark
+from pyspark.find_spark_home import _find_spark_home
 
 from connectors.user_folders import cache_folder
 
 _VARIABLE: Final = "SPARK_HOME"
-_WITHOUT: Final = "python"
+_LEFT_OUT: Final = frozenset({"python", "__pycache__"})
+_starting: Final = threading.RLock()
+
+
+def home_of_jvm() -> Path:
+    """Return the home that a JVM of a local master is started with."""
+    given = os.environ.get(_VARIABLE)
+    return Path(given) if given else linked_home() or installed_home()
 
 
 def installed_home() -> Path:
-    """Return the folder that PySpark was installed to, a Spark home."""
+    """Return the folder that PySpark was installed to."""
     return Path(pyspark.__file__).parent
 
 
 def linked_home() -> Path | None:
-    """Make the folder of links unless it is there; None where that cannot be done."""
+    """Make the folder of links unless it is there and whole. None where that cannot be done, and
+    where PySpark itself would take another home than its own folder: that of a SPARK_HOME, or of a
+    Spark that was chosen when it was installed.
+    """
     installed = installed_home()
-    if not (installed / "jars").is_dir():
-        return None
-    entries = sorted(one.name for one in installed.iterdir() if one.name != _WITHOUT)
-    digest = hashlib.sha256("\n".join([str(installed), *entries]).encode()).hexdigest()[:12]
-    home = cache_folder() / "spark-homes" / f"{pyspark.__version__}-{digest}"
-    if home.is_dir():
-        return home
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        # Published in one step; whoever comes second finds it there.
-        with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
-            made = Path(scratch) / "home"
-            made.mkdir()
-            for name in entries:
-                (made / name).symlink_to(installed / name)
-            with contextlib.suppress(OSError):
-                made.rename(home)
-    except OSError:
+        if not Path(_find_spark_home()).samefile(installed):
+            return None
+        entries = sorted({one.name for one in installed.iterdir()} - _LEFT_OUT)
+        digest = hashlib.sha256("\n".join([str(installed), *entries]).encode()).hexdigest()[:12]
+        home = cache_folder() / "spark-homes" / f"{pyspark.__version__}-{digest}"
+        if not _is_whole(home, entries):
+            _make(home, installed, entries)
+        return home if _is_whole(home, entries) else None
+    except (OSError, SystemExit):  # PySpark exits where it finds no home at all
         return None
-    return home if home.is_dir() else None
+
+
+def _is_whole(home: Path, entries: list[str]) -> bool:
+    return all((home / name).exists() for name in entries)
+
+
+def _make(home: Path, installed: Path, entries: list[str]) -> None:
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
+        made = Path(scratch) / "home"
+        made.mkdir()
+        for name in entries:
+            (made / name).symlink_to(installed / name)
+        if home.exists():  # something has removed links from it
+            home.rename(Path(scratch) / "broken")
+        # Published in one step; whoever comes second finds it there.
+        with contextlib.suppress(OSError):
+            made.rename(home)
 
 
 @contextlib.contextmanager
 def local_home() -> Iterator[None]:
     """A JVM that is started in this block has the folder of links, unless the user has a home."""
-    home = None if os.environ.get(_VARIABLE) else linked_home()
-    if home is None:
-        yield
-        return
-    os.environ[_VARIABLE] = str(home)
-    try:
-        yield
-    finally:
-        del os.environ[_VARIABLE]
+    with _starting:
+        home = None if os.environ.get(_VARIABLE) else linked_home()
+        if home is None:
+            yield
+            return
+        os.environ[_VARIABLE] = str(home)
+        try:
+            yield
+        finally:
+            os.environ.pop(_VARIABLE, None)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 
+@pytest.mark.skipif("SPARK_HOME" in os.environ, reason="a SPARK_HOME of yours is used")
 def test_planners_and_workers_import_what_is_installed(spark: SparkSession):
     class WhereFrom(DataSource):
         @classmethod

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,17 +24,50 @@ def test_it_links_to_all_but_the_zip():
     home = spark_home.linked_home()
     installed = spark_home.installed_home()
     assert (installed / "python" / "lib" / "pyspark.zip").is_file()
-    assert {one.name for one in installed.iterdir()} - {one.name for one in home.iterdir()} == {
-        "python"
-    }
+    assert not (home / "python").exists()
+    left_out = {one.name for one in installed.iterdir()} - {one.name for one in home.iterdir()}
+    assert left_out - {"__pycache__"} == {"python"}  # that comes and goes with a variable
     assert (home / "bin" / "spark-submit").samefile(installed / "bin" / "spark-submit")
     assert spark_home.linked_home() == home
     assert [one.name for one in home.parent.iterdir()] == [home.name]  # nothing half made is left
 
 
+@pytest.mark.parametrize("lost", ["bin", "jars"])
+def test_one_that_lost_a_link_is_made_again(lost):
+    home = spark_home.linked_home()
+    (home / lost).unlink()
+    assert spark_home.linked_home() == home
+    assert (home / lost).is_dir()
+    assert [one.name for one in home.parent.iterdir()] == [home.name]
+
+
+def test_a_distribution_that_pyspark_prefers_stays(monkeypatch, tmp_path):
+    """`PYSPARK_HADOOP_VERSION=... pip install pyspark` puts another Spark beside its own."""
+    monkeypatch.setattr(spark_home, "_find_spark_home", lambda: str(tmp_path))
+    assert spark_home.linked_home() is None
+    assert spark_home.home_of_jvm() == spark_home.installed_home()
+
+
+def test_two_threads_that_start_sessions_take_turns():
+    both = threading.Barrier(2)
+
+    def start() -> str:
+        both.wait()
+        with spark_home.local_home():
+            time.sleep(0.01)  # a JVM starts
+            return os.environ["SPARK_HOME"]
+
+    with ThreadPoolExecutor() as pool:
+        homes = [one.result() for one in [pool.submit(start), pool.submit(start)]]
+    assert set(homes) == {str(spark_home.linked_home())}
+    assert "SPARK_HOME" not in os.environ
+
+
 def test_the_variable_is_set_for_the_start_only():
+    home = spark_home.linked_home()
     with spark_home.local_home():
-        assert os.environ["SPARK_HOME"] == str(spark_home.linked_home())
+        assert os.environ["SPARK_HOME"] == str(home)
+        assert spark_home.home_of_jvm() == home
     assert "SPARK_HOME" not in os.environ
 
 
@@ -40,6 +76,7 @@ def test_the_home_of_a_user_stays(monkeypatch):
     with spark_home.local_home():
         assert os.environ["SPARK_HOME"] == "/opt/spark"
     assert os.environ["SPARK_HOME"] == "/opt/spark"
+    assert spark_home.home_of_jvm() == Path("/opt/spark")
 
 
 def test_where_it_cannot_be_made_spark_has_its_own(cache):
