@@ -116,30 +116,31 @@ def _hash_binary(column: pa.Array, null: npt.NDArray[np.bool_] | None) -> Words:
     lengths: Numbers = np.diff(ends).astype(np.int64)
     if null is not None:
         lengths[null] = 0
-    weights = _weights(int(lengths.max()) // 8 + 2)
-    lanes: Words = lengths.astype(np.uint64) * weights[:, :1]
+    lanes: Words = lengths.astype(np.uint64) * _weights(0, 1)
     if data is None or first == last:
         return lanes
     whole = lengths >> 3
-    # From each byte on there are as many words as the longest record has, and one for its tail.
-    padded = np.zeros(last - first + 8 * int(whole.max()) + 8, dtype=np.uint8)
+    # From each byte on there are as many words as a matrix is wide.
+    width = min(int(whole.max()) + 1, _MATRIX_WORDS)
+    padded = np.zeros(last - first + 8 * width, dtype=np.uint8)
     padded[: last - first] = np.frombuffer(data, np.uint8)[first:last]
-    for chosen, matrix in _matrices(padded, starts, whole):
-        lanes[:, chosen] += weights[:, 1 : matrix.shape[1] + 1] @ matrix.T
+    for chosen, begin, matrix in _matrices(padded, starts, whole):
+        lanes[:, chosen] += _weights(begin + 1, matrix.shape[1]) @ matrix.T
     left = lengths & 7
     if left.any():
         tails = _words(padded, starts + 8 * whole, 1)[:, 0] & _TAIL_MASK[left]
-        lanes += tails * weights[:, whole + 1]
+        lanes += tails * _weights_at(whole + 1)
     return lanes
 
 
 def _matrices(
     padded: npt.NDArray[np.uint8], starts: Numbers, counts: Numbers
-) -> Iterator[tuple[Numbers | slice, Words]]:
-    """Yield (rows, their whole words), a record a row, filled up with zeros to the longest.
+) -> Iterator[tuple[Numbers | slice, int, Words]]:
+    """Yield (rows, position of the first word, whole words), a record a row, filled up with zeros
+    to the longest.
 
     Records in one matrix differ in length by less than a factor of two, so that one of a megabyte
-    among thousands of ten bytes costs no more than its own length.
+    among thousands of ten bytes costs no more than its own length. It comes alone, piece by piece.
     """
     size, most = 1, int(counts.max())
     while size <= most:
@@ -149,10 +150,12 @@ def _matrices(
             chosen = part if len(of_size) == len(counts) else of_size[part]
             mine = counts[chosen]
             least, longest = int(mine.min()), int(mine.max())
-            matrix = _words(padded, starts[chosen], longest)
-            if least < longest:
-                matrix[:, least:][np.arange(least, longest) >= mine[:, None]] = 0
-            yield chosen, matrix
+            for word in range(0, longest, _MATRIX_WORDS):
+                width = min(longest - word, _MATRIX_WORDS)
+                matrix = _words(padded, starts[chosen] + 8 * word, width)
+                if least < longest:
+                    matrix[:, least:][np.arange(least, longest) >= mine[:, None]] = 0
+                yield chosen, word, matrix
         size *= 2
 
 
@@ -166,16 +169,30 @@ def _rows_of(words: int) -> int:
     return max(1, _MATRIX_WORDS // words)
 
 
-def _weights(count: int) -> Words:
-    """Return odd pseudo-random weights of word positions, at least so many: a row for each lane."""
-    return _weights_of_size(count.bit_length())
+def _weights(begin: int, count: int) -> Words:
+    """Return the odd pseudo-random weights of word positions: a row for each lane."""
+    if begin + count <= _MATRIX_WORDS:
+        return _first_weights((begin + count).bit_length())[:, begin : begin + count]
+    return _made_weights(np.arange(begin, begin + count))
+
+
+def _weights_at(positions: Numbers) -> Words:
+    most = int(positions.max())
+    if most < _MATRIX_WORDS:
+        return _first_weights(most.bit_length())[:, positions]
+    return _made_weights(positions)
 
 
 @functools.lru_cache(maxsize=32)
-def _weights_of_size(bits: int) -> Words:
-    """Return those of 2**bits positions (splitmix64 of the position)."""
-    positions = np.arange(1, (1 << bits) + 1, dtype=np.uint64)
-    return _mix(positions * _GOLDEN + _LANE_SALT) | np.uint64(1)
+def _first_weights(bits: int) -> Words:
+    """Return those of the first 2**bits positions: of the records that there are most of."""
+    return _made_weights(np.arange(1 << bits))
+
+
+def _made_weights(positions: Numbers) -> Words:
+    """Return splitmix64 of the positions."""
+    seeds = (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+    return _mix(seeds + _LANE_SALT) | np.uint64(1)
 
 
 def _mix(words: Words) -> Words:
