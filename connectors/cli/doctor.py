@@ -119,6 +119,7 @@ def command(
 def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
     """Return what a job asks of each of its clusters: one, when source and sinks share it."""
     from connectors.kafka.doctor.facts import Wanted
+    from connectors.kafka.sink.preflight import plain_topics
 
     source = dict(job.source.client_settings)
     clusters = dict.fromkeys(definition.sink.bootstrap_servers for definition in job.sinks)
@@ -130,6 +131,7 @@ def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
             application_id=job.app_id,
             inputs=job.source.topics if source["bootstrap.servers"] == servers else (),
             outputs=tuple(one.topic for one in sinks if one.topic is not None),
+            plain_outputs=plain_topics(sinks),
             timeout_ms=min(timeouts, default=None),
             checkpoint_timeout_s=job.checkpoint_timeout_s,
             restart_budget_s=job.restart_budget_s,

@@ -235,6 +235,12 @@ def test_the_old_transactions_are_named_and_only_they():
     assert "x.2" not in found
 
 
+def test_what_is_written_without_transactions_has_no_commits_to_look_for():
+    facts = with_topic("out", operations=frozenset({"DESCRIBE", "WRITE"}))
+    wanted = replace(WANTED, plain_outputs=frozenset({"out"}))
+    assert all(one.level is Level.OK for one in judge(facts, wanted))
+
+
 def test_a_skew_within_its_own_error_is_no_warning():
     facts = replace(FACTS, skew_ms=1500.0, skew_error_ms=600.0)
     assert worst(judge(facts, WANTED)) is Level.OK

@@ -24,6 +24,7 @@ class Wanted:
         application_id: its id; "" leaves out everything that needs one.
         inputs: topics to read.
         outputs: topics to write.
+        plain_outputs: those among them that are written to without transactions.
         timeout_ms: transaction timeout; None takes what the broker allows.
         checkpoint_timeout_s: longest checkpoint.
         restart_budget_s: longest restart.
@@ -35,6 +36,7 @@ class Wanted:
     application_id: str = ""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    plain_outputs: frozenset[str] = frozenset()
     timeout_ms: int | None = None
     checkpoint_timeout_s: float = 600.0
     restart_budget_s: float = 60.0

@@ -247,7 +247,7 @@ def _no_right(check: str, lacking: Iterable[str], on: str) -> Verdict:
 def _unseen(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
     """Outputs in which the driver may not look for what a broker left hidden (KAFKA-20734)."""
     for name in wanted.outputs:
-        topic = facts.topics.get(name)
+        topic = None if name in wanted.plain_outputs else facts.topics.get(name)
         if topic is not None and topic.operations >= _WRITE and "READ" not in topic.operations:
             yield Verdict(
                 f"commits in {name}",

@@ -122,10 +122,16 @@ def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadlin
         with settings_checked(dict(settings), "producer"):
             Producer(librdkafka_settings(dict(settings)))
         topics = tuple(dict.fromkeys(sink.topic for sink in here if sink.topic))
-        mine = dataclasses.replace(wanted, outputs=topics)
+        mine = dataclasses.replace(wanted, outputs=topics, plain_outputs=plain_topics(here))
         if not any(sink.is_transactional for sink in here):
             mine = dataclasses.replace(mine, application_id="", transactions=False)
         _check_cluster(dict(settings), mine, deadline)
+
+
+def plain_topics(sinks: Sequence[KafkaSink]) -> frozenset[str]:
+    """Return the topics that no transactional sink writes to."""
+    in_transactions = {one.topic for one in sinks if one.is_transactional}
+    return frozenset(one.topic for one in sinks if one.topic) - in_transactions
 
 
 def _check_cluster(settings: dict[str, str], wanted: Wanted, deadline: Deadline) -> None:
