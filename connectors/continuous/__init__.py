@@ -1,7 +1,8 @@
 """Continuous mode: a stage of long-running tasks under barriers. No Spark and no Kafka in here.
 
 Read one checkpoint from top to bottom: the driver's `running_stage` sends a `Barrier` over the
-`control_channel`; each `stage_task` prepares its transaction, begins the next one on another
-producer, and acknowledges; the checkpoint coordinator decides; the `stage_sink` tells the tasks,
-and each ends its own transaction. `barrier_pace` says when the next one is due.
+`control_channel`; each `stage_task` flushes its transaction, begins the next one on another
+producer, prepares the first and acknowledges; the checkpoint coordinator decides; the
+`stage_sink` tells the tasks, and each ends its own transaction. `barrier_pace` says when the next
+one is due.
 """

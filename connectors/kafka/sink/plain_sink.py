@@ -111,6 +111,7 @@ class KafkaPlainSink:
         """
         if batch.num_rows == 0:
             return
+        assert not write.flushed, "a record after the flush would not be waited for"
         if write.producer is None:
             write.producer = _producer_of_this_process(self, write.attempt.owner.application_id)
         write.producer.produce(batch, self.options.topic, write.deadline)

@@ -112,6 +112,7 @@ class KafkaTransactionalSink:
         if batch.num_rows == 0:
             return
         transaction.lifecycle.advance(Event.INVOKE)
+        assert not transaction.flushed, "a record after the flush would be committed unacknowledged"
         slot = self._slot(transaction)
         if not transaction.first_topic:
             topic = self.options.topic or batch.column("topic")[0].as_py()
