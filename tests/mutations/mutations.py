@@ -43,6 +43,7 @@ RECOVERY = "transactions/recovery.py"
 HEALING = "transactions/healing.py"
 PLAIN_SINK = "connectors/kafka/sink/plain_sink.py"
 LOOP = "connectors/continuous/checkpoint_loop.py"
+STAGE_TASK = "connectors/continuous/stage_task.py"
 RUN = "connectors/kafka/run.py"
 
 ON_SINK = "tests/integration/test_transactional_sink.py::"
@@ -158,8 +159,8 @@ MUTATIONS = (
     Mutation(
         "9 an empty transaction is no committable",
         SINK,
-        "if transaction.slot is None and not offsets:",
-        "if False:",
+        "if transaction.flushed or (transaction.slot is None and not attempt.source_offsets):",
+        "if transaction.flushed:",
         ON_SINK + "test_f15_an_empty_transaction_is_no_committable",
     ),
     Mutation(
@@ -379,6 +380,13 @@ MUTATIONS = (
         "if walk.state is State.LOST and self._resolved.get(token) == ACCEPT_LOSS:",
         "if False:",
         HEAL + "test_a_person_decides_about_what_cannot_be_healed",
+    ),
+    Mutation(
+        "order: nothing overtakes the records of the checkpoint before",
+        STAGE_TASK,
+        "            self._writer.flush(transaction, moved)\n",
+        "        self._writer.flush(transaction, moved)\n",
+        "tests/unit/test_stage_task.py::test_nothing_of_the_next_transaction_overtakes_this_one",
     ),
     Mutation(
         "guarantees: at-least-once, positions only after the flush",
