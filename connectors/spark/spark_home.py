@@ -71,7 +71,8 @@ def _make(home: Path, installed: Path, entries: list[str]) -> None:
         made.mkdir()
         for name in entries:
             (made / name).symlink_to(installed / name)
-        if home.exists():  # something has removed links from it
+        # Something has removed links from it. One that another start has published meanwhile stays.
+        if home.exists() and not _is_whole(home, entries):
             home.rename(Path(scratch) / "broken")
         # Published in one step; whoever comes second finds it there.
         with contextlib.suppress(OSError):

@@ -43,8 +43,8 @@ def test_other_records_have_another_value(one, other):
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=5))
 @settings(max_examples=40, deadline=None)
-def test_the_two_ways_to_hash_agree(contents):
-    """Records of like length are hashed word by word, very uneven ones record by record."""
+def test_records_of_uneven_lengths_are_hashed_as_if_alone(contents):
+    """Those of like length are hashed together; none is changed by what it is hashed with."""
     together = [(b"k", value) for value in [*contents, b"x" * 20_000]]
     assert fingerprint(batch(together)) == fingerprint(*(batch([row]) for row in together))
 
@@ -93,6 +93,18 @@ def test_topic_headers_and_partition_count():
 def test_a_slice_is_the_records_it_shows(start):
     records = [(b"k%d" % n, b"v" * n) for n in range(20)]
     assert fingerprint(batch(records).slice(start)) == fingerprint(batch(records[start:]))
+
+
+def test_more_rows_than_are_hashed_at_a_time():
+    records = [(b"%d" % number, b"v" * (number % 90)) for number in range(5_000)]
+    parts = [batch(records[start : start + 777]) for start in range(0, 5_000, 777)]
+    assert fingerprint(batch(records)) == fingerprint(*parts)
+
+
+def test_a_record_that_is_hashed_in_pieces():
+    """Of 650 kB, which is more words than a matrix has; the value is that of the first version."""
+    records = [(b"k", b"0123456789abc" * 50_000), (b"k", b"short")]
+    assert fingerprint(batch(records)) == (2, "9b229620985b10fcdfd61061736a2a86")
 
 
 def test_values_that_logs_hold_do_not_change():

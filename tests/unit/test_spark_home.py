@@ -41,6 +41,15 @@ def test_one_that_lost_a_link_is_made_again(lost):
     assert [one.name for one in home.parent.iterdir()] == [home.name]
 
 
+def test_one_that_another_start_has_just_made_stays():
+    """Its JVM may be reading it."""
+    home = spark_home.linked_home()
+    made = home.stat().st_ino
+    entries = [one.name for one in home.iterdir()]
+    spark_home._make(home, spark_home.installed_home(), entries)
+    assert home.stat().st_ino == made
+
+
 def test_a_distribution_that_pyspark_prefers_stays(monkeypatch, tmp_path):
     """`PYSPARK_HADOOP_VERSION=... pip install pyspark` puts another Spark beside its own."""
     monkeypatch.setattr(spark_home, "_find_spark_home", lambda: str(tmp_path))
