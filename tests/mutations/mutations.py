@@ -382,6 +382,14 @@ MUTATIONS = (
         HEAL + "test_a_person_decides_about_what_cannot_be_healed",
     ),
     Mutation(
+        "3 a producer whose transaction failed is not used again",
+        SINK,
+        "        self._pool(transaction.attempt.owner).drop(transaction.slot)\n",
+        "        transaction.slot.ended = True\n",
+        "tests/integration/test_flink_matrix.py::"
+        "test_f14_a_producer_is_used_again_after_a_commit_and_never_after_a_failure",
+    ),
+    Mutation(
         "order: nothing overtakes the records of the checkpoint before",
         STAGE_TASK,
         "            self._writer.flush(transaction, moved)\n",
