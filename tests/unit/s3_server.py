@@ -35,14 +35,16 @@ class Fault:
         carried_out: whether the request is carried out before it goes wrong.
         status: what is answered in place of the truth; 0 closes the connection without a word,
             None answers the truth.
-        hold: waited for before anything else; `met` tells that the request is waiting.
+        before: waited for before anything else; `met` tells that a request is waiting.
+        after: waited for when the request has been carried out and nothing is answered yet.
         times: how many requests it meets.
     """
 
     method: str
     carried_out: bool = False
     status: int | None = 500
-    hold: threading.Event | None = None
+    before: threading.Event | None = None
+    after: threading.Event | None = None
     met: threading.Event = dataclasses.field(default_factory=threading.Event)
     times: int = 1
 
@@ -70,6 +72,8 @@ class S3Server(ThreadingHTTPServer):
         self.page = 1000
         self.is_conditional = True
         self.lock = threading.Lock()
+        self._in_flight = 0
+        self._done = threading.Condition()
         self._faults: list[Fault] = []
 
     def __enter__(self) -> S3Server:
@@ -80,8 +84,8 @@ class S3Server(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
         for fault in self._faults:
-            if fault.hold is not None:
-                fault.hold.set()
+            for event in filter(None, (fault.before, fault.after)):
+                event.set()
 
     @property
     def endpoint(self) -> str:
@@ -107,6 +111,16 @@ class S3Server(ThreadingHTTPServer):
         """Forget the faults that were not met."""
         with self.lock:
             self._faults.clear()
+
+    def wait_idle(self) -> None:
+        """Wait until every request that came is finished, also those nobody waits for any more."""
+        with self._done:
+            assert self._done.wait_for(lambda: self._in_flight == 0, _PATIENCE_S)
+
+    def count(self, change: int) -> None:
+        with self._done:
+            self._in_flight += change
+            self._done.notify_all()
 
     def fault_of(self, method: str) -> Fault | None:
         with self.lock:
@@ -139,18 +153,27 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _serve(self, method: str) -> None:
+        self.server.count(1)
+        try:
+            self._serve_counted(method)
+        finally:
+            self.server.count(-1)
+
+    def _serve_counted(self, method: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.server.fault_of(method)
         if fault is None:
             self._answer(*self._carry_out(method, body))
             return
-        if fault.hold is not None:
+        if fault.before is not None:
             fault.met.set()
-            fault.hold.wait(_PATIENCE_S)
+            fault.before.wait(_PATIENCE_S)
         truth = None
         if fault.carried_out or fault.status is None:
             truth = self._carry_out(method, body)
         fault.met.set()
+        if fault.after is not None:
+            fault.after.wait(_PATIENCE_S)
         if fault.status is None:
             assert truth is not None
             self._answer(*truth)
