@@ -4,7 +4,8 @@
 Azure's ``If-None-Match: *``. All three are strongly consistent, and an acknowledged object is
 replicated: it needs no fsync of ours. A store that answers 200 to such a put of a name that exists
 (an old or half compatible one) would let two drivers decide; so a backend tries one before its
-first put, and refuses the store.
+first put, and refuses the store. That finds a store without conditional put; it can not find one
+whose look and write are two steps, with room for another put between them.
 
 What a network adds is doubt. A put is sent again after an error, and then finds the object of the
 first try: "exists" can mean our own. The log tells by the nonce in the entry (see
@@ -68,7 +69,8 @@ class ObjectStoreBackend:
             ``file:///folder`` and ``memory:///``.
         timeout_s: how long one request may take.
         retry_s: how long a request is tried again after an error. A read ends after the sum of
-            both at the latest (a listing: each page), a put after three times that.
+            both at the latest (a listing: each page), a put after three times that. The first put
+            of a backend has a try before it (see above).
         clock: replaced in tests.
         options: of the store and its HTTP client, by obstore's names (``endpoint``, ``region``,
             ``access_key_id``, ``proxy_url``). What is not said is taken from the environment, as
