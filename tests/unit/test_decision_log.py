@@ -5,6 +5,7 @@ import dataclasses
 import orjson
 import pytest
 
+from tests.unit.s3_server import S3Server
 from tests.unit.samples import committable, decision
 from transactions.decision_log import COMPACT_EVERY, DecisionLog, entry_name, read_log
 from transactions.errors import (
@@ -17,6 +18,7 @@ from transactions.errors import (
 )
 from transactions.log_backend import LocalFileBackend, MemoryBackend
 from transactions.log_entries import ACCEPT_LOSS, REPLAY, Healed, Resolved
+from transactions.object_store_backend import ObjectStoreBackend
 
 IDENTITY = {"sinks": "out"}
 
@@ -25,8 +27,18 @@ def open_log(backend, **fields):
     return DecisionLog.open(backend, **{"application_id": "app", "identity": IDENTITY, **fields})
 
 
+@pytest.fixture(params=["memory", "s3"])
+def backend(request):
+    if request.param == "memory":
+        yield MemoryBackend()
+        return
+    with S3Server() as server:
+        yield ObjectStoreBackend("s3://bucket/app/log", **server.options())
+
+
 @pytest.fixture
-def backend():
+def memory():
+    """Return the backend for what needs thousands of operations."""
     return MemoryBackend()
 
 
@@ -84,19 +96,19 @@ def test_a_healed_committable_takes_the_place_of_the_lost_one(backend):
     assert open_log(backend).state.decision.committables == (healed,)
 
 
-def test_what_a_person_resolved_is_read_until_the_next_decision(backend):
-    log = open_log(backend)
+def test_what_a_person_resolved_is_read_until_the_next_decision(memory):
+    log = open_log(memory)
     log.decide(decision(0))
     tokens = tuple(one.token for one in decision(0).committables)
     log.resolve(Resolved(checkpoint_id=0, verdict=REPLAY, tokens=tokens))
     log.resolve(Resolved(checkpoint_id=0, verdict=ACCEPT_LOSS, tokens=tokens[:1], note="ok"))
     expected = {**dict.fromkeys(tokens, REPLAY), tokens[0]: ACCEPT_LOSS}
-    assert read_log(backend).resolved == expected
+    assert read_log(memory).resolved == expected
     for _ in range(COMPACT_EVERY + 1):
-        log = open_log(backend)  # a snapshot is written on the way
+        log = open_log(memory)  # a snapshot is written on the way
     assert log.state.resolved == expected
     log.decide(decision(1))
-    assert read_log(backend).resolved == {}
+    assert read_log(memory).resolved == {}
 
 
 @pytest.mark.parametrize(("checkpoint", "token"), [(0, "nobody's"), (7, "")])
@@ -207,21 +219,21 @@ def test_a_put_that_did_not_happen_is_an_error_and_no_decision():
     assert read_log(backend).decision is None
 
 
-def test_compaction_bounds_what_a_restart_reads(backend):
-    log = open_log(backend)
+def test_compaction_bounds_what_a_restart_reads(memory):
+    log = open_log(memory)
     for number in range(10 * COMPACT_EVERY):
         log.decide(decision(number))
         log.compact_if_due()
-    assert len(backend.list()) <= COMPACT_EVERY + 3
-    state = read_log(backend)
+    assert len(memory.list()) <= COMPACT_EVERY + 3
+    state = read_log(memory)
     assert state == log.state
     assert state.run_epoch == 1
 
 
-def test_restarts_alone_are_compacted_too(backend):
+def test_restarts_alone_are_compacted_too(memory):
     for _ in range(3 * COMPACT_EVERY):
-        open_log(backend)
-    assert len(backend.list()) <= COMPACT_EVERY + 3
+        open_log(memory)
+    assert len(memory.list()) <= COMPACT_EVERY + 3
 
 
 def test_a_freed_number_does_not_bring_a_zombie_back(backend):

@@ -2,23 +2,36 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.unit.s3_server import S3Server
 from transactions.log_backend import LocalFileBackend, LogBackend, MemoryBackend
+from transactions.object_store_backend import ObjectStoreBackend
 
 Make = Callable[[], LogBackend]
 
 
-@pytest.fixture(params=["memory", "local file"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """Return a function that opens the same storage again, as another process would."""
-    if request.param == "memory":
-        shared = MemoryBackend()
-        return lambda: shared
-    return lambda: LocalFileBackend(tmp_path / "log")
+@pytest.fixture(params=["memory", "local file", "obstore memory", "obstore file", "s3"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Yield a function that opens the same storage again, as another process would."""
+    match request.param:
+        case "memory":
+            shared = MemoryBackend()
+            yield lambda: shared
+        case "local file":
+            yield lambda: LocalFileBackend(tmp_path / "log")
+        case "obstore memory":
+            one = ObjectStoreBackend("memory:///")
+            yield lambda: one
+        case "obstore file":
+            yield lambda: ObjectStoreBackend(f"file://{tmp_path}/log")
+        case "s3":
+            with S3Server() as server:
+                server.page = 2  # a listing takes several answers
+                yield lambda: ObjectStoreBackend("s3://bucket/app/log", **server.options())
 
 
 def test_put_then_get(make: Make):
@@ -40,6 +53,15 @@ def test_list_is_sorted_and_shows_only_names(make: Make):
     for name in ("2", "1", "floor-3"):
         make().put_if_absent(name, b"")
     assert make().list() == ["1", "2", "floor-3"]
+
+
+def test_an_empty_entry_is_there(make: Make):
+    make().put_if_absent("floor-1", b"")
+    assert make().get("floor-1") == b""
+
+
+def test_a_place_that_nobody_has_written_to_is_empty(make: Make):
+    assert make().list() == make().list(durable=False) == []
 
 
 def test_delete_frees_the_name_and_forgives(make: Make):

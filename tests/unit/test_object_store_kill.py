@@ -1,0 +1,160 @@
+"""Drivers killed with SIGKILL while they append to an object store; the log stays whole.
+
+The store lives in this process, so what it holds is read here without any code of the log.
+"""
+
+import hashlib
+import json
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.unit.log_writer import FENCED
+from tests.unit.s3_server import Fault, S3Server
+from transactions.decision_log import read_log
+from transactions.object_store_backend import ObjectStoreBackend
+
+URL = "s3://bucket/app/log"
+ROOT = Path(__file__).parents[2]
+
+
+class Driver:
+    """A child process that decides until it is killed or fenced."""
+
+    def __init__(self, server: S3Server, **options: str) -> None:
+        self.said: list[str] = []
+        given = json.dumps(server.options(**options))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.unit.log_writer", URL, given],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self._started = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.endswith("\n"):  # a line that the kill has cut was not said
+                self.said.append(line.strip())
+                self._started.set()
+
+    def wait_for_its_fence(self) -> None:
+        assert self._started.wait(60.0)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.wait()
+
+    def wait(self) -> int:
+        code = self._process.wait(60.0)
+        self._reader.join(10.0)
+        return code
+
+    def decided(self) -> set[int]:
+        return {int(one.split()[1]) for one in self.said if one.startswith("decided")}
+
+
+@pytest.fixture
+def server():
+    with S3Server() as one:
+        yield one
+
+
+def entries_of(server: S3Server) -> list[dict]:
+    """Return every entry that was ever stored, by number; whole, each number once and dense."""
+    found = {}
+    for key, data in server.stored:
+        if match := re.fullmatch(r"app/log/(\d{20})", key):
+            entry = orjson.loads(data)
+            checksum = entry.pop("checksum")
+            plain = orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)
+            assert hashlib.sha256(plain).hexdigest() == checksum
+            assert entry["sequence"] == int(match[1])
+            assert int(match[1]) not in found
+            found[int(match[1])] = entry
+    assert sorted(found) == list(range(1, len(found) + 1))
+    return [found[number] for number in sorted(found)]
+
+
+def decisions_of(entries: list[dict]) -> list[int]:
+    return [one["body"]["checkpoint_id"] for one in entries if one["kind"] == "decision"]
+
+
+def test_drivers_killed_at_random_moments_leave_a_dense_log(server):
+    """Half of them are killed, half are fenced by the next one, which starts beside them."""
+    chance = random.Random(7)
+    drivers: list[Driver] = []
+    for number in range(10):
+        drivers.append(Driver(server))
+        drivers[-1].wait_for_its_fence()
+        if number and number % 2 == 0:
+            assert drivers[-2].wait() == FENCED  # it was alive when this one came
+        time.sleep(chance.uniform(0.0, 0.15))
+        if number % 2 == 0:
+            drivers[-1].kill()
+        else:
+            server.fail(Fault(method="PUT", carried_out=True, status=0))
+    drivers[-1].kill()
+
+    entries = entries_of(server)
+    numbers = decisions_of(entries)
+    assert numbers == list(range(len(numbers)))  # no decision twice, none skipped
+    said = set().union(*(one.decided() for one in drivers))
+    assert said
+    assert said <= set(numbers)
+    assert len([one for one in entries if one["kind"] == "fence"]) == len(drivers)
+    state = read_log(ObjectStoreBackend(URL, **server.options()))
+    assert state.tail == len(entries)
+    assert state.decision is not None
+    assert state.decision.checkpoint_id == numbers[-1]
+
+
+def kill_in_a_put(server: S3Server, fault: Fault) -> Driver:
+    driver = Driver(server)
+    driver.wait_for_its_fence()
+    server.fail(fault)
+    assert fault.met.wait(30.0)
+    driver.kill()
+    server.heal()
+    return driver
+
+
+def test_killed_when_the_put_is_stored_and_nobody_was_told(server):
+    """The decision stands, although the driver that made it never knew."""
+    fault = Fault(method="PUT", carried_out=True, after=threading.Event(), status=0)
+    driver = kill_in_a_put(server, fault)
+    fault.after.set()
+    server.wait_idle()
+    last = decisions_of(entries_of(server))[-1]
+    assert last == max(driver.decided(), default=-1) + 1
+    state = read_log(ObjectStoreBackend(URL, **server.options()))
+    assert state.decision.checkpoint_id == last
+
+
+def test_the_put_of_a_dead_driver_arrives_after_the_next_fence(server):
+    """It wants a number that the Fence has: a dead process decides nothing any more."""
+    fault = Fault(method="PUT", before=threading.Event(), status=None)
+    dead = kill_in_a_put(server, fault)
+    known = decisions_of(entries_of(server))
+    heir = Driver(server)
+    heir.wait_for_its_fence()
+    heir.kill()
+    fault.before.set()
+    server.wait_idle()
+    entries = entries_of(server)
+    numbers = decisions_of(entries)
+    assert numbers[: len(known)] == known
+    assert set(known) == dead.decided() | set(known)
+    fence = [one for one in entries if one["kind"] == "fence"][-1]["sequence"]
+    assert len(decisions_of(entries[:fence])) == len(known)
+    assert numbers == list(range(len(numbers)))

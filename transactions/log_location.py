@@ -1,0 +1,74 @@
+"""Which backend holds the decision log: its address says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from transactions.errors import ConfigurationError
+from transactions.log_backend import LocalFileBackend, LogBackend
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SECONDS = ("timeout_s", "retry_s")
+
+
+def backend_for(
+    location: str | Path, options: Mapping[str, str | float] | None = None
+) -> LogBackend:
+    """Return the backend of an address. On the driver; a local folder is made, nothing is sent.
+
+    Args:
+        location: a path or ``file:///folder`` for the local file system, else the address of an
+            object store (see `object_store_backend.ObjectStoreBackend`).
+        options: of the object store, by its names; a local folder has none.
+
+    Raises:
+        ConfigurationError: the scheme is unknown, an option is wrong, or the package that the
+            address needs is not installed.
+    """
+    text, given = str(location), dict(options or {})
+    scheme = text.partition("://")[0].lower() if _URL.match(text) else ""
+    if scheme in {"", "file"}:
+        if given:
+            raise ConfigurationError(
+                "A decision log in a local folder has no options.",
+                where=text,
+                cause="they are those of an object store: s3://bucket/prefix",
+                option=f"options: {', '.join(sorted(given))}",
+            )
+        # Not obstore's local store: it syncs neither file nor folder.
+        return LocalFileBackend(_folder_of(text) if scheme else Path(location))
+    from transactions.object_store_backend import ObjectStoreBackend  # noqa: PLC0415 - an extra
+
+    settings: dict[str, Any] = {**given, **{n: _seconds(n, given) for n in _SECONDS if n in given}}
+    return ObjectStoreBackend(scheme + text[len(scheme) :], **settings)
+
+
+def _folder_of(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"}:
+        raise ConfigurationError(
+            "The address of the decision log names a folder of another machine.",
+            where=url,
+            cause=f"after file:// stands the host {parts.netloc!r}; a path has three slashes",
+            option=f"checkpoint=file:///{parts.netloc}{parts.path}",
+        )
+    return Path(unquote(parts.path))
+
+
+def _seconds(name: str, given: Mapping[str, str | float]) -> float:
+    try:
+        seconds = float(given[name])
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < float("inf"):
+        raise ConfigurationError(
+            "An option of the decision log's object store is not a number of seconds.",
+            where=name,
+            cause="it must be above 0",
+            option=f"{name}={given[name]}",
+        )
+    return seconds
