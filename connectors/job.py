@@ -7,7 +7,10 @@
     [source]     Spark's option names: kafka.bootstrap.servers, subscribe, startingOffsets, ...
     [transform]  sql = "SELECT ... FROM source", function = "module:name" (DataFrames), or
                  arrow = "module:name" (record batches, in both modes); without it a copy
-    [[sink]]     Spark's option names: kafka.bootstrap.servers, topic, ...; name; a sql of its own
+    [[sink]]     Spark's option names: kafka.bootstrap.servers, topic, ...; name; a sql of its own;
+                 or another kind of sink (see `connectors.sink_kinds`) and its options
+    [decision_log]  address = "s3://bucket/prefix" and options of the object store; without it the
+                 log lies in the checkpoint folder (see `transactions.log_location`)
     [spark]      Spark settings, with or without "spark." before them
 
 An unknown key is an error, never ignored. `${NAME}` in a value is an environment variable, `$${`
@@ -32,14 +35,16 @@ from connectors.pipeline_modes import (
     check_mode,
     check_options,
 )
-from connectors.sink_options import GUARANTEES, KafkaSink
+from connectors.sink_kinds import sink_from_options
+from connectors.sink_options import GUARANTEES
 from transactions.errors import ConfigurationError
+from transactions.log_location import LogLocation
 from transactions.restart_strategy import RestartStrategy, parse_restart_strategy
 
 AVAILABLE_NOW: Final = "available-now"
 LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
 
-_TABLES: Final = ("app", "source", "transform", "sink", "spark")
+_TABLES: Final = ("app", "source", "transform", "sink", "decision_log", "spark")
 _APP: Final = (
     "id",
     "checkpoint",
@@ -129,6 +134,7 @@ class _Parser:
             "metrics_port": self._count(app, "metrics_port"),
             "master": app.get("master"),
             "log_level": self._log_level(app),
+            "decision_log": self._decision_log(tables),
             **transform,
         }
         job = JobDefinition(
@@ -186,18 +192,29 @@ class _Parser:
             if sql is not None and not sql.strip():
                 raise self._wrong("The query of a sink is empty.", place, "no text", "sql")
             try:
-                sink = KafkaSink.from_options({"guarantee": guarantee, **options})
+                sink = sink_from_options(options, guarantee=guarantee, absolute=self._relative)
             except ConfigurationError as error:
-                raise self._from(error, place, ("sql",)) from error
+                raise self._from(error, place, ("sql", "kind")) from error
             if sink.name in found:
                 raise self._wrong(
                     "Two sinks have the same name.",
                     place,
-                    "the name is the topic when it is not given",
+                    "the name is that of the target when it is not given",
                     f"name = {sink.name}",
                 )
             found[sink.name] = SinkDefinition(sink=sink, sql=sql)
         return tuple(found.values())
+
+    def _decision_log(self, tables: Mapping[str, Any]) -> LogLocation | None:
+        options: dict[str, str | float] = {**self._table(tables, "decision_log")}
+        if not options:
+            return None
+        address = str(options.pop("address", ""))
+        if not address:
+            raise self._wrong(
+                "[decision_log] needs an address.", "decision_log", "it is absent", "address = ..."
+            )
+        return LogLocation(address if "://" in address else self._relative(address), options)
 
     def _transform(self, table: Mapping[str, str]) -> dict[str, str]:
         if len(table) > 1:

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from connectors.branch_sink import BranchSink, kafka_sinks
 from connectors.options import KafkaSource
 from connectors.pipeline_modes import (
     CHECKPOINT_TIMEOUT_S,
     CONTINUOUS,
     MICRO_BATCH,
     check_source,
+    continuous_sink,
 )
 from connectors.sink_options import KafkaSink
 from transactions.errors import ConfigurationError
+from transactions.log_location import LogLocation
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
 
 _ONE_STAGE: Final = "a plan can need a shuffle or state; the continuous stage has neither"
@@ -30,7 +33,7 @@ class SinkDefinition:
         sql: its own query over `source` (and `transformed`, when there is a transform).
     """
 
-    sink: KafkaSink
+    sink: BranchSink
     sql: str | None = None
 
 
@@ -52,6 +55,7 @@ class JobDefinition:
         continuous: arguments of `ContinuousDriver` that only it has, as far as they are given.
         master: Spark's master URL.
         log_level: of the Java side.
+        decision_log: where the log is kept, if not in the checkpoint folder.
         source: where records come from.
         sinks: where they go, at least one.
         sql: the transform as a query over `source`.
@@ -73,12 +77,18 @@ class JobDefinition:
     continuous: Mapping[str, float] = dataclasses.field(default_factory=dict)
     master: str = "local[*]"
     log_level: str = "ERROR"
+    decision_log: LogLocation | None = None
     source: KafkaSource
     sinks: tuple[SinkDefinition, ...]
     sql: str | None = None
     function: str | None = None
     arrow: str | None = None
     spark: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def kafka_sinks(self) -> list[KafkaSink]:
+        """Those of the sinks that brokers can be asked about."""
+        return kafka_sinks([definition.sink for definition in self.sinks])
 
     def validate(self) -> None:
         """Check the rules between mode, source, transform and sinks.
@@ -110,6 +120,11 @@ class JobDefinition:
                     f'or take mode = "{MICRO_BATCH}"',
                     f"name = {definition.sink.name}",
                 )
+            try:
+                continuous_sink(definition.sink)
+            except ConfigurationError as error:
+                place = f"[sink] {number}"
+                raise self._wrong(error.what, place, error.cause, error.option) from error
             if definition.sql is not None:
                 raise self._wrong(
                     "The sink of a continuous job has no query of its own.",

@@ -10,7 +10,9 @@ import difflib
 from collections.abc import Mapping
 from typing import Final
 
+from connectors.branch_sink import BranchSink
 from connectors.options import KafkaSource
+from connectors.sink_options import KafkaSink
 from transactions.errors import ConfigurationError
 
 MICRO_BATCH: Final = "micro-batch"
@@ -115,3 +117,20 @@ def check_source(mode: str, source: KafkaSource) -> None:
                 cause="it says how micro-batches are cut; each task reads on as fast as it can",
                 option=f"{name}={value}",
             )
+
+
+def continuous_sink(sink: BranchSink) -> KafkaSink:
+    """Return the sink of a continuous pipeline.
+
+    Raises:
+        ConfigurationError: it is not Kafka's.
+    """
+    if not isinstance(sink, KafkaSink):
+        raise ConfigurationError(
+            "A continuous pipeline writes to Kafka only.",
+            where=f"sink {sink.name!r}",
+            cause="its tasks end their own transactions while the next ones fill, which only the "
+            f'Kafka sinks can do; take mode = "{MICRO_BATCH}"',
+            option=f"mode={CONTINUOUS}",
+        )
+    return sink

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,27 @@ from transactions.log_backend import LocalFileBackend, LogBackend
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SECONDS = ("timeout_s", "retry_s")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogLocation:
+    """Where a pipeline keeps its decision log.
+
+    Attributes:
+        address: see `backend_for`.
+        options: of an object store; they may be secrets, and are in no text of an error.
+    """
+
+    address: str | Path
+    options: Mapping[str, str | float] = dataclasses.field(default_factory=dict, repr=False)
+
+    def backend(self) -> LogBackend:
+        """Return what holds the log.
+
+        Raises:
+            ConfigurationError: see `backend_for`.
+        """
+        return backend_for(self.address, self.options)
 
 
 def backend_for(

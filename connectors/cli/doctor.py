@@ -122,10 +122,10 @@ def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
     from connectors.kafka.sink.preflight import plain_topics
 
     source = dict(job.source.client_settings)
-    clusters = dict.fromkeys(definition.sink.bootstrap_servers for definition in job.sinks)
+    clusters = dict.fromkeys(sink.bootstrap_servers for sink in job.kafka_sinks)
     cases: list[tuple[dict[str, str], Wanted]] = []
     for servers in clusters:
-        sinks = [one.sink for one in job.sinks if one.sink.bootstrap_servers == servers]
+        sinks = [one for one in job.kafka_sinks if one.bootstrap_servers == servers]
         timeouts = [one.transaction_timeout_ms for one in sinks if one.transaction_timeout_ms]
         wanted = Wanted(
             application_id=job.app_id,

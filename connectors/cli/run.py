@@ -96,9 +96,9 @@ def check_job(job: JobDefinition) -> None:
     from connectors.kafka.client_settings import kafka_python_settings, librdkafka_settings
 
     librdkafka_settings(job.source.client_settings)
-    for definition in job.sinks:
-        librdkafka_settings(definition.sink.settings)
-        kafka_python_settings(definition.sink.settings)
+    for sink in job.kafka_sinks:
+        librdkafka_settings(sink.settings)
+        kafka_python_settings(sink.settings)
     if job.function is not None or job.arrow is not None:
         from connectors.spark.job import find_arrow_function, find_function, make_importable
 

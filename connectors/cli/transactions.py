@@ -62,8 +62,8 @@ def _reader(
 
     if job_file is not None:
         job = job_of(job_file)
-        sinks = {one.sink.name: one.sink for one in job.sinks}
-        return TransactionReader(checkpoint or job.checkpoint, {}, sinks)
+        sinks = {sink.name: sink for sink in job.kafka_sinks}
+        return TransactionReader(checkpoint or job.checkpoint, {}, sinks, job.decision_log)
     if checkpoint is None:
         raise ConfigurationError(
             "No checkpoint is named.", option="--checkpoint FOLDER, or --job JOB.toml"
@@ -143,6 +143,7 @@ def commit(*, timeout: float, yes: bool, **place: Any) -> None:
     with _reader(**place) as reader:
         rows = reader.rows(deadline)
         lost = [row.transactional_id for row in rows if row.standing is Standing.ABORTED]
+        reader.refuse_others()
         if unsettled(rows):
             log = _take_over(reader, yes)
             settlement = settle_last_decision(log, reader.sinks, deadline)

@@ -14,7 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
 
+from connectors.branch_sink import (
+    BranchSink,
+    OpenSink,
+    identity_of,
+    is_kafka_transactional,
+    kafka_sinks,
+)
 from connectors.kafka.doctor.facts import PROBE_LOG, Wanted
 from connectors.kafka.sink.plain_sink import AnyKafkaSink, KafkaPlainSink
 from connectors.kafka.sink.preflight import check_clusters, check_source, transaction_timeout_ms
@@ -26,7 +34,7 @@ from connectors.sink_options import KafkaSink
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, IdentityMismatchError, SparkOnceError
-from transactions.log_backend import LocalFileBackend
+from transactions.log_location import LogLocation
 from transactions.recovery import Settlement, recover
 from transactions.sweeper import refuse_hidden, sweep
 
@@ -65,28 +73,37 @@ class RunOptions:
         checkpoint_timeout_s: how long one checkpoint may take.
         restart_budget_s: how long a restart may take.
         identity: further options that must be the same at every restart on one checkpoint.
+        schemas: of the branches, by the names of their sinks; of those that are not Kafka's.
+        decision_log: where the log lies instead.
     """
 
     app_id: str
     checkpoint: Path
     sources: Sequence[KafkaSource]
-    sinks: Sequence[KafkaSink]
+    sinks: Sequence[BranchSink]
     checkpoint_timeout_s: float
     restart_budget_s: float
     identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    schemas: Mapping[str, pa.Schema] = dataclasses.field(default_factory=dict)
+    decision_log: LogLocation | None = None
+
+    @property
+    def log_location(self) -> LogLocation:
+        """Where the decision log of this driver lies."""
+        return self.decision_log or LogLocation(self.checkpoint / "decisions")
 
     def all_identity(self) -> dict[str, str]:
         """Return every option that must be the same at every restart on one checkpoint."""
-        sinks = {each.name: {"kind": "kafka", "topic": each.topic} for each in self.sinks}
         topics = sorted({topic for source in self.sources for topic in source.topics})
         found = {
-            "sinks": orjson.dumps(sinks, option=orjson.OPT_SORT_KEYS).decode(),
+            "sinks": identity_of(self.sinks),
             "sources": ",".join(topics),
             **self.identity,
         }
         # Only what is less than exactly-once is named: older checkpoints do not know the word. Its
         # name stands behind "sinks", so that another set of sinks is told as such.
-        less = {each.name: each.guarantee for each in self.sinks if not each.is_transactional}
+        kafka = kafka_sinks(self.sinks)
+        less = {each.name: each.guarantee for each in kafka if not each.is_transactional}
         if less:
             found[_GUARANTEES] = orjson.dumps(less, option=orjson.OPT_SORT_KEYS).decode()
         return found
@@ -138,13 +155,19 @@ class Run:
     def __init__(self, options: RunOptions, before: Run | None = None) -> None:
         self._options = options
         self._log: DecisionLog | None = before._log if before else None  # noqa: SLF001
-        self.sinks: dict[str, AnyKafkaSink] = {}
+        self.sinks: dict[str, AnyKafkaSink | OpenSink] = {}
 
     @property
     def log(self) -> DecisionLog:
         """The log of this run; its Fence stops every older one."""
         assert self._log is not None, "call open() first"
         return self._log
+
+    @property
+    def kafka_sinks(self) -> dict[str, AnyKafkaSink]:
+        """Those of the sinks that write to Kafka, by name."""
+        kafka = (KafkaTransactionalSink, KafkaPlainSink)
+        return {name: sink for name, sink in self.sinks.items() if isinstance(sink, kafka)}
 
     @property
     def known_log(self) -> DecisionLog | None:
@@ -179,7 +202,7 @@ class Run:
                 check_source(source, first_answers)
             self._open_sinks(first_answers)
             self._log = DecisionLog.open(
-                LocalFileBackend(options.checkpoint / "decisions"),
+                options.log_location.backend(),
                 application_id=options.app_id,
                 identity=options.all_identity(),
                 may_change=options.may_change,
@@ -188,7 +211,7 @@ class Run:
             self._log.later = self._background.submit
             self._refuse_other_logs(deadline)
             self.settlement = recover(self.log, self.sinks, deadline, finished=finished)
-            if not any(each.is_transactional for each in options.sinks):
+            if not any(map(is_kafka_transactional, options.sinks)):
                 self._groups = [GroupOffsets(one, options.app_id) for one in options.sources]
         except BaseException:
             self.close()
@@ -241,6 +264,12 @@ class Run:
         options = self._options
         at_least = options.checkpoint_timeout_s + options.restart_budget_s
         for each in options.sinks:
+            if not isinstance(each, KafkaSink):
+                self.sinks[each.name] = each.open_sink(
+                    checkpoint_timeout_s=options.checkpoint_timeout_s,
+                    schema=options.schemas[each.name],
+                )
+                continue
             if not each.is_transactional:
                 self.sinks[each.name] = KafkaPlainSink(
                     each, checkpoint_timeout_s=options.checkpoint_timeout_s
@@ -259,7 +288,7 @@ class Run:
             restart_budget_s=options.restart_budget_s,
             strangers=False,
         )
-        check_clusters(list(options.sinks), wanted, deadline)
+        check_clusters(kafka_sinks(options.sinks), wanted, deadline)
 
     def _refuse_other_logs(self, deadline: Deadline) -> None:
         app_id = self._options.app_id

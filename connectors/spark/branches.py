@@ -10,10 +10,13 @@ import dataclasses
 from functools import reduce
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from connectors.branch_sink import BranchSink
 from connectors.sink_options import KafkaSink
 from connectors.spark.sink_stage import ROUTE
 from transactions.errors import ConfigurationError
@@ -42,16 +45,30 @@ class Branch:
     """A DataFrame in the sink's columns, and the sink it goes to."""
 
     frame: DataFrame
-    sink: KafkaSink
+    sink: BranchSink
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What record batches of it look like in a task."""
+        return to_arrow_schema(self.frame.schema)
 
 
-def make_branch(frame: DataFrame, sink: KafkaSink) -> Branch:
-    """Check the columns (key, value, headers, topic, partition, timestamp) and cast them.
+def make_branch(frame: DataFrame, sink: BranchSink) -> Branch:
+    """Check the columns that a sink is to carry. Kafka's are key, value, headers, topic, partition
+    and timestamp, and are cast; another sink says itself what it can carry.
 
     Raises:
-        ConfigurationError: `value` or a topic is missing, a column is unknown or has a type
-            that Kafka cannot carry; the text names the column.
+        ConfigurationError: a column is missing, unknown or has a type that the sink cannot carry;
+            the text names the column.
     """
+    if not isinstance(sink, KafkaSink):
+        branch = Branch(frame, sink)
+        sink.check_columns(branch.schema)
+        return branch
+    return Branch(_in_kafka_columns(frame, sink), sink)
+
+
+def _in_kafka_columns(frame: DataFrame, sink: KafkaSink) -> DataFrame:
     types = {field.name: field.dataType for field in frame.schema.fields}
     for name, kind in types.items():
         if name not in _ACCEPTED:
@@ -68,7 +85,7 @@ def make_branch(frame: DataFrame, sink: KafkaSink) -> Branch:
         raise _wrong(sink, "A topic is needed: as an option, or as a column.", "there is neither")
     # The option wins over the column, as in Spark's sink: the column need not travel.
     kept = [name for name in _CASTS if name in types and (name != "topic" or sink.topic is None)]
-    return Branch(frame.select(*(f.col(n).cast(_CASTS[n]).alias(n) for n in kept)), sink)
+    return frame.select(*(f.col(n).cast(_CASTS[n]).alias(n) for n in kept))
 
 
 def unite(branches: list[Branch]) -> DataFrame:

@@ -25,6 +25,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from connectors.arrow_transform import ArrowFunction, copy_records, load_function
+from connectors.branch_sink import kafka_sinks
 from connectors.continuous.barrier_pace import BarrierPace
 from connectors.continuous.checkpoint_loop import QUERY_ID, CheckpointLoop, LoopOptions
 from connectors.continuous.partition_shares import PartitionShares
@@ -36,6 +37,7 @@ from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options import KafkaSource
+from connectors.pipeline_modes import continuous_sink
 from connectors.sink_options import KafkaSink
 from connectors.spark.barrier_stage import BarrierStage
 from connectors.spark.driver_life import POLL_S, DriverLife
@@ -48,6 +50,7 @@ from transactions.committable import Committable
 from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport
 from transactions.errors import ConfigurationError, FencedError, SparkOnceError, StoppedError
 from transactions.log_entries import Decision
+from transactions.log_location import LogLocation
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
 
 logger = logging.getLogger(__name__)
@@ -78,6 +81,7 @@ class ContinuousDriver(DriverLife):
         restart_strategy: see `StreamingDriver`.
         on_checkpoint: called after each checkpoint that was decided, on the loop's thread.
         metrics_port: see `StreamingDriver`.
+        decision_log: see `StreamingDriver`.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class ContinuousDriver(DriverLife):
         restart_strategy: str | RestartStrategy = DEFAULT_RESTART_STRATEGY,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         metrics_port: int | None = None,
+        decision_log: LogLocation | None = None,
     ) -> None:
         refuse_connect(spark)
         _check_positive(
@@ -119,10 +124,11 @@ class ContinuousDriver(DriverLife):
             app_id=checked_app_id(app_id),
             checkpoint=checkpoint_folder(str(checkpoint)),
             sources=[source],
-            sinks=[sink],
+            sinks=[continuous_sink(sink)],
             checkpoint_timeout_s=checkpoint_timeout_s,
             restart_budget_s=restart_budget_s,
             identity={"mode": QUERY_ID},
+            decision_log=decision_log,
         )
         self._timeout_s = checkpoint_timeout_s
         self._on_checkpoint = on_checkpoint
@@ -143,7 +149,7 @@ class ContinuousDriver(DriverLife):
             ConfigurationError: an option, a topic, credentials or the checkpoint are wrong.
             SparkOnceError: see the classes.
         """
-        self._metrics.open(self._options.sinks, self._options.sources, self._known_log)
+        self._metrics.open(kafka_sinks(self._options.sinks), self._options.sources, self._known_log)
         with self._metrics.closed_on_error():
             self._start_run()
 
@@ -187,7 +193,7 @@ class ContinuousDriver(DriverLife):
             stage=stage.name,
             source=self._source,
             transform=self._transform,
-            sink=next(iter(run.sinks.values())),
+            sink=next(iter(run.kafka_sinks.values())),
             native=self._native,
             timeout_s=self._timeout_s,
             parallelism=parallelism,
@@ -248,7 +254,7 @@ class ContinuousDriver(DriverLife):
         return Rewriting(
             source=self._source,
             transform=self._transform,
-            sinks=self._run.sinks,
+            sinks=self._run.kafka_sinks,
             owner=self._run.log.owner,
         ).write_again(decision, lost)
 

@@ -14,9 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.arrow_transform import ArrowFunction, copy_records, load_function
+from connectors.branch_sink import BranchSink
 from connectors.job_definition import JobDefinition
 from connectors.pipeline_modes import CONTINUOUS
-from connectors.sink_options import KafkaSink
 from connectors.spark.failures import error_in
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed
 from connectors.spark.session import build_session
@@ -115,6 +115,7 @@ def _micro_batches(
         tolerable_failed_checkpoints=job.tolerable_failed_checkpoints,
         on_checkpoint=on_checkpoint,
         metrics_port=job.metrics_port,
+        decision_log=job.decision_log,
     )
     for frame, sink in branches(job, session, driver.read(job.source)):
         driver.write(frame, sink)
@@ -138,6 +139,7 @@ def _continuous(
         restart_strategy=job.restart_strategy,
         on_checkpoint=on_checkpoint,
         metrics_port=job.metrics_port,
+        decision_log=job.decision_log,
         **job.continuous,
     )
 
@@ -196,7 +198,7 @@ def find_arrow_function(job: JobDefinition) -> ArrowFunction | None:
 
 def branches(
     job: JobDefinition, session: SparkSession, source: DataFrame
-) -> Iterator[tuple[DataFrame, KafkaSink]]:
+) -> Iterator[tuple[DataFrame, BranchSink]]:
     """Yield the DataFrame of every sink.
 
     Raises:

@@ -11,7 +11,7 @@ import orjson
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connectors.kafka.sink.plain_sink import AnyKafkaSink
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import merged_offsets
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
 from connectors.spark.failures import error_in
@@ -21,6 +21,7 @@ from transactions.coordinator import Checkpoint, CheckpointCoordinator, Checkpoi
 from transactions.errors import DataLossError
 from transactions.healing import refusal
 from transactions.list_state import offsets_of, offsets_state
+from transactions.sink import AnySink
 
 
 class MicroBatches:
@@ -37,7 +38,7 @@ class MicroBatches:
     def __init__(
         self,
         coordinator: CheckpointCoordinator,
-        sinks: Mapping[str, AnyKafkaSink],
+        sinks: Mapping[str, AnySink],
         *,
         clusters: frozenset[str],
         spark_checkpoint: Path,
@@ -45,12 +46,12 @@ class MicroBatches:
         self._coordinator = coordinator
         self._sinks = tuple(sinks.values())
         self._state = spark_checkpoint / "state"
-        options = [sink.options for sink in self._sinks]
         self._offsets_sink = next(
             (
                 number
-                for number, one in enumerate(options)
-                if one.is_transactional and {one.bootstrap_servers} == clusters
+                for number, one in enumerate(self._sinks)
+                if isinstance(one, KafkaTransactionalSink)
+                and {one.options.bootstrap_servers} == clusters
             ),
             -1,
         )

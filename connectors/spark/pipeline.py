@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from connectors.arrow_transform import ArrowFunction, copy_records, load_function
+from connectors.branch_sink import BranchSink
 from connectors.options import KafkaSource
 from connectors.pipeline_modes import (
     CONTINUOUS,
@@ -33,9 +34,9 @@ from connectors.pipeline_modes import (
     check_mode,
     check_options,
     check_source,
+    continuous_sink,
 )
 from connectors.records import SINK_SCHEMA
-from connectors.sink_options import KafkaSink
 from connectors.spark.arrow_stage import ArrowStage
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.streaming_driver import StreamingDriver
@@ -102,7 +103,7 @@ def arrow_pipeline(
     app_id: str,
     checkpoint: str | Path,
     source: KafkaSource,
-    sink: KafkaSink,
+    sink: BranchSink,
     transform: str | ArrowFunction = copy_records,
     mode: str = MICRO_BATCH,
     **options: Any,
@@ -137,7 +138,7 @@ def arrow_pipeline(
             checkpoint=checkpoint,
             source=source,
             transform=transform,
-            sink=sink,
+            sink=continuous_sink(sink),
             **options,
         )
     batches = StreamingDriver(spark, app_id=app_id, checkpoint=checkpoint, **options)

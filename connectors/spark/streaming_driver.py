@@ -23,10 +23,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from connectors.branch_sink import BranchSink, kafka_sinks
 from connectors.driver_metrics import DriverMetrics
 from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.options import KafkaSource
-from connectors.sink_options import KafkaSink
 from connectors.spark.branches import Branch, make_branch, unite
 from connectors.spark.data_source import register
 from connectors.spark.driver_life import POLL_S, DriverLife
@@ -41,6 +41,7 @@ from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
+from transactions.log_location import LogLocation
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class StreamingDriver(DriverLife):
         on_checkpoint: called after each checkpoint, on the query's thread; an exception from it
             fails the query after the commit, and loses nothing.
         metrics_port: where `connectors.metrics` is served on this machine; 0 takes a free port.
+        decision_log: where the log is kept; None: in ``decisions`` of the checkpoint folder.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class StreamingDriver(DriverLife):
         tolerable_failed_checkpoints: int = 0,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         metrics_port: int | None = None,
+        decision_log: LogLocation | None = None,
     ) -> None:
         restarts = Restarts(
             app_id, restart_strategy, tolerable_failed_checkpoints=tolerable_failed_checkpoints
@@ -99,6 +102,7 @@ class StreamingDriver(DriverLife):
         self._metrics = DriverMetrics(app_id, metrics_port)
         self._sources: list[KafkaSource] = []
         self._branches: list[Branch] = []
+        self._decision_log = decision_log
         self._query: StreamingQuery | None = None
         self._query_ready = threading.Event()
         self._idle = threading.Condition()
@@ -126,12 +130,13 @@ class StreamingDriver(DriverLife):
         reader = self._spark.readStream.format("kafka-exactly-once")
         return reader.options(**source.to_options()).load()
 
-    def write(self, frame: DataFrame, sink: KafkaSink) -> None:
+    def write(self, frame: DataFrame, sink: BranchSink) -> None:
         """Add a branch; all branches of a driver commit under one decision: all or none.
 
         Args:
-            frame: columns key, value, headers, topic, partition, timestamp, as Spark's sink.
-            sink: where it goes.
+            frame: for Kafka columns key, value, headers, topic, partition, timestamp, as Spark's
+                sink; for other sinks what they carry.
+            sink: where it goes: a `KafkaSink`, or another two-phase sink.
 
         Raises:
             ConfigurationError: a column is missing, unknown or of a wrong type; two sinks of one
@@ -142,7 +147,7 @@ class StreamingDriver(DriverLife):
         if any(branch.sink.name == sink.name for branch in self._branches):
             raise ConfigurationError(
                 "Two sinks of one driver have the same name.",
-                cause="the name is the topic when it is not given",
+                cause="the name is that of the target when it is not given",
                 option=f"name={sink.name}",
             )
         self._branches.append(make_branch(frame, sink))
@@ -160,7 +165,8 @@ class StreamingDriver(DriverLife):
         """
         if not self._branches:
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
-        self._metrics.open([each.sink for each in self._branches], self._sources, self._known_log)
+        outputs = kafka_sinks([each.sink for each in self._branches])
+        self._metrics.open(outputs, self._sources, self._known_log)
         with self._metrics.closed_on_error():
             self._start_run()
 
@@ -278,6 +284,8 @@ class StreamingDriver(DriverLife):
             checkpoint=self._checkpoint,
             sources=self._sources,
             sinks=[branch.sink for branch in self._branches],
+            decision_log=self._decision_log,
+            schemas={each.sink.name: each.schema for each in self._branches},
             checkpoint_timeout_s=self._checkpoint_timeout_s,
             restart_budget_s=self._restart_budget_s,
         )

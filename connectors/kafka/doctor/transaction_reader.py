@@ -19,7 +19,7 @@ from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
 from transactions.decision_log import LogState, read_log
 from transactions.errors import BrokerUnavailableError, ConfigurationError
-from transactions.log_backend import LocalFileBackend
+from transactions.log_location import LogLocation
 
 _TRIES = 5
 #: `list` shows what is there now: a leader that is away is not waited for.
@@ -33,6 +33,7 @@ class TransactionReader:
         checkpoint: the folder of a driver.
         kafka: client settings for every sink, without prefix; empty when no broker is known.
         sinks: sinks of a job file, by name; they win over `kafka`.
+        decision_log: where a job file keeps the log.
 
     Attributes:
         backend: where the log is.
@@ -46,17 +47,19 @@ class TransactionReader:
         checkpoint: str,
         kafka: Mapping[str, str],
         sinks: Mapping[str, KafkaSink] | None = None,
+        decision_log: LogLocation | None = None,
     ) -> None:
         self._folder = checkpoint_folder(checkpoint)
         # Making the backend would make the folder: a misspelt one must stay absent.
-        if not (self._folder / "decisions").is_dir():
+        if decision_log is None and not (self._folder / "decisions").is_dir():
             raise ConfigurationError(
                 "There is no decision log in this checkpoint.",
                 where=str(self._folder),
-                cause="the path is wrong, or no driver has ever started on it",
-                option=f"--checkpoint {checkpoint}",
+                cause="the path is wrong, no driver has ever started on it, or its job keeps the "
+                "log elsewhere ([decision_log])",
+                option=f"--checkpoint {checkpoint}, or --job JOB.toml",
             )
-        self.backend = LocalFileBackend(self._folder / "decisions")
+        self.backend = (decision_log or LogLocation(self._folder / "decisions")).backend()
         self.state = read_log(self.backend)
         self.open_ids: dict[str, list[str]] = {}
         self.sinks = {
@@ -116,6 +119,25 @@ class TransactionReader:
                 found[name] = sink.visibility.hidden(mine, deadline, more)
         return found
 
+    def refuse_others(self) -> None:
+        """Check that every decided transaction is one of Kafka's.
+
+        Raises:
+            ConfigurationError: another sink's belong to the same decision, and only the pipeline
+                itself knows their target.
+        """
+        named = _named(self.state)
+        decision = self.state.decision
+        decided = () if decision is None else decision.committables
+        others = {one.sink for one in decided if named[one.sink]["kind"] != "kafka"}
+        if others:
+            raise ConfigurationError(
+                "The last decision has transactions of sinks that are not Kafka.",
+                where=f"{self._folder}: sinks {sorted(others)}",
+                cause="only the pipeline knows their target; its next start commits all of them",
+                option="start the pipeline",
+            )
+
     def run_alive(self) -> bool | None:
         """Tell whether the newest run's process lives; None when it is on another machine."""
         host, _, process = self.state.host.rpartition("/")
@@ -171,7 +193,8 @@ def _options(
     """Return the sinks that the log names: the log does not say where their brokers are."""
     if not kafka and not given:
         return {}
-    named = orjson.loads(state.identity.get("sinks", "{}"))
+    every = _named(state)
+    named = {name: sink for name, sink in every.items() if sink["kind"] == "kafka"}
     if given and given.keys() != named.keys():
         raise ConfigurationError(
             "The job file is not the one of this checkpoint: its sinks differ.",
@@ -186,6 +209,11 @@ def _options(
         name: KafkaSink(bootstrap_servers=servers, topic=sink["topic"], name=name, kafka=rest)
         for name, sink in named.items()
     }
+
+
+def _named(state: LogState) -> dict[str, dict[str, str]]:
+    sinks: dict[str, dict[str, str]] = orjson.loads(state.identity.get("sinks", "{}"))
+    return sinks
 
 
 def _by_token(rows: list[Row], hidden: Mapping[str, list[Unended]]) -> dict[str, str]:
