@@ -1,5 +1,6 @@
 """A two-phase sink of your own: a transaction is a file, and its commit is a rename."""
 
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -86,9 +87,10 @@ class FolderSink:
             staged, data = self._folder("staged") / one.token, self._data(one)
             if data.exists():
                 outcomes[one.token] = Outcome.ALREADY_COMMITTED
-            elif staged.exists() and not deadline.expired():
-                staged.rename(data)
-                outcomes[one.token] = Outcome.COMMITTED
+            elif not deadline.expired():
+                with contextlib.suppress(FileNotFoundError):  # another driver, or the disk: UNKNOWN
+                    staged.rename(data)
+                    outcomes[one.token] = Outcome.COMMITTED
         self._sync("data")  # also what another process has renamed: it may have died before this
         return outcomes
 

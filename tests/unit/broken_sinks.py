@@ -3,7 +3,7 @@
     python -m pytest tests/unit/broken_sinks.py     red on purpose: test_sink_contract.py reads it
 
 Each is the sink of examples/own_sink with a line or two changed. Those of `FAULTS` meet every test
-that needs no other process, the rest only the tests that are named for them.
+that is neither slow nor a race, the rest only the tests that are named for them.
 """
 
 from __future__ import annotations
@@ -239,6 +239,20 @@ class HasARandomName(StallingSink):
     name: str = dataclasses.field(default_factory=lambda: secrets.token_hex(4))
 
 
+class LooksThenCopies(StallingSink):
+    """Two drivers can look at the same time."""
+
+    def commit(self, committables, deadline):
+        for one in committables:
+            done = self._folder("done") / one.token
+            if not done.exists():
+                deadline.pause(0.02)
+                copy = f"{self._data(one)}.{secrets.token_hex(4)}"
+                shutil.copy(self._folder("staged") / one.token, copy)
+                done.touch()
+        return {one.token: Outcome.COMMITTED for one in committables}
+
+
 class KeepsTheLastBatch(StallingSink):
     def invoke(self, transaction, batch):
         transaction.file.seek(0)
@@ -266,7 +280,7 @@ class CountsAttemptsPerSubtask(StallingSink):
         return None if one is None else dataclasses.replace(one, token=f"{one.checkpoint_id}")
 
 
-#: A fault -> the tests that are about it. They are run, and all that need no other process.
+#: A fault -> the tests that are about it. They are run, and all that are not `_WHERE_NAMED`.
 FAULTS: dict[type[FolderSink], set[str]] = {
     StallingSink: set(),
     CommitsTwice: {
@@ -347,6 +361,7 @@ MORE_FAULTS: dict[type[FolderSink], set[str]] = {
     HasOneSlotPerSubtask: {"test_f51_the_next_checkpoint_is_prepared_before_the_last_is_committed"},
     HoldsALock: {"test_the_sink_travels_also_after_it_was_used"},
     HasARandomName: {"test_the_name_is_stable"},
+    LooksThenCopies: {"test_two_drivers_finish_one_decision"},
     KeepsTheLastBatch: {"test_commit_makes_visible_exactly_what_was_written"},
     CountsBatches: {"test_the_committable_says_whose_it_is_and_travels_as_json"},
     LosesOffsets: {"test_an_attempt_with_offsets_only_can_be_decided"},
@@ -354,18 +369,20 @@ MORE_FAULTS: dict[type[FolderSink], set[str]] = {
 }
 
 TESTS = {name for name in dir(TwoPhaseCommitSinkContract) if name.startswith("test_")}
-#: They start Python processes, half a second each; the example runs them all.
-_SLOW = {
+#: They start Python processes, half a second each, or are a race; the example runs them all.
+_WHERE_NAMED = {
     "test_a_prepared_transaction_outlives_its_killed_writer",
     "test_an_open_transaction_of_a_killed_writer_is_swept",
     "test_of_two_attempts_only_the_committed_one_is_visible",
     "test_the_engine_is_exactly_once_when_its_driver_dies_at",
     "test_the_name_is_stable",
+    "test_two_drivers_finish_one_decision",
 }
 
 
 class FolderContract(TwoPhaseCommitSinkContract):
     __test__ = False
+    cycles = 20
     sink: ClassVar[type[FolderSink]]
 
     def new_sink(self):
@@ -396,6 +413,6 @@ def _contract_of(sink: type[FolderSink], tests: set[str]) -> type[FolderContract
 
 
 for _sink, _red in FAULTS.items():
-    globals()[f"Test{_sink.__name__}"] = _contract_of(_sink, (TESTS - _SLOW) | _red)
+    globals()[f"Test{_sink.__name__}"] = _contract_of(_sink, (TESTS - _WHERE_NAMED) | _red)
 for _sink, _red in MORE_FAULTS.items():
     globals()[f"Test{_sink.__name__}"] = _contract_of(_sink, _red)

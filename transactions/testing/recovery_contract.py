@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,26 @@ class RecoveryContract(SinkUnderTest):
             f"both were committed: {dict(again)}"
         )
         self.assert_visible([0, 1], Requirement.IDEMPOTENT, "after two recoveries")
+
+    def test_two_drivers_finish_one_decision(self) -> None:
+        """Requirement.IDEMPOTENT: an old driver is in its phase 2 while its heir recovers."""
+        written = [self.prepared(self.attempt(subtask=n), [n]) for n in range(8)]
+        old, heir, start = self.driver(), self.driver(), threading.Barrier(2)
+
+        def run(commit: Callable[..., Mapping[str, Outcome]]) -> Mapping[str, Outcome]:
+            start.wait(self.deadline_s)
+            return commit(written, self.deadline())
+
+        with ThreadPoolExecutor(2) as both:
+            answers = [both.submit(run, one) for one in (old.commit, heir.recover_and_commit)]
+        for answer in answers:
+            error = answer.exception()
+            assert error is None, Requirement.LOST_ANSWER.broken(f"beside another one: {error!r}")
+            assert Outcome.ABORTED not in answer.result().values(), Requirement.RECOVERED.broken(
+                f"none was aborted: {dict(answer.result())}"
+            )
+        self.assert_committed(heir.recover_and_commit(written, self.deadline()), written)
+        self.assert_visible(range(8), Requirement.IDEMPOTENT, "committed by two at the same time")
 
     def test_an_aborted_transaction_is_never_called_committed(self) -> None:
         """Requirement.RECOVERED: neither by commit nor by a recovery, and it stays invisible."""

@@ -1,4 +1,4 @@
-"""What a sink must do, in the words of `transactions/sink.py`: a failed test quotes one of them."""
+"""What a sink must do, in the words of `transactions/sink.py`: a failed test quotes one."""
 
 from __future__ import annotations
 
@@ -36,6 +36,18 @@ class Requirement(enum.StrEnum):
     ORDER = "Readers meet a subtask's records in the order of invoke, checkpoint after checkpoint."
     NO_LEAK = "What a transaction has opened is closed when it has ended."
 
+    @property
+    def source(self) -> str:
+        """The file that says so."""
+        return _ELSEWHERE.get(self.name, "transactions/sink.py")
+
     def broken(self, what: str) -> str:
         """Return the text of a failed assertion."""
-        return f'The contract of transactions/sink.py is broken: "{self.value}"\n  {what}'
+        return f'The contract of a sink is broken ({self.source}): "{self.value}"\n  {what}'
+
+
+_ELSEWHERE = {
+    "DEADLINE": "transactions/clock.py",
+    "ORDER": "transactions/testing/requirements.py",
+    "NO_LEAK": "transactions/testing/requirements.py",
+}

@@ -38,7 +38,7 @@ class ResourceContract(SinkUnderTest):
         driver = self.restarted()
         with self.stall():
             commit = getattr(driver, method)
-            outcomes = self._in_time(lambda: commit(written, Deadline(seconds)), seconds)
+            outcomes = self._in_time(seconds, lambda: commit(written, Deadline(seconds)))
         tokens = {one.token for one in written}
         assert set(outcomes) == tokens, Requirement.LOST_ANSWER.broken(
             f"outcomes for {sorted(outcomes)} of {sorted(tokens)} when the time was up"
@@ -53,7 +53,7 @@ class ResourceContract(SinkUnderTest):
         self.assert_visible([0, 1, 2], Requirement.RECOVER, "after a recovery with more time")
 
     def _in_time(
-        self, call: Callable[[], Mapping[str, Outcome]], seconds: float
+        self, seconds: float, call: Callable[[], Mapping[str, Outcome]]
     ) -> Mapping[str, Outcome]:
         """Call from a thread, so that a call that never ends fails this test instead of all."""
         done: Future[Mapping[str, Outcome]] = Future()
