@@ -37,6 +37,12 @@ TRANSACTIONS_ORDER = [
     "log_backend", "object_store_backend", "log_location", "log_entries", "identity",
     "decision_log", "sweeper", "healing", "recovery", "coordinator", "restart_strategy",
 ]  # fmt: skip
+#: What a user's tests inherit: it has Arrow and pytest, and nothing in production imports it.
+CONTRACT = "transactions/testing/"
+CONTRACT_ORDER = [
+    "requirements", "killed_process", "engine", "sink_under_test", "visibility_contract",
+    "recovery_contract", "lingering_contract", "resource_contract", "contract",
+]  # fmt: skip
 
 
 def name_of(path: Path) -> str:
@@ -61,8 +67,10 @@ def uses(path: Path, package: str) -> bool:
 def test_import_rules(path: Path):
     name = name_of(path)
     if name.startswith("transactions/"):
-        for foreign in ("connectors", "pyspark", "confluent_kafka", "kafka", "pyarrow"):
+        for foreign in ("connectors", "pyspark", "confluent_kafka", "kafka"):
             assert not uses(path, foreign), f"{name} imports {foreign}"
+        if not name.startswith(CONTRACT):
+            assert not uses(path, "pyarrow"), f"{name} imports pyarrow"
     if not name.startswith("connectors/spark/"):
         assert not uses(path, "pyspark"), f"{name}: pyspark only under connectors/spark"
     # What users' tests run stands beside the Kafka layer on purpose: an audit that read through it
@@ -79,6 +87,15 @@ def test_import_rules(path: Path):
         assert not uses(path, "connectors.cli"), f"{name} imports the command line"
 
 
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_production_imports_nothing_that_tests(path: Path):
+    name = name_of(path)
+    if not name.startswith(CONTRACT):
+        assert not uses(path, "transactions.testing"), f"{name} imports what tests a sink"
+    if not name.startswith((CONTRACT, "connectors/testing/")):
+        assert not uses(path, "pytest"), f"{name} imports pytest"
+
+
 def test_the_auditor_imports_nothing_of_ours():
     files = [path for path in FILES if name_of(path).startswith(AUDITOR)]
     assert len(files) >= 3
@@ -90,13 +107,17 @@ def test_the_auditor_imports_nothing_of_ours():
             assert own or standard or package == "confluent_kafka", f"{name_of(path)}: {name}"
 
 
-def test_transactions_reads_top_to_bottom():
-    names = {path.stem for path in (ROOT / "transactions").glob("*.py")} - {"__init__"}
-    assert names == set(TRANSACTIONS_ORDER)
-    for number, name in enumerate(TRANSACTIONS_ORDER):
-        for below in TRANSACTIONS_ORDER[number:]:
-            path = ROOT / "transactions" / f"{name}.py"
-            assert not uses(path, f"transactions.{below}"), f"{name} imports {below}, below it"
+@pytest.mark.parametrize(
+    ("package", "order"),
+    [("transactions", TRANSACTIONS_ORDER), ("transactions.testing", CONTRACT_ORDER)],
+)
+def test_a_package_reads_top_to_bottom(package: str, order: list[str]):
+    folder = ROOT / package.replace(".", "/")
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(order)
+    for number, name in enumerate(order):
+        for below in order[number:]:
+            path = folder / f"{name}.py"
+            assert not uses(path, f"{package}.{below}"), f"{name} imports {below}, below it"
 
 
 def test_the_two_phase_table_does_no_io():
@@ -132,7 +153,8 @@ def test_banned_calls(path: Path):
 
 
 @pytest.mark.parametrize(
-    "module", ["transactions", "connectors", "connectors.kafka", "connectors.spark"]
+    "module",
+    ["transactions", "transactions.testing", "connectors", "connectors.kafka", "connectors.spark"],
 )
 def test_public_names_are_sorted_and_real(module: str):
     loaded = importlib.import_module(module)

@@ -1,0 +1,129 @@
+"""A two-phase sink of your own: a transaction is a file, and its commit is a rename."""
+
+import contextlib
+import dataclasses
+import os
+import secrets
+from pathlib import Path
+from typing import BinaryIO
+
+from transactions import Committable, Outcome
+from transactions.errors import PhaseOneError
+from transactions.sink import Attempt
+
+
+@dataclasses.dataclass
+class OpenFile:
+    """A transaction in the task that writes it: live, never pickled."""
+
+    attempt: Attempt
+    path: Path
+    file: BinaryIO
+    count: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderSink:
+    """Writes the column `value`, a line each; readers look into the folder `data`.
+
+    Attributes:
+        folder: it exists, on a file system that every task and the driver have.
+        name: of the sink in its driver.
+    """
+
+    folder: Path
+    name: str = "folder"
+
+    def begin_transaction(self, attempt):
+        """Open a file whose name says whose it is, with something random behind it."""
+        owner = (attempt.owner.application_id, attempt.owner.log_id, attempt.owner.run_epoch)
+        path = self._folder("staged") / ".".join(map(str, (*owner, secrets.token_hex(8))))
+        return OpenFile(attempt, path, path.open("xb"))
+
+    def invoke(self, transaction, batch):
+        """Write; nothing has to be on disk yet."""
+        transaction.file.writelines(b"%b\n" % one for one in batch.column("value").to_pylist())
+        transaction.count += batch.num_rows
+
+    def pre_commit(self, transaction):
+        """Bring the file and its name to disk: from here on anybody can commit it."""
+        if not transaction.count and not transaction.attempt.source_offsets:
+            return self.abort(transaction)  # an empty transaction is none
+        with transaction.file as file:
+            file.flush()
+            os.fsync(file.fileno())
+        self._sync("staged")
+        return Committable(
+            sink=self.name,
+            transactional_id=transaction.path.name,
+            token=transaction.path.name,
+            checkpoint_id=transaction.attempt.checkpoint_id,
+            subtask=transaction.attempt.subtask,
+            attempt=transaction.attempt.attempt_id,
+            source_offsets=transaction.attempt.source_offsets,
+            record_count=transaction.count,
+            fingerprint="",
+            producer_id=-1,
+            producer_epoch=-1,
+            timeout_ms=0,
+        )
+
+    def abort(self, transaction):
+        """Remove the file, prepared or not."""
+        transaction.file.close()
+        transaction.path.unlink(missing_ok=True)
+
+    def check_prepared(self, committables, deadline):
+        """Nobody has removed one before its decision."""
+        for one in committables:
+            if not (self._folder("staged") / one.transactional_id).exists():
+                raise PhaseOneError("A prepared file is gone.", where=one.transactional_id)
+        return list(committables)
+
+    def commit(self, committables, deadline):
+        """Rename, after a look whether that has been done; then bring the new names to disk."""
+        outcomes = {one.token: Outcome.UNKNOWN for one in committables}
+        for one in committables:
+            staged, data = self._folder("staged") / one.token, self._data(one)
+            if data.exists():
+                outcomes[one.token] = Outcome.ALREADY_COMMITTED
+            elif not deadline.expired():
+                with contextlib.suppress(FileNotFoundError):  # another driver, or the disk: UNKNOWN
+                    staged.rename(data)
+                    outcomes[one.token] = Outcome.COMMITTED
+        self._sync("data")  # also what another process has renamed: it may have died before this
+        return outcomes
+
+    recover_and_commit = commit  # it asks first in any case
+
+    def lingering(self, owner, deadline):
+        """Take the names apart: a prefix would also be that of another application, or run."""
+        found = [path.name.split(".") for path in self._folder("staged").iterdir()]
+        ours = [owner.application_id, owner.log_id]
+        return [".".join(n) for n in found if n[:2] == ours and int(n[2]) <= owner.run_epoch]
+
+    def recover_and_abort(self, transaction_ids, deadline):
+        """Remove the files; a task that still writes into one fails in check_prepared."""
+        for one in transaction_ids:
+            (self._folder("staged") / one).unlink(missing_ok=True)
+
+    def hidden(self, committed, deadline):
+        """Return nothing: a renamed file is seen at once."""
+        return []
+
+    def retired(self):
+        """Return nothing: no id is used twice."""
+        return frozenset()
+
+    def _folder(self, name):
+        (self.folder / name).mkdir(exist_ok=True)
+        return self.folder / name
+
+    def _data(self, one):
+        return self._folder("data") / f"{one.checkpoint_id:010}.{one.subtask:05}.{one.token}"
+
+    def _sync(self, name):
+        for path in (self._folder(name), self.folder):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(descriptor)
+            os.close(descriptor)

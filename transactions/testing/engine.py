@@ -1,0 +1,114 @@
+"""A sink driven as the engine drives it: one attempt of a task, and whole checkpoints of a driver.
+
+Functions of this module run in this process or, pickled, in one that is killed.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.coordinator import Checkpoint, CheckpointCoordinator, Replay
+from transactions.decision_log import DecisionLog
+from transactions.log_backend import LocalFileBackend
+from transactions.recovery import recover
+from transactions.sink import AnySink, Attempt
+from transactions.testing.killed_process import Answer
+
+#: What one subtask writes in one attempt.
+Batches = Sequence[Any]
+
+
+def travelled(sink: AnySink) -> AnySink:
+    """Return the sink as a task finds it in its closure."""
+    copy: AnySink = pickle.loads(pickle.dumps(sink))  # noqa: S301 - our own
+    return copy
+
+
+def begun(sink: AnySink, attempt: Attempt, batches: Batches) -> Any:
+    """Return an open transaction with these batches in it."""
+    transaction = sink.begin_transaction(attempt)
+    for batch in batches:
+        sink.invoke(transaction, batch)
+    return transaction
+
+
+def prepared(sink: AnySink, attempt: Attempt, batches: Batches) -> Committable | None:
+    """Run phase 1 of a task, and return what arrives at the driver."""
+    one = sink.pre_commit(begun(sink, attempt, batches))
+    return None if one is None else Committable.from_json(one.to_json())
+
+
+def prepare_and_answer(sink: AnySink, attempt: Attempt, batches: Batches, answer: Answer) -> None:
+    """Run phase 1 of a task that dies the moment its committable has left."""
+    transaction = begun(sink, attempt, batches)
+    one = sink.pre_commit(transaction)
+    answer(b"" if one is None else one.to_json())
+
+
+def begin_and_answer(sink: AnySink, attempt: Attempt, batches: Batches, answer: Answer) -> None:
+    """Run a task that dies with its transaction open."""
+    transaction = begun(sink, attempt, batches)
+    answer(repr(transaction).encode())
+
+
+def run_checkpoint(
+    sink: AnySink,
+    number: int,
+    subtasks: Sequence[Batches],
+    _answer: Answer | None = None,
+    *,
+    folder: Path,
+    application_id: str,
+    seconds: float,
+) -> None:
+    """Start a driver, let it recover, and make one checkpoint; or finish it if it was decided.
+
+    Args:
+        sink: the only one of the driver.
+        number: of the checkpoint.
+        subtasks: the batches of each.
+        folder: of the decision log.
+        application_id: of the pipeline.
+        seconds: how long the checkpoint may take.
+    """
+    log = DecisionLog.open(LocalFileBackend(folder), application_id=application_id, identity={})
+    sinks = {sink.name: sink}
+    settlement = recover(log, sinks, Deadline(seconds))
+    coordinator = CheckpointCoordinator(
+        log, sinks, timeout_s=seconds, stopping=lambda: False, lost=settlement.lost
+    )
+    checkpoint = Checkpoint(
+        checkpoint_id=number, query_id="contract", start_offsets=("",), end_offsets=(str(number),)
+    )
+
+    def phase_one() -> list[Committable]:
+        tasks = [
+            prepared(
+                travelled(sink),
+                Attempt(
+                    owner=log.owner,
+                    checkpoint_id=number,
+                    subtask=subtask,
+                    attempt_id=f"{log.run_epoch}.{number * len(subtasks) + subtask}",
+                    last_decided=coordinator.last_decided(),
+                    retired=coordinator.retired(),
+                ),
+                batches,
+            )
+            for subtask, batches in enumerate(subtasks)
+        ]
+        return [one for one in tasks if one is not None]
+
+    try:
+        if coordinator.replay_of(checkpoint) is Replay.DECIDED:
+            coordinator.finish_decided(checkpoint)
+        else:
+            coordinator.commit_batch(checkpoint, phase_one)
+        coordinator.await_visible()
+    finally:
+        coordinator.close()

@@ -1,0 +1,220 @@
+"""The sink under test: what its author says about it, and the steps that the contracts are made of.
+
+Between the steps stands what stands there in production: a task has a pickled copy of the sink, a
+committable comes back as JSON, and every other sink object is that of another process.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+from transactions.sink import AnySink, Attempt, Owner
+from transactions.testing import engine
+from transactions.testing.killed_process import killed_after
+from transactions.testing.requirements import Requirement
+
+_TASK_ATTEMPT = itertools.count(1)
+
+
+class SinkUnderTest:
+    """What a subclass says; each test has an instance, a folder and an application of its own.
+
+    Attributes:
+        ordered: `visible` keeps the order in which readers meet the records. False where the
+            target has none.
+        deadline_s: how long any one call may take.
+        grace_s: how much longer than its deadline a commit may take: a busy machine's share.
+        cycles: checkpoints after which a leak must show.
+        source_offsets: ``topic-partition`` and next offset for the test of an attempt that carries
+            nothing else; the partition must exist where the target asks for that.
+        folder: empty, this test's own; the same path as its `tmp_path`.
+        owner: whose transactions it writes; no other test has it.
+    """
+
+    __test__ = False
+    ordered: ClassVar[bool] = True
+    deadline_s: ClassVar[float] = 30.0
+    grace_s: ClassVar[float] = 3.0
+    cycles: ClassVar[int] = 100
+    source_offsets: ClassVar[Mapping[str, int]] = {"contract-0": 7}
+    folder: Path
+    owner: Owner
+    _sinks: list[AnySink]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let pytest collect a user's class, whatever its bases say."""
+        super().__init_subclass__(**kwargs)
+        cls.__test__ = cls.__dict__.get("__test__", True)
+
+    # --- what the author of a sink says -----------------------------------------------------------
+
+    def new_sink(self) -> AnySink:
+        """Return a sink on this test's target, as another process would make it: called again it
+        shares nothing live with the one before. It is pickled, so its class stands in a module.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say what new_sink() is")
+
+    def visible(self) -> list[int]:
+        """Return the numbers that a reader of the target sees, in his order. It reads by its own
+        means, not through the sink, and waits where a target shows a commit late.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say what visible() is")
+
+    def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        """Return a record batch of the sink's schema that holds these numbers."""
+        return pa.record_batch({"value": [str(number).encode() for number in numbers]})
+
+    def drop_process(self) -> None:
+        """Forget everything that lives in this process, as after a SIGKILL: a module's producers or
+        connections. Where they belong to the sink object there is nothing to do.
+        """
+
+    def stall(self) -> AbstractContextManager[object]:
+        """Return a context in which the target takes no commit, or does not answer. Without it the
+        target is merely given no time.
+        """
+        return nullcontext()
+
+    def leftovers(self) -> Sequence[str]:
+        """Return what of transactions the target still holds and no reader sees: staged files, rows
+        of a staging table. Nothing, where only the sink could tell.
+        """
+        return ()
+
+    # --- the driver -------------------------------------------------------------------------------
+
+    @pytest.fixture(autouse=True)
+    def _under_test(self, tmp_path: Path) -> Iterator[None]:
+        self.folder = tmp_path
+        self.owner = Owner(
+            application_id=f"contract-{secrets.token_hex(4)}",
+            log_id=secrets.token_hex(4),
+            run_epoch=10,
+        )
+        self._sinks = []
+        yield
+        for sink in self._sinks:
+            self.closed(sink)
+
+    def driver(self) -> AnySink:
+        """Return a sink as a driver makes it."""
+        sink = self.new_sink()
+        self._sinks.append(sink)
+        return sink
+
+    def restarted(self) -> AnySink:
+        """Return the sink of a driver that starts after the one before was killed."""
+        self.drop_process()
+        return self.driver()
+
+    @staticmethod
+    def closed(sink: AnySink) -> None:
+        """Close a sink that has something to close; the contract asks for no such method."""
+        close = getattr(sink, "close", None)
+        if close is not None:
+            close()
+
+    def deadline(self) -> Deadline:
+        """Return when a step that begins now must be done."""
+        return Deadline(self.deadline_s)
+
+    # --- the tasks --------------------------------------------------------------------------------
+
+    def attempt(
+        self,
+        checkpoint: int = 1,
+        subtask: int = 0,
+        owner: Owner | None = None,
+        source_offsets: Mapping[str, int] | None = None,
+    ) -> Attempt:
+        """Return another try of a subtask."""
+        owner = owner or self.owner
+        return Attempt(
+            owner=owner,
+            checkpoint_id=checkpoint,
+            subtask=subtask,
+            attempt_id=f"{owner.run_epoch}.{next(_TASK_ATTEMPT)}",
+            source_offsets=source_offsets or {},
+        )
+
+    def begun(self, attempt: Attempt, *batches: Sequence[int]) -> tuple[AnySink, Any]:
+        """Return the sink of a task, and its open transaction with these numbers."""
+        task = engine.travelled(self.driver())
+        self._sinks.append(task)
+        return task, engine.begun(task, attempt, [self.batch(numbers) for numbers in batches])
+
+    def prepared(self, attempt: Attempt, *batches: Sequence[int]) -> Committable:
+        """Return what the driver gets from a task that wrote these numbers."""
+        task = engine.travelled(self.driver())
+        self._sinks.append(task)
+        one = engine.prepared(task, attempt, [self.batch(numbers) for numbers in batches])
+        assert one is not None, Requirement.COMMITTABLE.broken(
+            f"pre_commit returned None for {batches}"
+        )
+        return one
+
+    def prepared_and_killed(self, attempt: Attempt, *batches: Sequence[int]) -> Committable:
+        """Return what the driver gets from a task whose process is gone by now, by SIGKILL."""
+        work = functools.partial(
+            engine.prepare_and_answer,
+            self.driver(),
+            attempt,
+            [self.batch(numbers) for numbers in batches],
+        )
+        data = killed_after(work, self.deadline_s)
+        assert data, Requirement.COMMITTABLE.broken(f"pre_commit returned None for {batches}")
+        return Committable.from_json(data)
+
+    def begun_and_killed(self, attempt: Attempt, *batches: Sequence[int]) -> None:
+        """Write in a process that is killed with its transaction open."""
+        work = functools.partial(
+            engine.begin_and_answer,
+            self.driver(),
+            attempt,
+            [self.batch(numbers) for numbers in batches],
+        )
+        killed_after(work, self.deadline_s)
+
+    # --- what must be so --------------------------------------------------------------------------
+
+    def commit(self, sink: AnySink, *committables: Committable) -> None:
+        """Commit, with nothing in the way: every token must come back committed."""
+        outcomes = sink.commit(committables, self.deadline())
+        self.assert_committed(outcomes, committables)
+
+    def assert_committed(
+        self, outcomes: Mapping[str, Outcome], committables: Sequence[Committable]
+    ) -> None:
+        """Assert that every committable, and nothing else, has come to its end."""
+        tokens = {one.token for one in committables}
+        assert set(outcomes) == tokens, Requirement.COMMIT.broken(
+            f"outcomes for {sorted(outcomes)}, and {sorted(tokens)} were to be committed"
+        )
+        assert all(outcome.is_committed for outcome in outcomes.values()), (
+            Requirement.COMMIT.broken(f"nothing was in the way, and it returned {dict(outcomes)}")
+        )
+
+    def assert_visible(self, numbers: Sequence[int], requirement: Requirement, when: str) -> None:
+        """Assert what readers see, in any order."""
+        seen = self.visible()
+        assert sorted(seen) == sorted(numbers), requirement.broken(
+            f"{when}: readers see {sorted(seen)} instead of {sorted(numbers)}"
+        )
+
+    def assert_nothing_left(self, requirement: Requirement, when: str) -> None:
+        """Assert that nothing is open, and nothing hidden is left in the target."""
+        lingering = self.driver().lingering(self.owner, self.deadline())
+        assert not lingering, requirement.broken(f"{when}: {lingering} are still open")
+        left = list(self.leftovers())
+        assert not left, requirement.broken(f"{when}: the target still holds {left}")
