@@ -94,7 +94,7 @@ def committed_files(path: str | Path) -> list[CommittedFile]:
     calls whole checkpoints are added.
 
     Args:
-        path: the target folder of a `FileSink`.
+        path: the target folder of a `FileSink`; before its first record there is none.
 
     Returns:
         Sorted by application, log, sink, checkpoint and subtask.

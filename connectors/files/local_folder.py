@@ -135,7 +135,10 @@ class LocalFolder:
 
     def published(self) -> set[str]:
         """Return the names of the files that readers see."""
-        return {entry.name for entry in os.scandir(self._path) if entry.name[0] not in "._"}
+        try:
+            return {entry.name for entry in os.scandir(self._path) if entry.name[0] not in "._"}
+        except FileNotFoundError:
+            return set()
 
 
 def _sync(folder: Path) -> None:

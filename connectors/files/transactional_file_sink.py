@@ -249,7 +249,8 @@ class TransactionalFileSink:
                 continue
             crash_points.reach("rename_started", one.checkpoint_id)
             outcomes[one.token] = self._publish(one)
-            crash_points.reach("renamed", one.checkpoint_id)
+            if outcomes[one.token] is Outcome.COMMITTED:
+                crash_points.reach("renamed", one.checkpoint_id)
         try:
             # Also when all had been renamed before: by a process that may have died before this.
             self._folder.sync_published()
