@@ -18,7 +18,8 @@ import pyarrow.dataset
 import pytest
 
 from connectors.files import committed_files
-from tests.integration.file_sink_main import FORMATS, PER_BATCH, SUBTASKS
+from tests.integration.file_sink_main import FORMATS, PER_BATCH, SUBTASKS, Driver
+from transactions import crash_points
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
 
@@ -168,4 +169,18 @@ def test_a_prepared_file_that_somebody_removed_is_written_again(tmp_path, point)
     if point:
         killed(tmp_path, f"{point}@1")
     assert run(tmp_path) == 0
+    audit(tmp_path, whole=True)
+
+
+def test_a_file_removed_beside_a_running_pipeline_is_written_again(tmp_path):
+    def remove(point: str, checkpoint: int) -> None:
+        if (point, checkpoint) == ("decision_durable", 2):
+            for one in FORMATS:
+                next((tmp_path / one / "_transactions").iterdir()).unlink()
+
+    crash_points.install(remove)
+    try:
+        Driver(tmp_path).run(TOTAL)
+    finally:
+        crash_points.install(None)
     audit(tmp_path, whole=True)

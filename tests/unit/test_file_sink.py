@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.files import FileSink, committed_files
+from connectors.files.local_folder import LocalFolder
 from connectors.files.row_fingerprint import RowFingerprint
 from connectors.files.transactional_file_sink import TransactionalFileSink
 from transactions.clock import Deadline
@@ -23,7 +24,7 @@ from transactions.committable import Committable, Outcome
 from transactions.errors import ConfigurationError, PhaseOneError, RecordRefusedError
 from transactions.sink import Attempt, Owner
 
-OWNER = Owner(application_id="app", log_id="log", run_epoch=5)
+OWNER = Owner(application_id="app", log_id="log", run_epoch=12)
 FORMATS = ("parquet", "json")
 
 
@@ -262,6 +263,8 @@ def test_a_disk_that_is_away_proves_nothing(sink):
     unknown = {committable.token: Outcome.UNKNOWN}
     assert sink.commit([committable], soon()) == unknown
     assert sink.recover_and_commit([committable], soon()) == unknown
+    with pytest.raises(FileNotFoundError):
+        LocalFolder(str(folder)).publish(committable.transactional_id, "part")
     folder.rmdir()
     away.rename(folder)
     assert sink.recover_and_commit([committable], soon()) == {committable.token: Outcome.COMMITTED}
@@ -298,15 +301,15 @@ def test_lingering_is_exactly_the_owners(sink):
         owner = Owner(application_id=application, log_id=log, run_epoch=run)
         return prepared(sink, 1, owner=owner)
 
-    mine = [of("app", "log", 5), of("app", "log", 4)]
+    mine = [of("app", "log", 12), of("app", "log", 9)]
     others = [
         of("app-2", "log", 1),
         of("ap", "log", 1),
         of("app2", "log", 1),
         of("app", "log2", 1),
         of("app", "lo", 1),
-        of("app", "log", 6),
-        of("app", "log", 50),
+        of("app", "log", 13),
+        of("app", "log", 100),
     ]
     found = sink.lingering(OWNER, soon())
     assert sorted(found) == sorted(one.transactional_id for one in mine)
@@ -524,6 +527,16 @@ def test_json_lines_are_as_sparks_to_json_with_nulls_kept(tmp_path):
     }
     assert (second["f"], second["b"], second["m"]) == ("NaN", "", {})
     assert third == {**dict.fromkeys(EVERY_TYPE.schema.names), "i": 3, "f": "-Infinity", "s": ""}
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: {"a": [x]}])
+def test_what_json_has_no_number_for_is_no_null(tmp_path, wrap):
+    """Orjson alone would write null: a value would be gone."""
+    numbers = [float("nan"), float("inf"), float("-inf"), None, 0.5]
+    rows = pa.record_batch({"x": pa.array([wrap(one) for one in numbers])})
+    text = committed_file(sink_in(tmp_path / "out", "json"), rows).read_text("utf-8")
+    found = [json.loads(line)["x"] for line in text.splitlines()]
+    assert found == [wrap(one) for one in ("NaN", "Infinity", "-Infinity", None, 0.5)]
 
 
 @pytest.mark.parametrize("compression", ["snappy", "zstd", "gzip", "none"])
