@@ -212,8 +212,9 @@ class TransactionalFileSink:
             if not self._made_durable:
                 self._folder.make_durable()
                 self._made_durable = True
+            obstacle = self._folder.obstacle()
             for one in committables:
-                if problem := self._folder.obstacle() or self._not_prepared(one):
+                if problem := obstacle or self._not_prepared(one):
                     raise self._unprepared(one, problem)
             write_manifest(self._folder, committables)
         except OSError as error:
@@ -231,7 +232,8 @@ class TransactionalFileSink:
             f"A prepared file cannot be committed: {problem}.",
             where=f"{self.options.path}, checkpoint {one.checkpoint_id}, subtask {one.subtask}, "
             f"{one.transactional_id}",
-            cause="somebody removed or changed it, or the disk is full, read-only or gone",
+            cause="somebody removed or changed it; the disk is full, read-only or gone; or the "
+            "workers write to another disk than the driver sees",
             option=f"path={self.options.path}",
         )
 
