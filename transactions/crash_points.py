@@ -47,6 +47,13 @@ STAGE_POINTS: Final = (
     "transaction_ended",  # task: committed, and the driver does not know yet
 )
 
+#: Points that only a sink of files meets, between `decision_durable` and `one_committed`; its tasks
+#: meet `records_queued` (before the end of the file) and `records_flushed` (it is durable).
+FILE_POINTS: Final = (
+    "rename_started",  # driver: decided; this file has its hidden name
+    "renamed",  # driver: it has its final name, nothing is synced
+)
+
 Hook = Callable[[str, int], None]
 
 
@@ -67,7 +74,7 @@ def _from_environment() -> Hook | None:
     if not wanted:
         return None
     name, _, checkpoint = wanted.partition("@")
-    if name not in (*POINTS, *STAGE_POINTS):
+    if name not in (*POINTS, *STAGE_POINTS, *FILE_POINTS):
         raise ValueError(f"SPARKONCE_CRASH_AT={wanted}: there is no crash point {name!r}")
     once = os.environ.get("SPARKONCE_CRASH_ONCE")
     when = os.environ.get("SPARKONCE_CRASH_WHEN")

@@ -1,0 +1,152 @@
+"""The manifest: which files one checkpoint consists of, for readers of whole checkpoints.
+
+A file is committed by its own rename, so between two renames a plain reader sees half of a
+checkpoint. The manifest closes that: it is durable before the decision, and it counts from the
+moment at which every file that it names is there. It says nothing about the decision, so it needs
+no state, and nothing that must be undone: of an attempt that was not decided no file ever appears.
+
+A checkpoint that was healed has a further manifest, with the files that took the place of lost
+ones. And nothing of a checkpoint becomes visible before the one before is settled (the coordinator
+sees to it), so that the newest whole checkpoint of a log proves that all before it are settled:
+what they have is all that they will ever have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from connectors.files.local_folder import LocalFolder
+from connectors.files.prepared_file import PreparedFile
+from transactions.committable import Committable
+from transactions.errors import LogVersionError
+
+FORMAT_VERSION: Final = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedFile:
+    """A file of a whole checkpoint.
+
+    Attributes:
+        path: where it is.
+        application_id: of the pipeline that wrote it.
+        log_id: of its decision log; checkpoints of another log are counted from 0 again.
+        sink: name of the sink.
+        checkpoint_id: the checkpoint.
+        subtask: which task wrote it.
+        records: how many it has.
+        size: bytes.
+    """
+
+    path: str
+    application_id: str
+    log_id: str
+    sink: str
+    checkpoint_id: int
+    subtask: int
+    records: int
+    size: int
+
+
+def write_manifest(folder: LocalFolder, committables: Sequence[Committable]) -> None:
+    """Write which files the transactions of one checkpoint will become. On the driver, before the
+    decision.
+
+    Args:
+        folder: the target.
+        committables: of one sink and one checkpoint; at least one.
+
+    Raises:
+        OSError: it is not durable.
+    """
+    first = committables[0]
+    application_id, log_id, run_epoch = first.transactional_id.split(".")[:3]
+    files = [
+        {"name": file.name, "subtask": one.subtask, "records": one.record_count, "size": file.size}
+        for one in committables
+        for file in (PreparedFile.of(one),)
+    ]
+    data = {
+        "format": FORMAT_VERSION,
+        "application_id": application_id,
+        "log_id": log_id,
+        "sink": first.sink,
+        "checkpoint_id": first.checkpoint_id,
+        "files": files,
+    }
+    unique = secrets.token_hex(8)
+    name = f"{application_id}.{log_id}.{first.sink}.{first.checkpoint_id:010d}.{unique}.json"
+    temporary = f"{application_id}.{log_id}.{run_epoch}.{unique}.manifest"
+    folder.put_manifest(name, orjson.dumps(data), temporary)
+
+
+def committed_files(path: str | Path) -> list[CommittedFile]:
+    """Return the files of all whole checkpoints; safe beside a running pipeline.
+
+    What it returned once it returns ever after (as long as nobody removes files), and between two
+    calls whole checkpoints are added.
+
+    Args:
+        path: the target folder of a `FileSink`; before its first record there is none.
+
+    Returns:
+        Sorted by application, log, sink, checkpoint and subtask.
+
+    Raises:
+        OSError: the folder cannot be read.
+        LogVersionError: a manifest is of a newer version.
+    """
+    folder = LocalFolder(str(path))
+    by_sink: defaultdict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for name, data in folder.manifests().items():
+        manifest = _read(data, f"{path}, {name}")
+        key = (manifest["application_id"], manifest["log_id"], manifest["sink"])
+        by_sink[key].append(manifest)
+    there = folder.published()
+    newest = {
+        key: max((m["checkpoint_id"] for m in found if _is_whole(m, there)), default=-1)
+        for key, found in by_sink.items()
+    }
+    # Again: a listing is no moment in time, and can show a file without those from before it.
+    there = folder.published()
+    files = [
+        CommittedFile(
+            path=str(Path(path) / file.pop("name")),
+            application_id=key[0],
+            log_id=key[1],
+            sink=key[2],
+            checkpoint_id=manifest["checkpoint_id"],
+            **file,
+        )
+        for key, found in by_sink.items()
+        for manifest in found
+        if manifest["checkpoint_id"] <= newest[key]
+        for file in manifest["files"]
+        if file["name"] in there
+    ]
+    return sorted(
+        files, key=lambda f: (f.application_id, f.log_id, f.sink, f.checkpoint_id, f.subtask)
+    )
+
+
+def _is_whole(manifest: dict[str, Any], there: set[str]) -> bool:
+    return all(file["name"] in there for file in manifest["files"])
+
+
+def _read(data: bytes, where: str) -> dict[str, Any]:
+    manifest: dict[str, Any] = orjson.loads(data)
+    if manifest.get("format") != FORMAT_VERSION:
+        raise LogVersionError(
+            f"A manifest has format {manifest.get('format')!r}; this version reads "
+            f"{FORMAT_VERSION}.",
+            where=where,
+            cause="it was written by another version of sparkonce",
+        )
+    return manifest

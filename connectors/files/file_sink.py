@@ -1,0 +1,170 @@
+"""What a user says about a sink of files, parsed once and checked as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import pyarrow as pa
+
+from connectors.files import json_lines, parquet_rows
+from connectors.sink_options import EXACTLY_ONCE
+from transactions.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from connectors.files.transactional_file_sink import TransactionalFileSink
+
+PARQUET: Final = "parquet"
+JSON: Final = "json"
+#: Format -> its compressions, the default first.
+FORMATS: Final = {PARQUET: ("snappy", "zstd", "gzip", "none"), JSON: ("none",)}
+_SUFFIXES: Final = {PARQUET: ".parquet", JSON: ".jsonl"}
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_OPTIONS: Final = ("path", "format", "name", "compression")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FileSink:
+    """A folder of files as the target of a branch, exactly once.
+
+    Attributes:
+        path: the folder, on a local file system; made absolute, and made when there is none. A
+            ``file://`` URL is read as a path.
+        format: ``parquet``, or ``json``: one object a line.
+        name: unique in the driver and the same at every restart; the folder's name by default.
+        compression: of Parquet: ``snappy`` (default), ``zstd``, ``gzip`` or ``none``.
+    """
+
+    path: str
+    format: str = PARQUET
+    name: str = ""
+    compression: str = ""
+
+    def __post_init__(self) -> None:
+        """Check every option, and all of them together.
+
+        Raises:
+            ConfigurationError: an option is wrong.
+        """
+        path = self.path.removeprefix("file://")
+        if not path.strip():
+            raise _wrong("A file sink needs a folder.", "none is named", "path=(absent)")
+        if "://" in path:
+            why = "a commit is an atomic rename and an fsync, which object stores do not have"
+            raise _wrong("The folder must be on a local file system.", why, f"path={path}")
+        object.__setattr__(self, "path", str(Path(path).absolute()))
+        if self.format not in FORMATS:
+            why = f"known: {', '.join(FORMATS)}"
+            raise _wrong("The format is unknown.", why, f"format={self.format}")
+        self._complete_compression()
+        if not self.name:
+            name = re.sub(r"[^A-Za-z0-9_-]", "-", Path(self.path).name)[:100]
+            object.__setattr__(self, "name", name or "files")
+        if not _NAME.fullmatch(self.name):
+            why = "it stands in the names of files, up to 100 characters"
+            raise _wrong("A sink's name has letters, digits, _ and -.", why, f"name={self.name}")
+
+    def _complete_compression(self) -> None:
+        known = FORMATS[self.format]
+        if not self.compression:
+            object.__setattr__(self, "compression", known[0])
+        if self.compression not in known:
+            raise _wrong(
+                f"The format {self.format} has no such compression.",
+                f"known: {', '.join(known)}",
+                f"compression={self.compression}",
+            )
+
+    @property
+    def is_transactional(self) -> bool:
+        """Tell whether records are written in transactions: always."""
+        return True
+
+    @property
+    def guarantee(self) -> str:
+        """The delivery guarantee: there is only one."""
+        return EXACTLY_ONCE
+
+    @property
+    def suffix(self) -> str:
+        """How the names of its files end."""
+        return _SUFFIXES[self.format]
+
+    def identity(self) -> dict[str, str]:
+        """Return what must be the same at every restart on one checkpoint: a prepared file lies in
+        this folder, in this format.
+        """
+        return {"kind": "files", "path": self.path, "format": self.format}
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Check that the format can carry these columns. On the driver, before any data moves.
+
+        Raises:
+            ConfigurationError: it cannot; names the column.
+        """
+        if not len(schema):
+            raise self._no_place("no column", "a row without columns leaves nothing in a file")
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if twice:
+            raise self._no_place(f"the column {twice[0]!r}", "there are two columns of that name")
+        for field in schema:
+            problem = (
+                json_lines.problem_of(field.type)
+                if self.format == JSON
+                else parquet_rows.problem_of(field)
+            )
+            if problem:
+                raise self._no_place(f"the column {field.name!r} of type {field.type}", problem)
+
+    def _no_place(self, column: str, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"The format {self.format} cannot carry {column}.",
+            where=f"sink {self.name!r}, {self.path}",
+            cause=why,
+            option=f"format={self.format}; cast, rename or drop the column in the transform",
+        )
+
+    def open_sink(self, *, checkpoint_timeout_s: float) -> TransactionalFileSink:  # noqa: ARG002
+        """Return the sink of the two-phase contract. On the driver; nothing is written yet.
+
+        Args:
+            checkpoint_timeout_s: how long any one task may take; a file waits for nobody, so it is
+                not used.
+
+        Raises:
+            ConfigurationError: the path is no folder.
+        """
+        # Imported here: it imports this file.
+        from connectors.files.transactional_file_sink import (  # noqa: PLC0415
+            TransactionalFileSink,
+        )
+
+        path = Path(self.path)
+        if path.exists() and not path.is_dir():
+            raise _wrong("The path is not a folder.", "a file lies there", f"path={self.path}")
+        return TransactionalFileSink(self)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """Read options by name; they are case-insensitive.
+
+        Raises:
+            ConfigurationError: an option is unknown or wrong.
+        """
+        given: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() not in _OPTIONS:
+                near = difflib.get_close_matches(name.lower(), _OPTIONS, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_OPTIONS)}"
+                raise _wrong(f"The file sink has no option {name!r}.", hint, f"{name}={value}")
+            given[name.lower()] = value
+        return cls(**{"path": "", **given})
+
+
+def _wrong(what: str, cause: str, option: str) -> ConfigurationError:
+    return ConfigurationError(what, where="options of a file sink", cause=cause, option=option)
