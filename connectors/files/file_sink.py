@@ -129,12 +129,17 @@ class FileSink:
             option=f"format={self.format}; cast, rename or drop the column in the transform",
         )
 
-    def open_sink(self, *, checkpoint_timeout_s: float) -> TransactionalFileSink:  # noqa: ARG002
+    def open_sink(
+        self,
+        *,
+        checkpoint_timeout_s: float,  # noqa: ARG002
+        schema: pa.Schema | None = None,  # noqa: ARG002
+    ) -> TransactionalFileSink:
         """Return the sink of the two-phase contract. On the driver; nothing is written yet.
 
         Args:
-            checkpoint_timeout_s: how long any one task may take; a file waits for nobody, so it is
-                not used.
+            checkpoint_timeout_s: how long any one task may take; a file waits for nobody.
+            schema: of the rows that will come; a file takes any that `check_columns` does.
 
         Raises:
             ConfigurationError: the path is no folder.

@@ -24,7 +24,7 @@ from connectors.files.json_lines import JsonLines
 from connectors.files.local_folder import LocalFolder
 from connectors.files.parquet_rows import ParquetRows
 from connectors.files.prepared_file import PreparedFile, final_name
-from connectors.files.row_fingerprint import RowFingerprint
+from connectors.row_fingerprint import RowFingerprint
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
