@@ -17,8 +17,8 @@ import pytest
 
 from connectors.files import FileSink, committed_files
 from connectors.files.local_folder import LocalFolder
-from connectors.files.row_fingerprint import RowFingerprint
 from connectors.files.transactional_file_sink import TransactionalFileSink
+from connectors.row_fingerprint import RowFingerprint
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import ConfigurationError, PhaseOneError, RecordRefusedError
