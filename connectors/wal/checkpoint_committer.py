@@ -19,7 +19,7 @@ Flink's operator id is a fresh UUID for every construction of the sink, so that 
 submitted again finds no mark of itself and sends twice. Here it is the sink's name.
 
 Marks are never removed: one small row for each run that wrote something, and subtask. Those of
-runs before the last decision may be deleted by hand.
+runs that the last decision does not name may be deleted by hand.
 """
 
 from __future__ import annotations
