@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transactions.errors import ConfigurationError
+
 
 def row_bytes(batch: pa.RecordBatch) -> pa.Array:
     """Return a binary array, a value for each row; two rows have one value if they are equal.
@@ -22,6 +24,24 @@ def row_bytes(batch: pa.RecordBatch) -> pa.Array:
             encoding).
     """
     return _joined(batch.columns, batch.num_rows)
+
+
+def check_comparable(schema: pa.Schema, where: str) -> None:
+    """Check that rows of a schema can be compared.
+
+    Raises:
+        ConfigurationError: a column has a type that has no bytes here.
+    """
+    for field in schema:
+        try:
+            row_bytes(pa.record_batch({field.name: pa.array([], field.type)}))
+        except (pa.ArrowException, TypeError) as error:
+            raise ConfigurationError(
+                f"Rows with a column of type {field.type} cannot be compared.",
+                where=f"{where}, column {field.name!r}: {error}",
+                cause="a replay is compared with what was decided",
+                option="cast or drop the column in the frame",
+            ) from error
 
 
 def _joined(columns: Sequence[pa.Array], rows: int) -> pa.Array:

@@ -36,7 +36,7 @@ from connectors.wal.buffer_folder import BufferFolder, run_of, transactional_id_
 from connectors.wal.checkpoint_committer import CheckpointCommitter
 from connectors.wal.folder import absolute_folder
 from connectors.wal.record_buffer import BufferCorruptedError, RecordBuffer
-from connectors.wal.row_bytes import row_bytes
+from connectors.wal.row_bytes import check_comparable, row_bytes
 from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable, Outcome
@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ROWS: Final = 1 << 11
+_BACK_OFF_S: Final = 1.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -134,12 +135,13 @@ class WriteAheadSink(abc.ABC):
                 driver instead.
         """
 
-    def check_columns(self, schema: pa.Schema) -> None:  # noqa: B027 - any columns, by default
+    def check_columns(self, schema: pa.Schema) -> None:
         """Check the columns of the frame, at start, before any data moves. On the driver.
 
         Raises:
-            ConfigurationError: the target cannot take them.
+            ConfigurationError: the target cannot take them; by default: rows cannot be compared.
         """
+        check_comparable(schema, f"sink {self.name!r}")
 
     # --- what a driver asks of any sink's options ---------------------------------------------
 
@@ -210,7 +212,7 @@ class WriteAheadSink(abc.ABC):
                 rows = row_bytes(batch.slice(begin, _ROWS))
                 transaction.fingerprint.add(pa.record_batch({"value": rows}), None)
             transaction.buffer.append(batch)
-        except (OSError, pa.ArrowInvalid, TypeError) as error:
+        except (OSError, pa.ArrowException, TypeError) as error:
             raise self._not_written(transaction, error) from error
 
     def pre_commit(self, transaction: WriteAheadTransaction) -> Committable | None:
@@ -323,8 +325,13 @@ class WriteAheadSink(abc.ABC):
     def recover_and_commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.recover_and_commit`: as `commit`, which asks the marks first."""
-        return self.commit(committables, deadline)
+        """See `TwoPhaseCommitSink.recover_and_commit`: as `commit`, which asks the marks first. A
+        target that does not take them is given a moment before anybody asks again.
+        """
+        outcomes = self.commit(committables, deadline)
+        if Outcome.UNKNOWN in outcomes.values():
+            deadline.pause(_BACK_OFF_S)
+        return outcomes
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:  # noqa: ARG002
         """See `TwoPhaseCommitSink.lingering`: buffers of the log, of its run or an older one."""

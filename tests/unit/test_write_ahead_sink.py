@@ -228,6 +228,16 @@ def test_the_deadline_is_asked_between_two_sends(sink, tmp_path):
     assert sent(sink) == [0, 1]
 
 
+def test_a_target_that_is_down_is_not_hammered(sink):
+    clock, one = VirtualClock(), prepare(sink, 0, 1)
+    deadline = Deadline(10, clock)
+    sink.faults[:] = [False]
+    assert sink.recover_and_commit([one], deadline) == {one.token: UNKNOWN}
+    assert deadline.remaining() == 9
+    assert sink.recover_and_commit([one], deadline) == {one.token: COMMITTED}
+    assert deadline.remaining() == 9
+
+
 def test_a_mark_that_cannot_be_written_leaves_it_unknown(sink, tmp_path, monkeypatch):
     def full(*_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -510,6 +520,15 @@ def test_neighbouring_columns_cannot_stand_for_each_other():
         return row_bytes(pa.record_batch({"l": pa.array(values, pa.list_(pa.string()))}))[0].as_py()
 
     assert lists(["a", "b"]) != lists(["ab"]) != lists(["ab", ""])
+    pair = pa.struct({"x": pa.int8(), "y": pa.int8()})
+    nulls = pa.record_batch({"p": pa.array([None, {"x": None, "y": None}], pair)})
+    assert len(set(row_bytes(nulls).to_pylist())) == 2
+
+
+def test_columns_that_cannot_be_compared_are_refused_at_start(sink):
+    encoded = pa.schema({"n": pa.int64(), "r": pa.run_end_encoded(pa.int32(), pa.int64())})
+    with pytest.raises(ConfigurationError, match="column 'r'"):
+        sink.check_columns(encoded)
 
 
 # --- options ----------------------------------------------------------------------------------
