@@ -1,0 +1,99 @@
+"""Marks in files: the committer for any target, on a file system that tells the truth of fsync."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from connectors.wal.checkpoint_committer import CheckpointCommitter
+from connectors.wal.folder import absolute_folder, made_folder, sync_folder
+from transactions.errors import LogCorruptedError
+
+_MOST_BYTES: Final = 32
+
+
+class FileCheckpointCommitter(CheckpointCommitter):
+    """One file ``<folder>/<operator>/<job>/<subtask>`` per mark; its text is the checkpoint id.
+
+    A mark is replaced as a whole (temporary file, fsync, rename, fsync of the folder), so no
+    reader and no power cut meets half of one. Two drivers may write the same mark: only a run's
+    own last checkpoint can be open when the next run takes over, so both write one id.
+
+    Args:
+        folder: of a file system that outlives the driver, and that the next driver sees too; not
+            in the checkpoint folder, and mounted before the driver starts.
+
+    Raises:
+        ConfigurationError: the folder is not one of a file system.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = absolute_folder(folder, option="folder")
+
+    def create_resource(self) -> None:
+        """See `CheckpointCommitter.create_resource`."""
+        made_folder(self._folder / self.operator_id)
+
+    def open(self) -> None:
+        """See `CheckpointCommitter.open`: a file is opened when it is needed."""
+
+    def close(self) -> None:
+        """See `CheckpointCommitter.close`: nothing is held."""
+
+    def commit_checkpoint(self, subtask: int, checkpoint_id: int) -> None:
+        """See `CheckpointCommitter.commit_checkpoint`; two fsyncs, the mark and its folder,
+        and one more for the first mark of a run.
+        """
+        if self.is_checkpoint_committed(subtask, checkpoint_id):
+            return
+        path = self._path(subtask)
+        folder = path.parent if path.exists() else made_folder(path.parent)
+        temporary = folder / f".{subtask}.{secrets.token_hex(8)}.tmp"
+        try:
+            with temporary.open("xb") as file:
+                file.write(b"%d\n" % checkpoint_id)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(folder)
+
+    def is_checkpoint_committed(self, subtask: int, checkpoint_id: int) -> bool:
+        """See `CheckpointCommitter.is_checkpoint_committed`.
+
+        A mark that is seen here is synced again: a driver before may have died between its rename
+        and its fsync, and the caller is about to discard the records.
+
+        Raises:
+            LogCorruptedError: the file holds no checkpoint id.
+            OSError: the file system does not answer, or the folder of the operator is gone.
+        """
+        path = self._path(subtask)
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            (self._folder / self.operator_id).stat()  # not mounted is not "not committed"
+            return False
+        if not text.endswith(b"\n") or not text[:-1].isdigit() or len(text) > _MOST_BYTES:
+            raise LogCorruptedError(
+                "The mark of a sent checkpoint cannot be read; nothing was sent.",
+                where=f"{path}: {text[:_MOST_BYTES]!r}, asked for checkpoint {checkpoint_id}",
+                cause="the file was altered, or its file system lost what was synced",
+                option="restore the file from a backup, or write the id that the target has",
+            )
+        if int(text) < checkpoint_id:
+            return False
+        sync_folder(path.parent)
+        return True
+
+    def describe(self) -> str:
+        """See `CheckpointCommitter.describe`."""
+        return f"file:{self._folder}"
+
+    def _path(self, subtask: int) -> Path:
+        assert self.operator_id, "set_operator_id() first"
+        assert self.job_id, "set_job_id() first"
+        return self._folder / self.operator_id / self.job_id / str(subtask)

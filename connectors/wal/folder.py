@@ -1,0 +1,45 @@
+"""Folders whose entries survive a power cut, under a name that every process finds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from transactions.errors import ConfigurationError
+
+
+def absolute_folder(folder: str | Path, *, option: str) -> Path:
+    """Return the absolute folder that an option names, as a path or a ``file://`` URL.
+
+    Raises:
+        ConfigurationError: it is empty, or not of a file system.
+    """
+    path = str(folder).removeprefix("file://")
+    if not path or "://" in path:
+        raise ConfigurationError(
+            "A write-ahead sink needs a folder of a file system.",
+            cause="the buffer and the marks need fsync() and rename()",
+            option=f"{option}={folder or '(absent)'}",
+        )
+    return Path(path).absolute()
+
+
+def made_folder(folder: Path) -> Path:
+    """Return the folder, made with its parents if it was not there; its own name is durable.
+
+    It is synced also where it was there: who made it may have died before that.
+    """
+    if not folder.parent.is_dir():
+        made_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+    return folder
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until what was created, renamed or removed in the folder is durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

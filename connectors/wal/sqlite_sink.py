@@ -1,0 +1,95 @@
+"""SQLiteWriteAheadSink: rows and mark in one transaction, so that no window for duplicates is left.
+
+It shows what any database can do that keeps the marks beside the rows: a committer whose
+`transaction` encloses both, and a `send_values` that writes over the committer's connection.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from connectors.wal.sqlite_committer import SQLiteCheckpointCommitter
+from connectors.wal.write_ahead_sink import WriteAheadSink
+from transactions.errors import ConfigurationError
+
+_TAKEN: Final = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_boolean,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_null,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SQLiteWriteAheadSink(WriteAheadSink):
+    """Inserts the rows into a table of the committer's database: exactly-once.
+
+    Attributes:
+        committer: whose database is the target.
+        table: of the rows; it is there, with the columns of the frame by name.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+
+    committer: SQLiteCheckpointCommitter
+    table: str
+
+    def __post_init__(self) -> None:
+        """See `WriteAheadSink.__post_init__`."""
+        super().__post_init__()
+        if not isinstance(self.committer, SQLiteCheckpointCommitter):
+            raise ConfigurationError(
+                "The marks of an SQLite sink lie in the database of its rows.",
+                where=f"sink {self.name!r}",
+                cause="in another place they share no transaction with the rows",
+                option=f"committer={self.committer.describe()}",
+            )
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See `WriteAheadSink.check_columns`: numbers, text and bytes."""
+        for field in schema:
+            if not any(takes(field.type) for takes in _TAKEN):
+                raise ConfigurationError(
+                    f"SQLite has no column for the type {field.type}.",
+                    where=f"sink {self.name!r}, column {field.name!r}",
+                    cause="SQLite stores numbers, text and bytes",
+                    option=f"table={self.table}: cast the column in the frame",
+                )
+
+    def identity(self) -> dict[str, str]:
+        """See `WriteAheadSink.identity`."""
+        return {**super().identity(), "table": self.table}
+
+    def send_values(
+        self,
+        records: Iterator[pa.RecordBatch],
+        *,
+        checkpoint_id: int,  # noqa: ARG002
+        subtask: int,  # noqa: ARG002
+        timestamp_ms: int,  # noqa: ARG002
+    ) -> bool:
+        """See `WriteAheadSink.send_values`; visible when the transaction around it commits."""
+        connection = self.committer.connection
+        for batch in records:
+            names = ", ".join(_quoted(name) for name in batch.schema.names)
+            places = ", ".join("?" * batch.num_columns)
+            insert = f"INSERT INTO {_quoted(self.table)} ({names}) VALUES ({places})"  # noqa: S608
+            connection.executemany(insert, _rows(batch))
+        return True
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

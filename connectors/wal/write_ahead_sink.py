@@ -1,0 +1,430 @@
+"""WriteAheadSink: records wait in a durable buffer until their checkpoint is decided.
+
+Flink's `GenericWriteAheadSink`, as a user of the two-phase contract. Phase 1, in a task: records go
+to a buffer, which is sealed and synced. Phase 2, on the driver: for each buffer in order, unless
+its mark is there, `send_values`, then the mark (`CheckpointCommitter`), then the buffer is removed.
+
+What it promises: at-least-once, with two windows for duplicates, both of them crashes:
+
+* inside `send_values`: what the target took of this buffer is sent again;
+* between `send_values` and the mark: all of this buffer is sent again.
+
+An older driver that was fenced while it still sends is such a crash to the one that took over.
+Where target and marks share a transaction (`CheckpointCommitter.transaction`), neither window is
+left: exactly-once. See `connectors.wal.sqlite_sink`, and docs/write_ahead_sink.md.
+
+Three faults of Flink's class are not here: a send that is refused stops the order there only by
+an exception, so that a later checkpoint can overtake; exceptions are logged and dropped; marks are
+kept under a random name and not found by a job that is submitted again.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import logging
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from connectors.fingerprint import Fingerprint
+from connectors.wal.buffer_folder import BufferFolder, run_of, transactional_id_of
+from connectors.wal.checkpoint_committer import CheckpointCommitter
+from connectors.wal.folder import absolute_folder
+from connectors.wal.record_buffer import BufferCorruptedError, RecordBuffer
+from connectors.wal.row_bytes import check_comparable, row_bytes
+from transactions import crash_points
+from transactions.clock import SYSTEM_CLOCK, Deadline
+from transactions.committable import Committable, Outcome
+from transactions.errors import ConfigurationError, DeliveryError, PhaseOneError, SparkOnceError
+from transactions.sink import Attempt, Owner
+
+logger = logging.getLogger(__name__)
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_ROWS: Final = 1 << 11
+_BACK_OFF_S: Final = 1.0
+
+
+@dataclasses.dataclass(slots=True)
+class WriteAheadTransaction:
+    """A buffer on the worker that writes it; live, never pickled."""
+
+    attempt: Attempt
+    transactional_id: str
+    token: str
+    fingerprint: Fingerprint = dataclasses.field(default_factory=Fingerprint)
+    buffer: RecordBuffer | None = None
+
+
+class _NotTakenError(Exception):
+    """`send_values` returned False; an exception, so that a transaction around it is undone."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriteAheadSink(abc.ABC):
+    """The base of a user's sink: subclass it, write `send_values`, and write a frame to it.
+
+    It is description and sink in one: frozen, and pickled as its fields only, so that what a
+    method keeps in it (a `functools.cached_property` with a connection) stays in its process.
+    A subclass with fields of its own is a ``dataclass(frozen=True, kw_only=True)`` as well.
+
+    Attributes:
+        name: unique in the driver and the same at every restart; also the committer's operator.
+        buffer: folder that every worker and the driver see: a local one in local mode, of a shared
+            file system on a cluster. It outlives driver and workers.
+        committer: where the marks are.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+
+    name: str
+    buffer: str | Path
+    committer: CheckpointCommitter
+
+    def __post_init__(self) -> None:
+        """Check the options, and make the folder absolute: workers run in another one."""
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                "A sink's name has letters, digits, _ and -.",
+                where=type(self).__name__,
+                cause="it names a folder of buffers and the operator of the marks",
+                option=f"name={self.name}",
+            )
+        object.__setattr__(self, "buffer", absolute_folder(self.buffer, option="buffer"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the options; what is live stays at home."""
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+
+    # --- what a user writes -----------------------------------------------------------------
+
+    @abc.abstractmethod
+    def send_values(
+        self,
+        records: Iterator[pa.RecordBatch],
+        *,
+        checkpoint_id: int,
+        subtask: int,
+        timestamp_ms: int,
+    ) -> bool:
+        """Send the records of one subtask and checkpoint to the target. On the driver, after the
+        decision; never two at a time, subtasks of a checkpoint one after the other.
+
+        It can be called again with the same records (see the two windows of this module): with the
+        same `checkpoint_id` and `subtask`, which a target can use to drop what it has.
+
+        Args:
+            records: in the order in which they were written; read from the buffer as they are
+                taken, one batch in memory at a time. Its bytes are verified already.
+            checkpoint_id: N.
+            subtask: that wrote them.
+            timestamp_ms: wall clock when the buffer was sealed, milliseconds since 1970 UTC.
+
+        Returns:
+            True: the target has all of them, durably. False: not now; it is asked again, until the
+            checkpoint's timeout, and then after a restart.
+
+        Raises:
+            Exception: as False, and it is logged. A `SparkOnceError` that is permanent ends the
+                driver instead.
+        """
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Check the columns of the frame, at start, before any data moves. On the driver.
+
+        Raises:
+            ConfigurationError: the target cannot take them; by default: rows cannot be compared.
+        """
+        check_comparable(schema, f"sink {self.name!r}")
+
+    # --- what a driver asks of any sink's options ---------------------------------------------
+
+    @property
+    def is_transactional(self) -> bool:
+        """Tell whether the two phases are used: always, nothing is visible before the decision."""
+        return True
+
+    def identity(self) -> dict[str, str]:
+        """Return what must be the same at every restart on one checkpoint.
+
+        Without its marks what was sent would be sent again. The buffer may move, with its files.
+        """
+        return {"kind": "write-ahead", "committer": self.committer.describe()}
+
+    def open_sink(self, *, checkpoint_timeout_s: float) -> Self:  # noqa: ARG002 - a buffer is local
+        """Return the sink for a run: itself, its storage of marks made and open. On the driver.
+
+        Args:
+            checkpoint_timeout_s: how long a checkpoint may take; the calls bring their deadlines.
+
+        Raises:
+            ConfigurationError: the storage of the marks cannot be made or opened.
+        """
+        try:
+            self._open_committer()
+        except SparkOnceError:
+            raise
+        except Exception as error:
+            raise ConfigurationError(
+                "The marks of a write-ahead sink cannot be opened.",
+                where=f"sink {self.name!r}, {self.committer.describe()}: {error}",
+                cause="the folder or database is missing, read-only or not reachable",
+                option=f"committer={self.committer.describe()}",
+            ) from error
+        return self
+
+    # --- phase 1, in the task -----------------------------------------------------------------
+
+    def begin_transaction(self, attempt: Attempt) -> WriteAheadTransaction:
+        """See `TwoPhaseCommitSink.begin_transaction`; the file is made with the first record, so
+        that an idle branch costs nothing.
+        """
+        unique = secrets.token_hex(8)
+        return WriteAheadTransaction(
+            attempt,
+            transactional_id=transactional_id_of(attempt, unique),
+            token=f"{attempt.checkpoint_id}.{attempt.subtask}.{unique}",
+        )
+
+    def invoke(self, transaction: WriteAheadTransaction, batch: pa.RecordBatch) -> None:
+        """See `TwoPhaseCommitSink.invoke`.
+
+        Args:
+            transaction: from `begin_transaction`.
+            batch: of any schema, the same in all batches of a transaction.
+
+        Raises:
+            DeliveryError: the buffer could not be written.
+        """
+        if batch.num_rows == 0:
+            return
+        try:
+            if transaction.buffer is None:
+                path = self._buffers.path(transaction.transactional_id)
+                transaction.buffer = RecordBuffer(path, batch.schema)
+            for begin in range(0, batch.num_rows, _ROWS):
+                rows = row_bytes(batch.slice(begin, _ROWS))
+                transaction.fingerprint.add(pa.record_batch({"value": rows}), None)
+            transaction.buffer.append(batch)
+        except (OSError, pa.ArrowException, TypeError) as error:
+            raise self._not_written(transaction, error) from error
+
+    def pre_commit(self, transaction: WriteAheadTransaction) -> Committable | None:
+        """See `TwoPhaseCommitSink.pre_commit`: the seal, two fsyncs, and nothing is sent.
+
+        Returns:
+            None when nothing was written. Offsets alone are no reason for a committable: they are
+            in the decision, and the target knows nothing of them.
+
+        Raises:
+            DeliveryError: the buffer could not be made durable.
+            PhaseOneError: it was swept meanwhile.
+        """
+        if transaction.buffer is None:
+            return None
+        attempt = transaction.attempt
+        number, count = attempt.checkpoint_id, transaction.fingerprint.count
+        crash_points.reach("records_queued", number)
+        try:
+            transaction.buffer.end_stream()
+            crash_points.reach("records_flushed", number)
+            transaction.buffer.seal(
+                token=transaction.token,
+                checkpoint_id=number,
+                subtask=attempt.subtask,
+                records=count,
+                now_ms=SYSTEM_CLOCK.now_ms(),
+            )
+        except OSError as error:
+            raise self._not_written(transaction, error) from error
+        crash_points.reach("offsets_sent", number)
+        return Committable(
+            sink=self.name,
+            transactional_id=transaction.transactional_id,
+            producer_id=-1,
+            producer_epoch=-1,
+            timeout_ms=0,  # a buffer does not time out
+            checkpoint_id=number,
+            subtask=attempt.subtask,
+            attempt=attempt.attempt_id,
+            token=transaction.token,
+            record_count=count,
+            fingerprint=transaction.fingerprint.hex(),
+            source_offsets=dict(attempt.source_offsets),
+        )
+
+    def abort(self, transaction: WriteAheadTransaction) -> None:
+        """See `TwoPhaseCommitSink.abort`: the buffer is removed."""
+        if transaction.buffer is not None:
+            try:
+                transaction.buffer.remove()
+            except OSError as error:
+                logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
+
+    # --- phase 2, on the driver ---------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the storage of the marks. A subclass that holds more closes it and calls this."""
+        self.committer.close()
+
+    def check_prepared(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> list[Committable]:
+        """See `TwoPhaseCommitSink.check_prepared`: the driver reads every buffer, byte for byte.
+
+        This is also the proof that the driver sees the folder of the workers.
+        """
+        for one in committables:
+            try:
+                if deadline.expired():
+                    raise TimeoutError(f"the checkpoint's {deadline.seconds:g} s are over")
+                self._buffers.verified(one)
+            except (OSError, BufferCorruptedError) as error:
+                reason = error.what if isinstance(error, SparkOnceError) else error
+                raise PhaseOneError(
+                    f"A buffer is not as it was prepared: {reason}",
+                    where=f"{self._buffers.path(one.transactional_id)}, "
+                    f"checkpoint {one.checkpoint_id}, subtask {one.subtask}",
+                    cause="the driver does not see the folder of its workers, or it was swept",
+                    option=f"buffer={self.buffer}",
+                ) from error
+        return list(committables)
+
+    def commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """See `TwoPhaseCommitSink.commit`: send, mark, remove, in order of checkpoint and subtask.
+
+        One that the target did not take stops the order: it and all after it are UNKNOWN, and are
+        asked for again by `recover_and_commit`. No later checkpoint overtakes one that is lost
+        (ABORTED: neither buffer nor mark); the other subtasks of its own checkpoint go on, because
+        a checkpoint is healed when all of it is settled.
+
+        Raises:
+            BufferCorruptedError: a prepared buffer has other bytes; it and what follows is not
+                sent.
+        """
+        outcomes = dict.fromkeys((one.token for one in committables), Outcome.UNKNOWN)
+        lost_at: int | None = None
+        for one in sorted(committables, key=lambda one: (one.checkpoint_id, one.subtask)):
+            if deadline.expired() or (lost_at is not None and one.checkpoint_id > lost_at):
+                break
+            outcome = outcomes[one.token] = self._send(one)
+            if outcome is Outcome.UNKNOWN:
+                break
+            if outcome is Outcome.ABORTED:
+                lost_at = one.checkpoint_id
+        return outcomes
+
+    def recover_and_commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """See `TwoPhaseCommitSink.recover_and_commit`: as `commit`, which asks the marks first. A
+        target that does not take them is given a moment before anybody asks again.
+        """
+        outcomes = self.commit(committables, deadline)
+        if Outcome.UNKNOWN in outcomes.values():
+            deadline.pause(_BACK_OFF_S)
+        return outcomes
+
+    def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:  # noqa: ARG002
+        """See `TwoPhaseCommitSink.lingering`: buffers of the log, of its run or an older one."""
+        return self._buffers.ids_of(owner)
+
+    def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:  # noqa: ARG002
+        """See `TwoPhaseCommitSink.recover_and_abort`. A writer that still lives finds its file
+        gone when it seals it, and `check_prepared` finds it gone after that.
+        """
+        self._buffers.remove(transaction_ids)
+
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
+        """See `TwoPhaseCommitSink.hidden`: what was sent is visible."""
+        return []
+
+    def retired(self) -> frozenset[str]:
+        """See `TwoPhaseCommitSink.retired`: no id is used twice."""
+        return frozenset()
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def _send(self, one: Committable) -> Outcome:
+        """Bring one buffer to its end; UNKNOWN where that is not proven, and it is said why."""
+        try:
+            committer = self._open_committer()
+            committer.set_job_id(run_of(one.transactional_id))
+            with committer.transaction():
+                outcome = self._send_unless_marked(one, committer)
+        except Exception as error:  # the user's code, the target's, the storage's
+            if isinstance(error, SparkOnceError) and error.permanent:
+                raise
+            self._tell_not_sent(one, error)
+            return Outcome.UNKNOWN
+        if outcome.is_committed:
+            self._discard(one)
+        return outcome
+
+    def _send_unless_marked(self, one: Committable, committer: CheckpointCommitter) -> Outcome:
+        if committer.is_checkpoint_committed(one.subtask, one.checkpoint_id):
+            return Outcome.ALREADY_COMMITTED
+        try:
+            prepared = self._buffers.verified(one)
+        except FileNotFoundError:
+            self._buffers.check_mounted()  # a folder that is not mounted proves no loss
+            # A fenced driver that is still alive may have sent, marked and removed it just now.
+            marked = committer.is_checkpoint_committed(one.subtask, one.checkpoint_id)
+            return Outcome.ALREADY_COMMITTED if marked else Outcome.ABORTED
+        taken = self.send_values(
+            prepared.batches(),
+            checkpoint_id=one.checkpoint_id,
+            subtask=one.subtask,
+            timestamp_ms=prepared.seal.sealed_at_ms,
+        )
+        if not taken:
+            raise _NotTakenError("send_values returned False")
+        committer.commit_checkpoint(one.subtask, one.checkpoint_id)
+        return Outcome.COMMITTED
+
+    def _discard(self, one: Committable) -> None:
+        """Remove what was sent and marked; what stays after all, the sweep removes."""
+        try:
+            self._buffers.remove([one.transactional_id])
+        except OSError as error:
+            logger.warning("the buffer of %s is left to the sweep: %s", one.token, error)
+
+    def _open_committer(self) -> CheckpointCommitter:
+        if "_opened" not in self.__dict__:
+            self.committer.set_operator_id(self.name)
+            self.committer.create_resource()
+            object.__setattr__(self, "_opened", True)
+        self.committer.open()
+        return self.committer
+
+    @property
+    def _buffers(self) -> BufferFolder:
+        return BufferFolder(Path(self.buffer) / self.name)
+
+    def _not_written(self, transaction: WriteAheadTransaction, error: Exception) -> DeliveryError:
+        attempt = transaction.attempt
+        return DeliveryError(
+            f"The buffer of a write-ahead sink could not be written: {error}",
+            where=f"{self._buffers.path(transaction.transactional_id)}, checkpoint "
+            f"{attempt.checkpoint_id}, subtask {attempt.subtask}",
+            cause="the disk is full, read-only or gone, or the rows changed their columns",
+            option=f"buffer={self.buffer}",
+        )
+
+    def _tell_not_sent(self, one: Committable, error: Exception) -> None:
+        problem = SparkOnceError(
+            "The records of a decided checkpoint were not sent yet; they are kept and sent again.",
+            where=f"sink {self.name!r}, checkpoint {one.checkpoint_id}, subtask {one.subtask}, "
+            f"{self._buffers.path(one.transactional_id)}",
+            cause=f"{type(error).__name__}: {error}",
+            option=f"buffer={self.buffer}, committer={self.committer.describe()}",
+        )
+        logger.warning("%s", problem, exc_info=error)

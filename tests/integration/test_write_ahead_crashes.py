@@ -1,0 +1,178 @@
+"""A driver is killed at every moment of a checkpoint, and started again until its input is done.
+
+The target is read by this process: a file of lines as a target without transactions, a table of
+SQLite as one with. The plain one shows duplicates in exactly the two windows that
+connectors/wal/write_ahead_sink.py names, and nowhere else; the other one shows none at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.integration.write_ahead_main import PER_BATCH, TOTAL, numbers_of
+
+ROOT = Path(__file__).parents[2]
+KINDS = ("plain", "sqlite")
+#: In the third checkpoint of the first run; that run has three subtasks.
+KILLED_IN, SUBTASKS = 2, 3
+
+POINTS = (
+    "batch_started",
+    "records_queued",
+    "records_flushed",
+    "offsets_sent",
+    "committables_collected",
+    "prepared_checked",
+    "decision_durable",
+    "one_committed",
+    "all_committed",
+    "batch_finished",
+)
+HEALING = ("heal_started", "heal_produced", "heal_durable", "heal_committed")
+
+
+def run(folder: Path, kind: str, **crash_at: str) -> int:
+    """Start the driver; return 0 for done, or minus the signal that killed it."""
+    once = folder / f"crashed-{len(list(folder.glob('started-*')))}"
+    (folder / once.name.replace("crashed", "started")).touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.write_ahead_main", str(folder), kind],
+        env=os.environ | crash_at | {"SPARKONCE_CRASH_ONCE": str(once)},
+        cwd=ROOT,
+        check=False,
+        timeout=120,
+    )
+    assert once.exists() == bool(crash_at), "the moment was not reached"
+    return done.returncode
+
+
+def killed(folder: Path, kind: str, *, point: str = "", moment: str = "") -> None:
+    variables = {"SPARKONCE_CRASH_AT": point} if point else {"WRITE_AHEAD_CRASH_AT": moment}
+    assert run(folder, kind, **variables) == -signal.SIGKILL
+
+
+def written(folder: Path, kind: str) -> list[int]:
+    """What a reader of the target sees, in the order of its writes."""
+    if kind == "plain":
+        lines = (folder / "target.jsonl").read_text().splitlines()
+        return [json.loads(line)[2] for line in lines]
+    with contextlib.closing(sqlite3.connect(folder / "target.db")) as database:
+        return [row[0] for row in database.execute("SELECT n FROM rows ORDER BY rowid")]
+
+
+def doubled(folder: Path, kind: str) -> list[int]:
+    """Return the duplicates; nothing may be lost or foreign, and no checkpoint may overtake."""
+    found = written(folder, kind)
+    assert set(found) == set(range(TOTAL))
+    checkpoints = [number // PER_BATCH for number in found]
+    assert checkpoints == sorted(checkpoints)
+    return sorted((Counter(found) - Counter(range(TOTAL))).elements())
+
+
+def nothing_is_left(folder: Path) -> bool:
+    return not list(folder.glob("buffer/**/*.arrow"))
+
+
+def test_without_a_crash(tmp_path: Path):
+    for kind in KINDS:
+        (folder := tmp_path / kind).mkdir()
+        assert run(folder, kind) == 0
+        assert doubled(folder, kind) == []
+        assert nothing_is_left(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_a_point_of_the_protocol_nothing_is_lost_or_doubled(
+    tmp_path: Path, kind: str, point: str
+):
+    killed(tmp_path, kind, point=f"{point}@{KILLED_IN}")
+    assert run(tmp_path, kind) == 0
+    assert doubled(tmp_path, kind) == []
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("point", ["recovery_fenced", "recovery_settled"])
+def test_killed_while_it_recovers(tmp_path: Path, kind: str, point: str):
+    killed(tmp_path, kind, point=f"decision_durable@{KILLED_IN}")
+    killed(tmp_path, kind, point=point)
+    assert run(tmp_path, kind) == 0
+    assert doubled(tmp_path, kind) == []
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("point", HEALING)
+def test_killed_while_a_lost_buffer_is_healed(tmp_path: Path, kind: str, point: str):
+    """One of the decided buffers is gone; the engine's replay writes it, and only it, again."""
+    killed(tmp_path, kind, point=f"decision_durable@{KILLED_IN}")
+    kept = sorted(tmp_path.glob("buffer/out/*.1.arrow"))
+    assert len(kept) == 1
+    kept[0].unlink()
+    killed(tmp_path, kind, point=f"{point}@{KILLED_IN}")
+    assert run(tmp_path, kind) == 0
+    assert doubled(tmp_path, kind) == []
+    assert nothing_is_left(tmp_path)
+
+
+def at(moment: str) -> str:
+    return f"{moment}@{KILLED_IN}.1"
+
+
+def test_the_first_window_killed_inside_send_values(tmp_path: Path):
+    """A plain target keeps what it took of the buffer, and is sent all of it again."""
+    killed(tmp_path, "plain", moment=at("sending"))
+    assert run(tmp_path, "plain") == 0
+    mine = list(numbers_of(KILLED_IN, 1, SUBTASKS))
+    assert doubled(tmp_path, "plain") == mine[: len(mine) // 2] != []
+
+
+def test_the_second_window_killed_between_send_values_and_the_mark(tmp_path: Path):
+    """A plain target has all of the buffer, and is sent all of it again."""
+    killed(tmp_path, "plain", moment=at("sent"))
+    assert run(tmp_path, "plain") == 0
+    assert doubled(tmp_path, "plain") == list(numbers_of(KILLED_IN, 1, SUBTASKS))
+
+
+def test_behind_the_mark_there_is_no_window(tmp_path: Path):
+    """The buffer is still there, and is not sent again: its subtask is marked, the next is not."""
+    killed(tmp_path, "plain", moment=at("marked"))
+    assert len(list(tmp_path.glob("buffer/out/*.[012].arrow"))) == 2
+    assert run(tmp_path, "plain") == 0
+    assert doubled(tmp_path, "plain") == []
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("moment", ["sending", "sent", "marked"])
+def test_rows_and_mark_in_one_transaction_leave_no_window(tmp_path: Path, moment: str):
+    killed(tmp_path, "sqlite", moment=at(moment))
+    assert run(tmp_path, "sqlite") == 0
+    assert doubled(tmp_path, "sqlite") == []
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_again_and_again(tmp_path: Path, kind: str):
+    """Every start dies at another moment; each one of the plain windows doubles what it says."""
+    killed(tmp_path, kind, moment="sending@0.2")
+    killed(tmp_path, kind, moment="sent@0.2")
+    killed(tmp_path, kind, point="recovery_settled")
+    killed(tmp_path, kind, moment="marked@1.0")
+    killed(tmp_path, kind, point="offsets_sent@2")
+    killed(tmp_path, kind, point="all_committed@3")
+    assert run(tmp_path, kind) == 0
+    last = list(numbers_of(0, 2, SUBTASKS))
+    windows = [*last[: len(last) // 2], *last] if kind == "plain" else []
+    assert doubled(tmp_path, kind) == sorted(windows)
+    assert nothing_is_left(tmp_path)

@@ -1,0 +1,83 @@
+"""The code of docs/write_ahead_sink.md runs, against a real target."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import re
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.wal import WriteAheadSink
+from transactions.clock import Deadline
+from transactions.committable import Outcome
+from transactions.sink import Attempt, Owner
+
+PAGE = (Path(__file__).parents[2] / "docs/write_ahead_sink.md").read_text("utf-8")
+OWNER = Owner(application_id="app", log_id="log", run_epoch=1)
+
+
+def example(number: int, folder: Path, **replaced: str) -> WriteAheadSink:
+    code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[number].replace("/srv", str(folder))
+    for old, new in replaced.items():
+        assert old in code
+        code = code.replace(old, new)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    sink = names["sink"].open_sink(checkpoint_timeout_s=10)
+    assert isinstance(sink, WriteAheadSink)
+    return sink
+
+
+def written(sink: WriteAheadSink, columns: dict[str, list[Any]]) -> Outcome:
+    attempt = Attempt(owner=OWNER, checkpoint_id=4, subtask=1, attempt_id="1.1")
+    transaction = sink.begin_transaction(attempt)
+    sink.invoke(transaction, pa.record_batch({k: pa.array(v) for k, v in columns.items()}))
+    one = sink.pre_commit(transaction)
+    assert one is not None
+    outcome = sink.commit([one], Deadline(10))[one.token]
+    sink.close()
+    return outcome
+
+
+class Events(http.server.BaseHTTPRequestHandler):
+    seen: list[tuple[str | None, object]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.seen.append((self.headers["Idempotency-Key"], json.loads(body)))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port():
+    Events.seen = []
+    with http.server.HTTPServer(("127.0.0.1", 0), Events) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_the_sink_of_ones_own(tmp_path, port):
+    sink = example(0, tmp_path, **{"localhost:8080": f"127.0.0.1:{port}"})
+    assert written(sink, {"user": ["a", "b"]}) is Outcome.COMMITTED
+    assert Events.seen == [("4.1.0", [{"user": "a"}, {"user": "b"}])]
+
+
+def test_rows_and_mark_in_one_transaction(tmp_path):
+    sink = example(1, tmp_path)
+    assert written(sink, {"user": ["a", None], "n": [1, 2]}) is Outcome.COMMITTED
+    with contextlib.closing(sqlite3.connect(tmp_path / "clicks.db")) as database:
+        assert database.execute("SELECT * FROM clicks").fetchall() == [("a", 1), (None, 2)]
