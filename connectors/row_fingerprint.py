@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connectors.fingerprint import Fingerprint
+from transactions.errors import ConfigurationError
 
 _ROWS: Final = 1 << 12  # a binary array ends at two gigabytes
 
@@ -43,6 +44,24 @@ class RowFingerprint:
     def hex(self) -> str:
         """Return the sum as 32 hex digits."""
         return self._sum.hex()
+
+
+def check_comparable(schema: pa.Schema, where: str) -> None:
+    """Check that rows of a schema have a fingerprint.
+
+    Raises:
+        ConfigurationError: a column has a type without a text; `where` is in the error.
+    """
+    for field in schema:
+        try:
+            _text(pa.array([], field.type))
+        except (pa.ArrowException, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"Rows with a column of type {field.type} cannot be compared.",
+                where=f"{where}, column {field.name!r}: {error}",
+                cause="a replay is compared with what was decided",
+                option="cast or drop the column in the frame",
+            ) from error
 
 
 def _joined(columns: list[pa.Array]) -> pa.Array:

@@ -31,12 +31,11 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from connectors.fingerprint import Fingerprint
+from connectors.row_fingerprint import RowFingerprint, check_comparable
 from connectors.wal.buffer_folder import BufferFolder, run_of, transactional_id_of
 from connectors.wal.checkpoint_committer import CheckpointCommitter
 from connectors.wal.folder import absolute_folder
 from connectors.wal.record_buffer import BufferCorruptedError, RecordBuffer
-from connectors.wal.row_bytes import check_comparable, row_bytes
 from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable, Outcome
@@ -46,7 +45,6 @@ from transactions.sink import Attempt, Owner
 logger = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_ROWS: Final = 1 << 11
 _BACK_OFF_S: Final = 1.0
 
 
@@ -57,7 +55,7 @@ class WriteAheadTransaction:
     attempt: Attempt
     transactional_id: str
     token: str
-    fingerprint: Fingerprint = dataclasses.field(default_factory=Fingerprint)
+    fingerprint: RowFingerprint = dataclasses.field(default_factory=RowFingerprint)
     buffer: RecordBuffer | None = None
 
 
@@ -157,11 +155,11 @@ class WriteAheadSink(abc.ABC):
         """
         return {"kind": "write-ahead", "committer": self.committer.describe()}
 
-    def open_sink(self, *, checkpoint_timeout_s: float) -> Self:  # noqa: ARG002 - a buffer is local
+    def open_sink(self, **_known: Any) -> Self:
         """Return the sink for a run: itself, its storage of marks made and open. On the driver.
 
         Args:
-            checkpoint_timeout_s: how long a checkpoint may take; the calls bring their deadlines.
+            _known: the time of a checkpoint and the schema of the rows; no buffer needs them.
 
         Raises:
             ConfigurationError: the storage of the marks cannot be made or opened.
@@ -208,9 +206,7 @@ class WriteAheadSink(abc.ABC):
             if transaction.buffer is None:
                 path = self._buffers.path(transaction.transactional_id)
                 transaction.buffer = RecordBuffer(path, batch.schema)
-            for begin in range(0, batch.num_rows, _ROWS):
-                rows = row_bytes(batch.slice(begin, _ROWS))
-                transaction.fingerprint.add(pa.record_batch({"value": rows}), None)
+            transaction.fingerprint.add(batch)
             transaction.buffer.append(batch)
         except (OSError, pa.ArrowException, TypeError) as error:
             raise self._not_written(transaction, error) from error
