@@ -73,4 +73,4 @@ def _is_of_run(rest: str, owner: Owner) -> bool:
 
 def statement(command: str, gid: str) -> sql.Composed:
     """Return PREPARE TRANSACTION, COMMIT PREPARED or ROLLBACK PREPARED of a name."""
-    return sql.SQL("{} {}").format(sql.SQL(command), sql.Literal(gid))  # type: ignore[arg-type]
+    return sql.SQL("{} {}").format(sql.SQL(command), sql.Literal(gid))

@@ -191,6 +191,28 @@ def test_a_server_that_is_killed_keeps_what_was_prepared(table, killed):
     assert (ids(table), table.prepared()) == ([1, 2], [])
 
 
+def test_a_standby_proves_nothing(table):
+    """It does not show what is prepared: a decided transaction would look as if it were gone."""
+    sink = opened(table)
+    one = written(sink, 1)
+    signal_file = table.server.folder / "data" / "standby.signal"
+    table.server.stop()
+    signal_file.touch()
+    table.server.start()
+    try:
+        assert table.execute("SELECT pg_is_in_recovery()") == [(True,)]
+        assert table.prepared() == []
+        assert sink.recover_and_commit([one], Deadline(5)) == {one.token: Outcome.UNKNOWN}
+        with pytest.raises(BrokerUnavailableError):
+            sink.lingering(OWNER, Deadline(5))
+    finally:
+        table.server.stop()
+        signal_file.unlink()
+        table.server.start()
+    assert sink.recover_and_commit([one], soon()) == {one.token: Outcome.COMMITTED}
+    assert ids(table) == [1]
+
+
 def test_a_server_that_is_killed_under_a_task_fails_its_attempt(table):
     sink = opened(table)
     transaction = sink.begin_transaction(attempt(7, 4))
