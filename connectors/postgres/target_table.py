@@ -128,7 +128,8 @@ def look_up(connection: Connection, table: str, where: str) -> TargetTable:
         raise ConfigurationError(
             "The table of the sink does not exist.",
             where=where,
-            cause="it was never created, its schema is not searched, or its name needs quotes",
+            cause="it was never created, its schema is not searched or may not be used, or its "
+            "name needs quotes",
             option=f"table={table}",
         )
     oid, schema, name, kind, persistence, filtered = row

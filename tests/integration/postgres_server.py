@@ -135,7 +135,7 @@ class PostgresDatabase:
     def execute(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run one statement in a session of its own, and return its rows."""
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
-            cursor = connection.execute(statement, parameters or None)  # type: ignore[call-overload]
+            cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
     def prepared(self) -> list[str]:
@@ -168,14 +168,18 @@ def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
     database = PostgresDatabase(postgres_server, "tests")
     with contextlib.suppress(psycopg.errors.DuplicateDatabase):
         PostgresDatabase(postgres_server, "postgres").execute("CREATE DATABASE tests")
-    yield database
-    postgres_server.start()
-    for gid in database.prepared():
-        database.execute(f"ROLLBACK PREPARED '{gid}'")
     schemas = "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_|^information_schema$'"
     for (schema,) in database.execute(schemas):
         database.execute(f'DROP SCHEMA "{schema}" CASCADE')
-    database.execute("CREATE SCHEMA public")
+    database.execute("CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC")
+    yield database
+    postgres_server.start()
+    database.execute(  # what a failed test left open would hold its locks
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    for gid in database.prepared():
+        database.execute(f"ROLLBACK PREPARED '{gid}'")
 
 
 def _binary(name: str) -> str:
