@@ -1,0 +1,131 @@
+"""What a user says about a PostgreSQL sink, parsed once and checked as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Self
+
+import pyarrow as pa
+
+from connectors.postgres.copy_lines import check_types
+from transactions.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from connectors.postgres.two_phase_postgres_sink import TwoPhasePostgresSink
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_OPTIONS: Final = ("conninfo", "table", "name")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSink:
+    """A PostgreSQL table as the target of a branch, exactly once.
+
+    Attributes:
+        conninfo: libpq's connection string, as a URI or as keywords. What it leaves out comes
+            from libpq's own places (PGPASSWORD, ~/.pgpass, a service file), which must then be
+            the same on the driver and on every worker.
+        table: target table, as SQL writes it: ``schema.table``, ``"Odd name"``; without a schema
+            the search path of the driver's session finds it, once.
+        name: unique in the driver and the same at every restart; the table by default.
+    """
+
+    conninfo: str = dataclasses.field(repr=False)  # a password may be in it
+    table: str
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        """Check every option; no server is asked.
+
+        Raises:
+            ConfigurationError: an option is wrong, or psycopg is not installed.
+        """
+        if not self.conninfo.strip():
+            raise _wrong("A PostgreSQL sink needs a server.", "conninfo=(absent)")
+        if not self.table.strip():
+            raise _wrong("A PostgreSQL sink needs a table.", "table=(absent)")
+        if not self.name:
+            object.__setattr__(self, "name", re.sub(r"[^A-Za-z0-9_-]", "-", self.table))
+        if not _NAME.fullmatch(self.name):
+            raise _wrong("A sink's name has letters, digits, _ and -.", f"name={self.name}")
+        _server_of(self.conninfo)
+
+    def identity(self) -> Mapping[str, str]:
+        """Return what must be the same at every restart: the table and its database. Never the
+        user or the password, which may change.
+        """
+        return {"kind": "postgres", "table": self.table, **_server_of(self.conninfo)}
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Check that every column has a type that COPY can carry; no server is asked. On the
+        driver, when the branch is made; `TwoPhasePostgresSink.check_columns` knows the table.
+
+        Raises:
+            ConfigurationError: it names the first column that has none.
+        """
+        check_types(schema, f"sink {self.name!r}, table {self.table}")
+
+    def open_sink(
+        self, *, checkpoint_timeout_s: float, schema: pa.Schema | None = None
+    ) -> TwoPhasePostgresSink:
+        """Ask the server for all that the protocol needs of it. On the driver, at every start,
+        before any data moves; makes the table of marks where it is missing.
+
+        Args:
+            checkpoint_timeout_s: how long any one task may take.
+            schema: of the rows that will come; their columns are compared with the table's.
+
+        Raises:
+            ConfigurationError: the server has no prepared transactions, or the table, a column or
+                a right is missing.
+            AuthenticationError: it refused the user.
+            BrokerUnavailableError: it did not answer.
+        """
+        from connectors.postgres.two_phase_postgres_sink import (  # noqa: PLC0415 - as _server_of
+            TwoPhasePostgresSink,
+        )
+
+        sink = TwoPhasePostgresSink.opened(self, checkpoint_timeout_s=checkpoint_timeout_s)
+        if schema is not None:
+            sink.check_columns(schema)
+        return sink
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """Read the options of a job file or of Spark; their names are case-insensitive.
+
+        Raises:
+            ConfigurationError: an option is unknown or wrong.
+        """
+        given: dict[str, str] = {}
+        for name, value in options.items():
+            lowered = name.lower()
+            if lowered not in _OPTIONS:
+                near = difflib.get_close_matches(lowered, _OPTIONS, 1)
+                # Its value may be a connection string that is misnamed: never shown.
+                raise ConfigurationError(
+                    f"The PostgreSQL sink has no option {name!r}.",
+                    where="sink options",
+                    cause=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_OPTIONS)}",
+                    option=name,
+                )
+            given[lowered] = value
+        return cls(
+            conninfo=given.get("conninfo", ""),
+            table=given.get("table", ""),
+            name=given.get("name", ""),
+        )
+
+
+def _server_of(conninfo: str) -> dict[str, str]:
+    # psycopg is an optional part of the package, and these options can be imported without it.
+    from connectors.postgres.connection import server_of  # noqa: PLC0415
+
+    return server_of(conninfo)
+
+
+def _wrong(what: str, option: str) -> ConfigurationError:
+    return ConfigurationError(what, where="sink options", cause="a wrong option", option=option)

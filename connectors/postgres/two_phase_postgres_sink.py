@@ -1,0 +1,407 @@
+"""The PostgreSQL sink of the two-phase contract: PREPARE TRANSACTION and COMMIT PREPARED.
+
+One object, two lives. In a task it holds one session from the first record to PREPARE; what is
+prepared belongs to the server, survives its crash, and can be ended by any session of the same
+user. On the driver each step is a session of its own.
+
+What ends a transaction that nobody decides about:
+
+* open, and its task is dead: PostgreSQL, when the connection ends, or when it has been idle for a
+  checkpoint's timeout (the machine is gone, the process is frozen);
+* prepared: the sweep, ROLLBACK PREPARED. A frozen task that wakes up after a sweep and prepares is
+  found by the next one; it cannot be committed, because nobody has its committable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Self
+
+import psycopg
+import pyarrow as pa
+from psycopg import errors
+
+from connectors.fingerprint import Fingerprint
+from connectors.postgres.commit_marks import CommitMarks
+from connectors.postgres.connection import (
+    Connection,
+    connect,
+    connected,
+    driver_error,
+    limited,
+    place,
+    said,
+    set_statement_timeout,
+)
+from connectors.postgres.copy_lines import copy_lines, payload
+from connectors.postgres.postgres_sink import PostgresSink
+from connectors.postgres.prepared_id import (
+    new_id,
+    owner_of,
+    prepared_among,
+    prepared_by,
+    statement,
+)
+from connectors.postgres.server_needs import ready_table
+from connectors.postgres.target_table import TargetTable
+from transactions import crash_points
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+from transactions.errors import (
+    AuthenticationError,
+    BrokerUnavailableError,
+    DeliveryError,
+    PhaseOneError,
+    RecordRefusedError,
+)
+from transactions.sink import Attempt, Owner
+from transactions.two_phase import Event, Lifecycle
+
+logger = logging.getLogger(__name__)
+
+_START_S: Final = 30.0
+_ABORT_S: Final = 10.0
+#: A value that does not fit its type (22), a constraint (23): the same row fails again.
+_OF_A_ROW: Final = ("22", "23")
+#: Another session is ending the very transaction.
+_Busy = errors.ObjectNotInPrerequisiteState
+_Gone = errors.UndefinedObject
+
+
+@dataclasses.dataclass(slots=True)
+class PostgresTransaction:
+    """A transaction in the task that writes it; live, never pickled."""
+
+    attempt: Attempt
+    gid: str
+    token: str
+    deadline: Deadline
+    lifecycle: Lifecycle
+    fingerprint: Fingerprint = dataclasses.field(default_factory=Fingerprint)
+    connection: Connection | None = None
+    prepare_sent: bool = False
+
+
+class TwoPhasePostgresSink:
+    """Writes Arrow batches into one table, in transactions that the driver commits.
+
+    Attributes:
+        options: what the user said.
+        table: the target, as the server knew it at the start.
+
+    Args:
+        options: see above.
+        table: see above.
+        checkpoint_timeout_s: how long any one task may take.
+    """
+
+    def __init__(
+        self, options: PostgresSink, table: TargetTable, *, checkpoint_timeout_s: float
+    ) -> None:
+        self.options = options
+        self.table = table
+        self._marks = CommitMarks(table.schema)
+        self._checkpoint_timeout_s = checkpoint_timeout_s
+
+    @classmethod
+    def opened(cls, options: PostgresSink, *, checkpoint_timeout_s: float) -> Self:
+        """Return a sink whose server can do all that it needs: see `PostgresSink.open_sink`."""
+        table = ready_table(options, Deadline(min(checkpoint_timeout_s, _START_S)))
+        return cls(options, table, checkpoint_timeout_s=checkpoint_timeout_s)
+
+    @property
+    def name(self) -> str:
+        """See `TwoPhaseCommitSink.name`."""
+        return self.options.name
+
+    def close(self) -> None:
+        """Nothing is held: each step of the driver has a session of its own."""
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Check that rows of a schema fit into the table. On the driver, before any data moves;
+        and in a task, before its first record.
+
+        Raises:
+            ConfigurationError: it names the column.
+        """
+        self.options.check_columns(schema)
+        self.table.check_columns(schema, f"sink {self.name!r}")
+
+    # --- in the task ------------------------------------------------------------------------
+
+    def begin_transaction(self, attempt: Attempt) -> PostgresTransaction:
+        """See `TwoPhaseCommitSink.begin_transaction`; the session begins with the first record."""
+        token = f"{attempt.checkpoint_id}.{attempt.subtask}.{secrets.token_hex(8)}"
+        lifecycle = Lifecycle(token)
+        lifecycle.advance(Event.BEGIN)
+        gid = new_id(attempt.owner, attempt.subtask)
+        return PostgresTransaction(
+            attempt, gid, token, Deadline(self._checkpoint_timeout_s), lifecycle
+        )
+
+    def invoke(self, transaction: PostgresTransaction, batch: pa.RecordBatch) -> None:
+        """See `TwoPhaseCommitSink.invoke`: one COPY.
+
+        Args:
+            transaction: from `begin_transaction`.
+            batch: columns of the table, by name, in any order; see `copy_lines` for the types.
+
+        Raises:
+            RecordRefusedError: a row that the table will never take.
+            DeliveryError: the rows did not reach the table.
+            ConfigurationError: the columns do not fit into the table.
+        """
+        if batch.num_rows == 0:
+            return
+        transaction.lifecycle.advance(Event.INVOKE)
+        if transaction.connection is None:
+            self.check_columns(batch.schema)
+            transaction.connection = self._begun(transaction)
+        connection = transaction.connection
+        copy = self.table.copy_into(batch.schema)
+        with (
+            self._delivering(transaction),
+            limited(connection, transaction.deadline),
+            connection.cursor() as cursor,
+            cursor.copy(copy) as sending,
+        ):
+            for lines in copy_lines(batch):
+                sending.write(payload(lines))
+                rows = pa.RecordBatch.from_arrays([lines.cast(pa.binary())], ["value"])
+                transaction.fingerprint.add(rows, None)
+
+    def pre_commit(self, transaction: PostgresTransaction) -> Committable | None:
+        """See `TwoPhaseCommitSink.pre_commit`: the mark, then PREPARE TRANSACTION.
+
+        Returns:
+            None when no row was written. Offsets of the source are not carried: the decision log
+            has them, and here the mark is the proof.
+
+        Raises:
+            RecordRefusedError: a deferred constraint refused a row.
+            DeliveryError: it is not known to be prepared.
+        """
+        attempt, connection = transaction.attempt, transaction.connection
+        if connection is None:
+            transaction.lifecycle.advance(Event.PRE_COMMIT_EMPTY)
+            return None
+        crash_points.reach("records_queued", attempt.checkpoint_id)
+        with self._delivering(transaction), limited(connection, transaction.deadline):
+            self._marks.write(connection, attempt, transaction.token)
+            crash_points.reach("records_flushed", attempt.checkpoint_id)
+            transaction.prepare_sent = True
+            prepared = connection.execute(statement("PREPARE TRANSACTION", transaction.gid))
+        connection.close()
+        if prepared.statusmessage != "PREPARE TRANSACTION":
+            # That is how PostgreSQL answers for a transaction that has failed: ROLLBACK, no error.
+            raise DeliveryError(
+                "PostgreSQL rolled a transaction back instead of preparing it.",
+                where=self._where(attempt),
+                cause=f"a statement in it had failed; the answer was {prepared.statusmessage}",
+            )
+        transaction.lifecycle.advance(Event.PRE_COMMIT)
+        crash_points.reach("offsets_sent", attempt.checkpoint_id)
+        return Committable(
+            sink=self.name,
+            transactional_id=transaction.gid,
+            producer_id=-1,
+            producer_epoch=-1,
+            timeout_ms=0,
+            checkpoint_id=attempt.checkpoint_id,
+            subtask=attempt.subtask,
+            attempt=attempt.attempt_id,
+            token=transaction.token,
+            record_count=transaction.fingerprint.count,
+            fingerprint=transaction.fingerprint.hex(),
+        )
+
+    def abort(self, transaction: PostgresTransaction) -> None:
+        """See `TwoPhaseCommitSink.abort`. Closing the session rolls back what is open in it; what
+        is prepared, or may be, is rolled back by name, or else by the sweep.
+        """
+        transaction.lifecycle.advance(Event.ABORT)
+        if transaction.connection is not None:
+            transaction.connection.close()
+        if transaction.prepare_sent:
+            try:
+                self._rollback([transaction.gid], Deadline(_ABORT_S))
+            except (BrokerUnavailableError, AuthenticationError) as error:
+                logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
+
+    def _begun(self, transaction: PostgresTransaction) -> Connection:
+        try:
+            connection = connect(self.options.conninfo, transaction.deadline)
+        except BrokerUnavailableError as error:
+            raise PhaseOneError(
+                error.what,
+                where=self._where(transaction.attempt),
+                cause=error.cause,
+                option=error.option,
+            ) from error
+        with self._delivering(transaction), limited(connection, transaction.deadline):
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+            # What a frozen task holds open would hold its locks for as long.
+            idle = max(1, int(transaction.deadline.remaining() * 1000))
+            connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = {idle}")
+        return connection
+
+    @contextlib.contextmanager
+    def _delivering(self, transaction: PostgresTransaction) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            if transaction.connection is not None:
+                transaction.connection.close()
+            refused = (error.sqlstate or "").startswith(_OF_A_ROW)
+            kind = RecordRefusedError if refused else DeliveryError
+            raise kind(
+                f"The table {self.table} did not take the rows of a task.",
+                where=self._where(transaction.attempt),
+                cause=f"PostgreSQL: {said(error)}",
+                option=f"table={self.options.table}",
+            ) from error
+
+    def _where(self, attempt: Attempt) -> str:
+        return (
+            f"sink {self.name!r}, table {self.table}, checkpoint {attempt.checkpoint_id}, "
+            f"subtask {attempt.subtask}"
+        )
+
+    # --- on the driver ----------------------------------------------------------------------
+
+    def check_prepared(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> list[Committable]:
+        """See `TwoPhaseCommitSink.check_prepared`: each is in `pg_prepared_xacts`."""
+        with self._asking("Prepared transactions could not be looked for.", deadline) as connection:
+            found = prepared_among(connection, [one.transactional_id for one in committables])
+        for one in committables:
+            if one.transactional_id not in found:
+                raise PhaseOneError(
+                    "A prepared transaction is not there any more.",
+                    where=f"checkpoint {one.checkpoint_id}, subtask {one.subtask}, "
+                    f"{one.transactional_id}",
+                    cause="an operator ended it, or another server answers than the task's",
+                    option=f"conninfo: {place(self.options.conninfo)}",
+                )
+        return list(committables)
+
+    def commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """See `TwoPhaseCommitSink.commit`: COMMIT PREPARED, one after the other.
+
+        Raises:
+            AuthenticationError: the server says that this user may not commit it.
+        """
+        return self._commit(committables, deadline, look_first=False)
+
+    def recover_and_commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """See `TwoPhaseCommitSink.recover_and_commit`: what is prepared is committed, of the rest
+        the mark says how it ended (see `CommitMarks`).
+
+        Raises:
+            AuthenticationError: the server says that this user may not commit it.
+        """
+        return self._commit(committables, deadline, look_first=True)
+
+    def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
+        """See `TwoPhaseCommitSink.lingering`: of all PostgreSQL sinks of the log in this database,
+        because a name does not say which one wrote it.
+        """
+        with self._asking("Prepared transactions could not be listed.", deadline) as connection:
+            return prepared_by(connection, owner)
+
+    def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
+        """See `TwoPhaseCommitSink.recover_and_abort`: ROLLBACK PREPARED. No writer needs a fence:
+        a task can do nothing more with what it has prepared.
+
+        Raises:
+            AuthenticationError: another user prepared it.
+            BrokerUnavailableError: they could not all be ended before the deadline.
+        """
+        self._rollback(transaction_ids, deadline)
+
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
+        """See `TwoPhaseCommitSink.hidden`: what is committed is visible."""
+        return []
+
+    def retired(self) -> frozenset[str]:
+        """See `TwoPhaseCommitSink.retired`: no name is ever used twice."""
+        return frozenset()
+
+    def _commit(
+        self, committables: Sequence[Committable], deadline: Deadline, *, look_first: bool
+    ) -> dict[str, Outcome]:
+        outcomes = dict.fromkeys((one.token for one in committables), Outcome.UNKNOWN)
+        try:
+            with connected(self.options.conninfo, deadline) as connection:
+                gids = [one.transactional_id for one in committables]
+                open_ones = prepared_among(connection, gids) if look_first else frozenset(gids)
+                # Cancelled, it would end its wait for a standby and be answered as a success.
+                set_statement_timeout(connection, 0)
+                for one in committables:
+                    if deadline.expired():
+                        break
+                    if one.transactional_id in open_ones:
+                        outcomes[one.token] = self._commit_one(connection, one)
+                    else:
+                        outcomes[one.token] = self._marks.proof(connection, one)
+                self._prune(connection, committables, outcomes)
+        except errors.InsufficientPrivilege as error:
+            what = "A decided transaction may not be committed by this user."
+            raise driver_error(what, self.options.conninfo, error) from error
+        except (psycopg.Error, BrokerUnavailableError) as error:
+            logger.warning("sink %s: the end of a commit is not known: %s", self.name, error)
+        return outcomes
+
+    def _commit_one(self, connection: Connection, one: Committable) -> Outcome:
+        try:
+            connection.execute(statement("COMMIT PREPARED", one.transactional_id))
+        except _Gone:
+            return self._marks.proof(connection, one)
+        except _Busy:  # the session whose answer was lost is still at it
+            return Outcome.UNKNOWN
+        return Outcome.COMMITTED
+
+    def _prune(
+        self,
+        connection: Connection,
+        committables: Sequence[Committable],
+        outcomes: Mapping[str, Outcome],
+    ) -> None:
+        """The marks of this checkpoint must be there when older ones go: see `CommitMarks`."""
+        for one in committables:
+            if outcomes[one.token] is Outcome.COMMITTED:
+                owner = owner_of(one.transactional_id)
+                self._marks.prune(connection, owner, one.checkpoint_id)
+                return
+
+    def _rollback(self, gids: Sequence[str], deadline: Deadline) -> None:
+        with self._asking("Prepared transactions could not be ended.", deadline) as connection:
+            for gid in gids:
+                while True:
+                    try:
+                        connection.execute(statement("ROLLBACK PREPARED", gid))
+                    except _Gone:
+                        pass  # it has ended; of a decided one the mark says how
+                    except _Busy:
+                        if deadline.expired():
+                            raise
+                        deadline.pause(0.1)
+                        continue
+                    break
+
+    @contextlib.contextmanager
+    def _asking(self, what: str, deadline: Deadline) -> Iterator[Connection]:
+        try:
+            with connected(self.options.conninfo, deadline) as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise driver_error(what, self.options.conninfo, error) from error
