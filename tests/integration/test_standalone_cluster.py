@@ -95,6 +95,7 @@ class Story:
                 return found
             os.kill(found.pid, signal.SIGCONT)
             self.goes_on(run)
+            self._stopped_before.discard(found.pid)  # it lives, and can be the next one
         raise AssertionError("every batch had a subtask without records")
 
     def _has_offsets_alone(self) -> bool:
