@@ -1,4 +1,8 @@
-"""PostgreSQL as a target: rows of a checkpoint in transactions that another process can commit."""
+"""PostgreSQL as a target: prepared transactions, or rows and mark in one of its own.
+
+The write-ahead variants stand in modules that need psycopg: `PostgresCheckpointCommitter` in
+`postgres_committer`, `PostgresWriteAheadSink` in `postgres_write_ahead_sink`.
+"""
 
 from connectors.postgres.postgres_sink import PostgresSink
 

@@ -1,8 +1,8 @@
 """A driver is killed at every moment of a checkpoint, and started again until its input is done.
 
-The target is read by this process: a file of lines as a target without transactions, a table of
-SQLite as one with. The plain one shows duplicates in exactly the two windows that
-connectors/wal/write_ahead_sink.py names, and nowhere else; the other one shows none at all.
+The target is read by this process: a file of lines as a target without transactions, tables of
+SQLite and PostgreSQL as targets with. The plain one shows duplicates in exactly the two windows
+that connectors/wal/write_ahead_sink.py names, and nowhere else; the others show none at all.
 """
 
 from __future__ import annotations
@@ -17,12 +17,20 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
+    PostgresDatabase,
+    postgres,
+    postgres_server,
+)
 from tests.integration.write_ahead_main import PER_BATCH, TOTAL, numbers_of
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("plain", "sqlite")
+KINDS = ("plain", "sqlite", "postgres")
+WITH_TRANSACTIONS = ("sqlite", "postgres")
+TABLE = "CREATE TABLE numbers (written bigserial, n bigint NOT NULL)"
 #: In the third checkpoint of the first run; that run has three subtasks.
 KILLED_IN, SUBTASKS = 2, 3
 
@@ -66,6 +74,10 @@ def written(folder: Path, kind: str) -> list[int]:
     if kind == "plain":
         lines = (folder / "target.jsonl").read_text().splitlines()
         return [json.loads(line)[2] for line in lines]
+    if kind == "postgres":
+        with psycopg.connect(os.environ["WRITE_AHEAD_DATABASE"]) as connection:
+            rows = connection.execute("SELECT n FROM numbers ORDER BY written").fetchall()
+        return [row[0] for row in rows]
     with contextlib.closing(sqlite3.connect(folder / "target.db")) as database:
         return [row[0] for row in database.execute("SELECT n FROM rows ORDER BY rowid")]
 
@@ -83,12 +95,20 @@ def nothing_is_left(folder: Path) -> bool:
     return not list(folder.glob("buffer/**/*.arrow"))
 
 
-def test_without_a_crash(tmp_path: Path):
-    for kind in KINDS:
-        (folder := tmp_path / kind).mkdir()
-        assert run(folder, kind) == 0
-        assert doubled(folder, kind) == []
-        assert nothing_is_left(folder)
+@pytest.fixture(autouse=True)
+def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database of its own, for the tests that need one."""
+    if "postgres" in request.node.name:
+        made: PostgresDatabase = request.getfixturevalue("postgres")
+        made.execute(TABLE)
+        monkeypatch.setenv("WRITE_AHEAD_DATABASE", made.conninfo)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_crash(tmp_path: Path, kind: str):
+    assert run(tmp_path, kind) == 0
+    assert doubled(tmp_path, kind) == []
+    assert nothing_is_left(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -154,11 +174,12 @@ def test_behind_the_mark_there_is_no_window(tmp_path: Path):
     assert nothing_is_left(tmp_path)
 
 
+@pytest.mark.parametrize("kind", WITH_TRANSACTIONS)
 @pytest.mark.parametrize("moment", ["sending", "sent", "marked"])
-def test_rows_and_mark_in_one_transaction_leave_no_window(tmp_path: Path, moment: str):
-    killed(tmp_path, "sqlite", moment=at(moment))
-    assert run(tmp_path, "sqlite") == 0
-    assert doubled(tmp_path, "sqlite") == []
+def test_rows_and_mark_in_one_transaction_leave_no_window(tmp_path: Path, moment: str, kind: str):
+    killed(tmp_path, kind, moment=at(moment))
+    assert run(tmp_path, kind) == 0
+    assert doubled(tmp_path, kind) == []
     assert nothing_is_left(tmp_path)
 
 

@@ -1,11 +1,12 @@
 """A driver without Spark and Kafka, in a process of its own: a real coordinator and decision log
 around a write-ahead sink, in Spark's order of log writes (``offsets/N -> the batch -> commits/N``).
 
-    python -m tests.integration.write_ahead_main FOLDER plain|sqlite
+    python -m tests.integration.write_ahead_main FOLDER plain|sqlite|postgres
 
 Input are the numbers below TOTAL, PER_BATCH in a checkpoint; each run has another number of
-subtasks, but a checkpoint that was begun keeps its own. SPARKONCE_CRASH_AT kills it at a point of
-the protocol, WRITE_AHEAD_CRASH_AT=<moment>@<checkpoint>.<subtask> at a moment of the sink:
+subtasks, but a checkpoint that was begun keeps its own. WRITE_AHEAD_DATABASE says where PostgreSQL
+is. SPARKONCE_CRASH_AT kills the driver at a point of the protocol,
+WRITE_AHEAD_CRASH_AT=<moment>@<checkpoint>.<subtask> at a moment of the sink:
 
     sending     the target has taken half of the records
     sent        it has all of them; the mark is not set
@@ -27,6 +28,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from connectors.postgres.postgres_committer import PostgresCheckpointCommitter
+from connectors.postgres.postgres_write_ahead_sink import PostgresWriteAheadSink
 from connectors.wal import (
     CheckpointCommitter,
     FileCheckpointCommitter,
@@ -111,12 +114,31 @@ class RowsSink(SQLiteWriteAheadSink):
         return super().send_values(iter(batches[half:]), **which)
 
 
+class PostgresMarks(CrashingMarks, PostgresCheckpointCommitter):
+    pass
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CopySink(PostgresWriteAheadSink):
+    """The same in PostgreSQL."""
+
+    def send_values(self, records: Iterator[pa.RecordBatch], **which: int) -> bool:
+        batches = list(records)
+        half = len(batches) // 2
+        super().send_values(iter(batches[:half]), **which)
+        crash("sending", which["checkpoint_id"], which["subtask"])
+        return super().send_values(iter(batches[half:]), **which)
+
+
 def make_sink(folder: Path, kind: str) -> WriteAheadSink:
     """The sink as the user's script makes it at every start."""
     options = {"name": "out", "buffer": folder / "buffer"}
     if kind == "plain":
         marks: CheckpointCommitter = FileMarks(folder / "marks")
         return LinesSink(**options, committer=marks, target=folder / "target.jsonl")
+    if kind == "postgres":
+        in_postgres = PostgresMarks(os.environ["WRITE_AHEAD_DATABASE"])
+        return CopySink(**options, committer=in_postgres, table="numbers")
     with contextlib.closing(sqlite3.connect(folder / "target.db")) as database:
         database.execute("CREATE TABLE IF NOT EXISTS rows (n INTEGER)")
     return RowsSink(**options, committer=SQLiteMarks(folder / "target.db"), table="rows")

@@ -126,10 +126,9 @@ class TransactionReader:
             ConfigurationError: another sink's belong to the same decision, and only the pipeline
                 itself knows their target.
         """
-        named = _named(self.state)
         decision = self.state.decision
         decided = () if decision is None else decision.committables
-        others = {one.sink for one in decided if named[one.sink]["kind"] != "kafka"}
+        others = {one.sink for one in decided} & _others(self.state)
         if others:
             raise ConfigurationError(
                 "The last decision has transactions of sinks that are not Kafka.",
@@ -193,8 +192,9 @@ def _options(
     """Return the sinks that the log names: the log does not say where their brokers are."""
     if not kafka and not given:
         return {}
-    every = _named(state)
-    named = {name: sink for name, sink in every.items() if sink["kind"] == "kafka"}
+    others = _others(state)
+    every = orjson.loads(state.identity.get("sinks", "{}"))
+    named = {name: sink for name, sink in every.items() if name not in others}
     if given and given.keys() != named.keys():
         raise ConfigurationError(
             "The job file is not the one of this checkpoint: its sinks differ.",
@@ -211,9 +211,10 @@ def _options(
     }
 
 
-def _named(state: LogState) -> dict[str, dict[str, str]]:
+def _others(state: LogState) -> frozenset[str]:
+    """Return the names of the sinks that are not Kafka's."""
     sinks: dict[str, dict[str, str]] = orjson.loads(state.identity.get("sinks", "{}"))
-    return sinks
+    return frozenset(name for name, sink in sinks.items() if sink["kind"] != "kafka")
 
 
 def _by_token(rows: list[Row], hidden: Mapping[str, list[Unended]]) -> dict[str, str]:

@@ -1,0 +1,169 @@
+"""Marks in a PostgreSQL table; in the target's own database they share its transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+from connectors.postgres.connection import (
+    Connection,
+    connect,
+    limited,
+    server_of,
+    set_statement_timeout,
+)
+from connectors.wal.checkpoint_committer import CheckpointCommitter
+from transactions.clock import Deadline
+from transactions.errors import ConfigurationError
+
+_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+class PostgresCheckpointCommitter(CheckpointCommitter):
+    """One row per mark. The server is reached by the driver only.
+
+    Args:
+        conninfo: libpq's connection string; it is in no text of an error.
+        table: of the marks, in the first schema of the search path; made if it is not there.
+        timeout_s: how long the server may take for one mark, or for one buffer and its mark.
+
+    Raises:
+        ConfigurationError: the table's name is not a plain one, or psycopg is not installed.
+    """
+
+    def __init__(
+        self, conninfo: str, *, table: str = "sparkonce_checkpoints", timeout_s: float = 60.0
+    ) -> None:
+        if not _TABLE.fullmatch(table):
+            raise ConfigurationError(
+                "The table of the marks needs a plain name.",
+                where="PostgresCheckpointCommitter",
+                cause="letters, digits and _ only, at most 63 of them",
+                option=f"table={table}",
+            )
+        self.conninfo = conninfo
+        self._server = server_of(conninfo)
+        self._table = table
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connection at home when the sink goes to a worker."""
+        return {**self.__dict__, "_connection": None}
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, for a sink whose target is this database. It is in autocommit mode;
+        within `transaction` neither ``commit()`` nor ``rollback()`` may be called on it.
+        """
+        assert self._connection is not None, "call open() first"
+        return self._connection
+
+    def create_resource(self) -> None:
+        """See `CheckpointCommitter.create_resource`."""
+        with contextlib.closing(connect(self.conninfo, self._deadline())) as connection:
+            if self._exists(connection):  # then the right to create one is not needed
+                return
+            create = (
+                "CREATE TABLE {} (job_id text, operator_id text, subtask integer,"
+                " checkpoint_id bigint NOT NULL, PRIMARY KEY (job_id, operator_id, subtask))"
+            )
+            try:
+                connection.execute(sql.SQL(create).format(sql.Identifier(self._table)))
+            except psycopg.Error:
+                if not self._exists(connection):  # else another driver was faster
+                    raise
+
+    def open(self) -> None:
+        """See `CheckpointCommitter.open`; a connection that broke is replaced."""
+        if self._connection is not None and not self._connection.closed:
+            return
+        self._connection = connect(self.conninfo, self._deadline())
+        # A mark that the server could forget would let its records be sent again.
+        self._connection.execute("SET synchronous_commit = on")
+
+    def close(self) -> None:
+        """See `CheckpointCommitter.close`."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def commit_checkpoint(self, subtask: int, checkpoint_id: int) -> None:
+        """See `CheckpointCommitter.commit_checkpoint`; durable when a `transaction` around it,
+        if there is one, has ended.
+        """
+        insert = (
+            "INSERT INTO {0} AS old VALUES (%s, %s, %s, %s)"
+            " ON CONFLICT (job_id, operator_id, subtask) DO UPDATE"
+            " SET checkpoint_id = greatest(old.checkpoint_id, excluded.checkpoint_id)"
+        )
+        key = [self.job_id, self.operator_id, subtask, checkpoint_id]
+        with limited(self.connection, self._deadline()):
+            self.connection.execute(sql.SQL(insert).format(sql.Identifier(self._table)), key)
+
+    def is_checkpoint_committed(self, subtask: int, checkpoint_id: int) -> bool:
+        """See `CheckpointCommitter.is_checkpoint_committed`."""
+        select = (
+            "SELECT 1 FROM {} WHERE job_id = %s AND operator_id = %s AND subtask = %s"
+            " AND checkpoint_id >= %s"
+        )
+        key = [self.job_id, self.operator_id, subtask, checkpoint_id]
+        with limited(self.connection, self._deadline()):
+            found = self.connection.execute(
+                sql.SQL(select).format(sql.Identifier(self._table)), key
+            )
+            return found.fetchone() is not None
+
+    def describe(self) -> str:
+        """See `CheckpointCommitter.describe`."""
+        server = self._server
+        return f"postgres:{server['host']}:{server['port']}/{server['dbname']}#{self._table}"
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `CheckpointCommitter.transaction`. A lock on the sink's name is taken first, so that
+        a driver of an older run, which still lives, cannot come between question and mark.
+
+        Raises:
+            ConfigurationError: the transaction was ended inside; what was written before that is
+                visible without its mark.
+            psycopg.Error: the server refused, or is gone. After a COMMIT without an answer the
+                result is unknown: the mark, asked for again, says it.
+        """
+        connection = self.connection
+        connection.execute("BEGIN")
+        try:
+            lock = f"{self.describe()} {self.operator_id}"
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
+            yield
+            self._check_in_transaction()
+            with limited(connection, self._deadline()):
+                # A COMMIT that is cancelled while it waits for a standby is answered as a success.
+                set_statement_timeout(connection, 0)
+                connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+    def _check_in_transaction(self) -> None:
+        if self.connection.info.transaction_status != TransactionStatus.INTRANS:
+            raise ConfigurationError(
+                "send_values ended the transaction that holds its records and their mark.",
+                where=f"{self.describe()}, sink {self.operator_id!r}",
+                cause="commit() or rollback() was called on the committer's connection",
+                option="send_values: leave the transaction to the sink",
+            )
+
+    def _exists(self, connection: Connection) -> bool:
+        row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [self._table]).fetchone()
+        return bool(row and row[0])
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout_s)

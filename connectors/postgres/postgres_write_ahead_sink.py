@@ -1,0 +1,86 @@
+"""PostgresWriteAheadSink: rows and mark in one transaction, and nothing prepared in between.
+
+What `PostgresSink` does with prepared transactions, for a server that does not allow them
+(`max_prepared_transactions = 0`, most managed ones): the records wait in the sink's own buffer,
+and reach the database when their checkpoint is decided.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from connectors.postgres.connection import limited
+from connectors.postgres.copy_lines import check_types, copy_lines, payload
+from connectors.postgres.postgres_committer import PostgresCheckpointCommitter
+from connectors.postgres.target_table import look_up
+from connectors.wal.write_ahead_sink import WriteAheadSink
+from transactions.clock import Deadline
+from transactions.errors import ConfigurationError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PostgresWriteAheadSink(WriteAheadSink):
+    """Copies the rows into a table of the committer's database: exactly-once.
+
+    Attributes:
+        committer: whose database is the target.
+        table: of the rows, as SQL writes it; it is there, with the columns of the frame by name.
+        timeout_s: how long the server may take for one buffer.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+
+    committer: PostgresCheckpointCommitter
+    table: str
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """See `WriteAheadSink.__post_init__`."""
+        super().__post_init__()
+        if not isinstance(self.committer, PostgresCheckpointCommitter):
+            raise ConfigurationError(
+                "The marks of a PostgreSQL sink lie in the database of its rows.",
+                where=f"sink {self.name!r}",
+                cause="in another place they share no transaction with the rows",
+                option=f"committer={self.committer.describe()}",
+            )
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See `WriteAheadSink.check_columns`; what COPY can carry."""
+        check_types(schema, f"sink {self.name!r}, table {self.table}")
+
+    def identity(self) -> dict[str, str]:
+        """See `WriteAheadSink.identity`."""
+        return {**super().identity(), "table": self.table}
+
+    def send_values(
+        self,
+        records: Iterator[pa.RecordBatch],
+        *,
+        checkpoint_id: int,  # noqa: ARG002
+        subtask: int,  # noqa: ARG002
+        timestamp_ms: int,  # noqa: ARG002
+    ) -> bool:
+        """See `WriteAheadSink.send_values`; visible when the transaction around it commits.
+
+        Raises:
+            ConfigurationError: the table is missing, or the rows do not fit into it.
+            psycopg.Error: the server refused a row, or is gone.
+        """
+        connection = self.committer.connection
+        where = f"sink {self.name!r}"
+        with limited(connection, Deadline(self.timeout_s)):
+            target = look_up(connection, self.table, where)
+            for batch in records:
+                target.check_columns(batch.schema, where)
+                with (
+                    connection.cursor() as cursor,
+                    cursor.copy(target.copy_into(batch.schema)) as sending,
+                ):
+                    for lines in copy_lines(batch):
+                        sending.write(payload(lines))
+        return True

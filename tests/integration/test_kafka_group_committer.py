@@ -1,0 +1,71 @@
+"""The contract of checkpoint committers for offsets of Kafka's consumer groups."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from connectors.kafka.group_committer import KafkaGroupCheckpointCommitter
+from connectors.wal import CheckpointCommitter
+from tests.unit.test_checkpoint_committer import (  # noqa: F401 - the suite
+    JOB,
+    test_a_lower_or_equal_mark_changes_nothing,
+    test_a_mark_is_found_by_the_next_driver,
+    test_a_mark_stands_for_all_checkpoints_before_it,
+    test_after_a_rescale_anybody_may_ask_for_any_subtask,
+    test_ids_that_go_back_in_another_run_are_not_taken_for_sent,
+    test_it_travels_to_a_worker_while_it_is_open,
+    test_nothing_is_committed_at_first,
+    test_open_and_close_can_be_repeated,
+    test_subtasks_operators_and_jobs_do_not_see_each_other,
+)
+from transactions.errors import MissingTopicError, SparkOnceError
+
+
+@pytest.fixture
+def marks(topic: Callable[..., str]) -> str:
+    return topic(1, "marks")
+
+
+@pytest.fixture
+def make(bootstrap: str, marks: str) -> Iterator[Callable[..., CheckpointCommitter]]:
+    with contextlib.ExitStack() as stack:
+
+        def committer(job: str = JOB, operator: str = "out") -> CheckpointCommitter:
+            one = KafkaGroupCheckpointCommitter(bootstrap, marks)
+            one.set_operator_id(operator)
+            one.create_resource()
+            one.open()
+            one.set_job_id(job)
+            stack.callback(one.close)
+            return one
+
+        yield committer
+
+
+def test_any_client_sees_the_mark_in_the_group(make, bootstrap: str, marks: str):
+    make().commit_checkpoint(2, 7)
+    group = f"{JOB}.out.2"
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    (found,) = consumer.committed([TopicPartition(marks, 0)], timeout=30)
+    consumer.close()
+    assert found.offset == 7
+
+
+def test_a_broker_that_is_away_is_an_error_not_a_no():
+    away = KafkaGroupCheckpointCommitter("127.0.0.1:1", "marks", timeout_s=2)
+    away.set_job_id(JOB)
+    away.open()
+    with pytest.raises(SparkOnceError):
+        away.is_checkpoint_committed(0, 0)
+
+
+def test_a_topic_that_is_not_there_takes_no_mark(bootstrap: str):
+    one = KafkaGroupCheckpointCommitter(bootstrap, "no-such-topic")
+    one.set_job_id(JOB)
+    one.open()
+    with pytest.raises(MissingTopicError):
+        one.commit_checkpoint(0, 1)
