@@ -214,7 +214,7 @@ def _options(
 def _others(state: LogState) -> frozenset[str]:
     """Return the names of the sinks that are not Kafka's."""
     sinks: dict[str, dict[str, str]] = orjson.loads(state.identity.get("sinks", "{}"))
-    return frozenset(name for name, sink in sinks.items() if sink["kind"] != "kafka")
+    return frozenset(name for name, sink in sinks.items() if sink.get("kind", "kafka") != "kafka")
 
 
 def _by_token(rows: list[Row], hidden: Mapping[str, list[Unended]]) -> dict[str, str]:
