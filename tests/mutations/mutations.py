@@ -425,4 +425,47 @@ MUTATIONS = (
         UNIT_GUARANTEES
         + "test_f48_a_guarantee_may_rise_across_a_restart_and_not_fall_from_exactly_once",
     ),
+    Mutation(
+        "log in an object store: put if absent",
+        "transactions/object_store_backend.py",
+        'self._store.put(name, data, mode="create")',
+        'self._store.put(name, data, mode="overwrite")',
+        "tests/unit/test_object_store_backend.py::test_of_many_drivers_that_open_at_once_one_can_decide",
+    ),
+    Mutation(
+        "files: what is gone was lost",
+        "connectors/files/local_folder.py",
+        "                return Outcome.ABORTED\n",
+        "                return Outcome.ALREADY_COMMITTED\n",
+        "tests/unit/test_file_sink.py::test_a_hidden_file_that_is_gone_was_lost",
+    ),
+    Mutation(
+        "files: the sweep takes its own log's only",
+        "connectors/files/transactional_file_sink.py",
+        "[:2] == mine and",
+        "[:1] == mine[:1] and",
+        "tests/unit/test_file_sink.py::test_lingering_is_exactly_the_owners",
+    ),
+    Mutation(
+        "postgres: what is gone is asked for its mark",
+        "connectors/postgres/two_phase_postgres_sink.py",
+        "        except _Gone:\n            return self._marks.proof(connection, one)\n",
+        "        except _Gone:\n            return Outcome.ALREADY_COMMITTED\n",
+        "tests/integration/test_postgres_sink.py::test_what_an_operator_rolled_back_is_proven_aborted",
+    ),
+    Mutation(
+        "write-ahead: rows and mark in one transaction",
+        "connectors/wal/write_ahead_sink.py",
+        "            with committer.transaction():\n",
+        "            if True:\n",
+        "tests/integration/test_write_ahead_crashes.py"
+        "::test_rows_and_mark_in_one_transaction_leave_no_window",
+    ),
+    Mutation(
+        "write-ahead: the mark is asked for before anything is sent",
+        "connectors/wal/write_ahead_sink.py",
+        "        if committer.is_checkpoint_committed(one.subtask, one.checkpoint_id):\n",
+        "        if False:\n",
+        "tests/integration/test_write_ahead_crashes.py::test_behind_the_mark_there_is_no_window",
+    ),
 )
