@@ -64,7 +64,7 @@ _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)?s
 _SECONDS: Final = {None: 1.0, "millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
 _TRIGGER: Final = re.compile(r"\d+ (millisecond|second|minute|hour)s?")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_SECRET: Final = re.compile(r"password|jaas|secret|token", re.IGNORECASE)
+_SECRET: Final = re.compile(r"password|jaas|secret|token|conninfo|credential", re.IGNORECASE)
 
 
 def load_job(path: Path, environment: Mapping[str, str]) -> JobDefinition:
@@ -122,6 +122,9 @@ class _Parser:
             if name not in app:
                 raise self._wrong(f"[app] needs {name!r}.", "app", "it is absent", f"{name} = ...")
         guarantee = app.get("guarantee", GUARANTEES[0])
+        if guarantee not in GUARANTEES:
+            known = f"known: {', '.join(GUARANTEES)}"
+            raise self._wrong("There is no such guarantee.", "app", known, f"guarantee={guarantee}")
         mode = self._mode(app)
         transform = self._transform(self._table(tables, "transform", _TRANSFORM))
         optional = {
@@ -206,9 +209,9 @@ class _Parser:
         return tuple(found.values())
 
     def _decision_log(self, tables: Mapping[str, Any]) -> LogLocation | None:
-        options: dict[str, str | float] = {**self._table(tables, "decision_log")}
-        if not options:
+        if "decision_log" not in tables:
             return None
+        options: dict[str, str | float] = {**self._table(tables, "decision_log")}
         address = str(options.pop("address", ""))
         if not address:
             raise self._wrong(

@@ -69,6 +69,7 @@ def sink_from_options(
         )
     if name == KAFKA:
         return KafkaSink.from_options({"guarantee": guarantee, **given})
-    given |= {path: absolute(given[path]) for path in kind.paths if path in given}
+    for option in [one for one in given if one.lower() in kind.paths]:
+        given[option] = absolute(given[option])
     sink: BranchSink = kind.load().from_options(given)
     return sink

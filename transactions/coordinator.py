@@ -30,7 +30,7 @@ from transactions.events import publish
 from transactions.healing import MOST_ROUNDS, Rerun, matched, names, refusal
 from transactions.log_entries import ACCEPT_LOSS, Decision, Healed, Resolved
 from transactions.recovery import Settlement, settle_last_decision
-from transactions.sink import AnySink, DecidedToken
+from transactions.sink import AnySink, DecidedToken, most_urgent_first
 from transactions.sweeper import Janitor
 
 logger = logging.getLogger(__name__)
@@ -344,11 +344,9 @@ class CheckpointCoordinator:
         self, committables: Sequence[Committable], number: int, deadline: Deadline
     ) -> Settlement:
         settlement = Settlement(committables)
-        for name, sink in self._sinks.items():
-            mine = [one for one in committables if one.sink == name]
-            if mine:
-                settlement.record(sink.commit(mine, deadline))
-                crash_points.reach("one_committed", number)
+        for sink, mine in most_urgent_first(self._sinks, committables):
+            settlement.record(sink.commit(mine, deadline))
+            crash_points.reach("one_committed", number)
         settlement.settle(self._sinks, deadline)
         tell_recommitted(self.owner.application_id, number, settlement.recommitted)
         if lost := settlement.lost:
@@ -418,7 +416,8 @@ class CheckpointCoordinator:
             crash_points.reach("heal_durable", number)
 
     def _remember(self, committables: Sequence[Committable]) -> None:
-        for one in committables:
+        # Only Kafka's ids are used again; of the others no worker ever finds one.
+        for one in (each for each in committables if each.producer_id >= 0):
             self._last_decided.pop(one.transactional_id, None)
             self._last_decided[one.transactional_id] = DecidedToken(
                 checkpoint_id=one.checkpoint_id, token=one.token

@@ -19,7 +19,7 @@ from transactions.errors import OutcomeUnknownError
 from transactions.events import publish
 from transactions.healing import names
 from transactions.log_entries import ACCEPT_LOSS
-from transactions.sink import AnySink
+from transactions.sink import AnySink, most_urgent_first
 from transactions.sweeper import refuse_hidden, sweep
 from transactions.two_phase import Event, Lifecycle, State
 
@@ -93,14 +93,12 @@ class Settlement:
         rounds = 0
         while pending := self.in_state(State.DECIDED, State.IN_DOUBT):
             rounds += 1
-            for name, sink in sinks.items():
-                mine = [one for one in pending if one.sink == name]
-                if mine:
-                    outcomes = sink.recover_and_commit(mine, deadline)
-                    self.record(outcomes)
-                    self._count(outcomes)
-                    now = [one for one in mine if outcomes.get(one.token) is Outcome.COMMITTED]
-                    tell_aging(now, deadline.now_ms())
+            for sink, mine in most_urgent_first(sinks, pending):
+                outcomes = sink.recover_and_commit(mine, deadline)
+                self.record(outcomes)
+                self._count(outcomes)
+                now = [one for one in mine if outcomes.get(one.token) is Outcome.COMMITTED]
+                tell_aging(now, deadline.now_ms())
             left = self.in_state(State.DECIDED, State.IN_DOUBT)
             if left and self._has_waited_enough(left, rounds, deadline):
                 self._believe_a_person(left, deadline)

@@ -172,3 +172,17 @@ class TwoPhaseCommitSink(Protocol[TransactionT, BatchT_contra]):
 
 
 AnySink = TwoPhaseCommitSink[Any, Any]
+
+
+def most_urgent_first(
+    sinks: Mapping[str, AnySink], committables: Sequence[Committable]
+) -> list[tuple[AnySink, list[Committable]]]:
+    """Return the sinks that have something to commit, each with what it is.
+
+    Sinks whose transactions time out come first, Kafka's; otherwise in the order of the sinks. All
+    share one deadline, and a target that does not answer can use up all of it.
+    """
+    mine = {name: [one for one in committables if one.sink == name] for name in sinks}
+    names = [name for name in sinks if mine[name]]
+    names.sort(key=lambda name: all(one.timeout_ms == 0 for one in mine[name]))
+    return [(sinks[name], mine[name]) for name in names]

@@ -99,6 +99,8 @@ def check_job(job: JobDefinition) -> None:
     for sink in job.kafka_sinks:
         librdkafka_settings(sink.settings)
         kafka_python_settings(sink.settings)
+    if job.decision_log is not None and "://" in str(job.decision_log.address):
+        job.decision_log.backend()  # sends nothing
     if job.function is not None or job.arrow is not None:
         from connectors.spark.job import find_arrow_function, find_function, make_importable
 

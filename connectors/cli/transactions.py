@@ -143,8 +143,8 @@ def commit(*, timeout: float, yes: bool, **place: Any) -> None:
     with _reader(**place) as reader:
         rows = reader.rows(deadline)
         lost = [row.transactional_id for row in rows if row.standing is Standing.ABORTED]
-        reader.refuse_others()
         if unsettled(rows):
+            reader.refuse_others()
             log = _take_over(reader, yes)
             settlement = settle_last_decision(log, reader.sinks, deadline)
             lost = [one.transactional_id for one in settlement.lost]
@@ -222,7 +222,9 @@ def resolve(
 
         def lost() -> list[Row]:
             rows = [one for one in reader.rows(deadline) if _chosen(one, transactional_ids)]
-            return [r for r in rows if r.standing in (Standing.ABORTED, Standing.UNKNOWN)]
+            # Of sinks that are not Kafka's nobody was asked: only by name are they judged.
+            asked = [r for r in rows if transactional_ids or r.sink in reader.sinks]
+            return [r for r in asked if r.standing in (Standing.ABORTED, Standing.UNKNOWN)]
 
         if not lost():
             raise ConfigurationError(

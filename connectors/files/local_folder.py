@@ -90,12 +90,10 @@ class LocalFolder:
         try:
             (self._transactions / transaction_id).rename(self._path / name)
         except FileNotFoundError:
+            if (self._path / name).exists():
+                return Outcome.ALREADY_COMMITTED
             self._transactions.stat()
-            try:
-                (self._path / name).stat()
-            except FileNotFoundError:
-                return Outcome.ABORTED
-            return Outcome.ALREADY_COMMITTED
+            return Outcome.ABORTED
         return Outcome.COMMITTED
 
     def sync_published(self) -> None:

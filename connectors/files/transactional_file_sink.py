@@ -28,7 +28,7 @@ from connectors.row_fingerprint import RowFingerprint
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.errors import PhaseOneError, RecordRefusedError
+from transactions.errors import BrokerUnavailableError, PhaseOneError, RecordRefusedError
 from transactions.sink import Attempt, Owner
 from transactions.two_phase import Event, Lifecycle
 
@@ -275,18 +275,41 @@ class TransactionalFileSink:
         return self.commit(committables, deadline)
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.lingering`: hidden files, also manifests that are not whole."""
+        """See `TwoPhaseCommitSink.lingering`: hidden files, also manifests that are not whole.
+
+        Raises:
+            BrokerUnavailableError: the folder cannot be read now.
+        """
         mine = [owner.application_id, owner.log_id]
-        return [
-            name
-            for name in self._folder.open_ids()
-            if (parts := name.split("."))[:2] == mine and int(parts[2]) <= owner.run_epoch
-        ]
+        with self._reached():
+            return [
+                name
+                for name in self._folder.open_ids()
+                if (parts := name.split("."))[:2] == mine and int(parts[2]) <= owner.run_epoch
+            ]
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.recover_and_abort`: without its file no writer can commit."""
-        for transaction_id in transaction_ids:
-            self._folder.discard(transaction_id)
+        """See `TwoPhaseCommitSink.recover_and_abort`: without its file no writer can commit.
+
+        Raises:
+            BrokerUnavailableError: the folder cannot be written now.
+        """
+        with self._reached():
+            for transaction_id in transaction_ids:
+                self._folder.discard(transaction_id)
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Say in our words, for the restart strategy, that the folder is away."""
+        try:
+            yield
+        except OSError as error:
+            raise BrokerUnavailableError(
+                "The folder of a file sink cannot be used.",
+                where=f"sink {self.name!r}, {self.options.path}",
+                cause=str(error),
+                option=f"path={self.options.path}",
+            ) from error
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
         """See `TwoPhaseCommitSink.hidden`: what is renamed is seen."""

@@ -34,6 +34,7 @@ from connectors.sink_options import KafkaSink
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, IdentityMismatchError, SparkOnceError
+from transactions.log_backend import LocalFileBackend
 from transactions.log_location import LogLocation
 from transactions.recovery import Settlement, recover
 from transactions.sweeper import refuse_hidden, sweep
@@ -44,6 +45,8 @@ _APP_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _CONNECT_SECONDS = 20.0
 _LAST_SWEEP_SECONDS = 10.0
 _GUARANTEES = "sinks_guarantee"
+#: A file of the checkpoint folder: the id of its log.
+_BOUND_TO = "log-id"
 
 
 def checked_app_id(app_id: str) -> str:
@@ -207,6 +210,7 @@ class Run:
                 identity=options.all_identity(),
                 may_change=options.may_change,
             )
+            self._check_one_checkpoint(self._log, finished)
             self._background = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-log")
             self._log.later = self._background.submit
             self._refuse_other_logs(deadline)
@@ -216,6 +220,32 @@ class Run:
         except BaseException:
             self.close()
             raise
+
+    def _check_one_checkpoint(self, log: DecisionLog, finished: int) -> None:
+        """Check that folder and log belong together: with another log, what was decided in its own
+        would be written again, and what is pending there never committed.
+        """
+        options = self._options
+        folder = LocalFileBackend(options.checkpoint)
+        last = -1 if log.state.decision is None else log.state.decision.checkpoint_id
+        own = options.checkpoint / "decisions"
+        bound = folder.get(_BOUND_TO)
+        problem = ""
+        if bound is not None and bound.decode() != log.log_id:
+            problem = f"the folder belongs to the log {bound.decode()}"
+        elif finished > last:
+            problem = f"checkpoint {finished} is finished, and the log ends with {last}"
+        elif bound is None and options.decision_log is not None and own.is_dir():
+            problem = "the folder has a log of its own"
+        if problem:
+            raise IdentityMismatchError(
+                "The decision log is not that of this checkpoint folder.",
+                where=f"{options.checkpoint}, log {log.log_id} in {options.log_location.address}",
+                cause=f"{problem}: one of them was changed, moved or restored without the other",
+                option=f"checkpoint={options.checkpoint}, decision_log={options.decision_log}",
+            )
+        if bound is None:
+            folder.put_if_absent(_BOUND_TO, log.log_id.encode())
 
     def show_offsets(self) -> None:
         """Let lag tools see what was decided last, where no transaction does; returns at once."""

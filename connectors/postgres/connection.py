@@ -42,6 +42,7 @@ _REFUSED_USER: Final = re.compile(
 _NO_DATABASE: Final = re.compile(r"database .* does not exist")
 #: The server's own timeout comes first: it leaves a session that can be used.
 _GRACE_S: Final = 0.5
+_MOST_CONNECT_S: Final = 10
 
 
 def server_of(conninfo: str) -> dict[str, str]:
@@ -91,7 +92,8 @@ def connect(conninfo: str, deadline: Deadline) -> Connection:
         BrokerUnavailableError: no server that can write answered before the deadline.
     """
     asked = _parsed(conninfo).get("connect_timeout", "")
-    seconds = max(1, math.ceil(deadline.remaining()))
+    # A host that drops packets shall not take all the time of a checkpoint from other sinks.
+    seconds = min(max(1, math.ceil(deadline.remaining())), _MOST_CONNECT_S)
     if asked.isdigit() and int(asked):
         seconds = min(seconds, int(asked))
     try:

@@ -14,13 +14,14 @@ from psycopg.pq import TransactionStatus
 from connectors.postgres.connection import (
     Connection,
     connect,
+    connected,
     limited,
     server_of,
     set_statement_timeout,
 )
 from connectors.wal.checkpoint_committer import CheckpointCommitter
 from transactions.clock import Deadline
-from transactions.errors import ConfigurationError
+from transactions.errors import BrokerUnavailableError, ConfigurationError
 
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
@@ -67,7 +68,7 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
 
     def create_resource(self) -> None:
         """See `CheckpointCommitter.create_resource`."""
-        with contextlib.closing(connect(self.conninfo, self._deadline())) as connection:
+        with connected(self.conninfo, self._deadline()) as connection:
             if self._exists(connection):  # then the right to create one is not needed
                 return
             create = (
@@ -85,8 +86,12 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
         if self._connection is not None and not self._connection.closed:
             return
         self._connection = connect(self.conninfo, self._deadline())
-        # A mark that the server could forget would let its records be sent again.
-        self._connection.execute("SET synchronous_commit = on")
+        with limited(self._connection, self._deadline()):
+            # A mark that the server could forget would let its records be sent again.
+            self._connection.execute(
+                "SELECT set_config('synchronous_commit', 'on', false)"
+                " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+            )
 
     def close(self) -> None:
         """See `CheckpointCommitter.close`."""
@@ -137,10 +142,22 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
                 result is unknown: the mark, asked for again, says it.
         """
         connection = self.connection
-        connection.execute("BEGIN")
+        if connection.info.transaction_status != TransactionStatus.IDLE:
+            raise BrokerUnavailableError(
+                "The connection of the marks is in the middle of something else.",
+                where=f"{self.describe()}, sink {self.operator_id!r}",
+                cause="a stopped run has not let go of it yet",
+            )
         try:
-            lock = f"{self.describe()} {self.operator_id}"
-            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
+            with limited(connection, self._deadline()):
+                connection.execute("BEGIN")
+                # A driver that is frozen in here loses the lock, and what it has sent.
+                idle = (
+                    f"SET LOCAL idle_in_transaction_session_timeout = {self._timeout_s * 1000:.0f}"
+                )
+                connection.execute(idle)
+                lock = f"{self.describe()} {self.operator_id}"
+                connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
             yield
             self._check_in_transaction()
             with limited(connection, self._deadline()):
@@ -148,8 +165,7 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
                 set_statement_timeout(connection, 0)
                 connection.execute("COMMIT")
         except BaseException:
-            with contextlib.suppress(psycopg.Error):
-                connection.execute("ROLLBACK")
+            self.close()  # which rolls back, also on a server that does not answer
             raise
 
     def _check_in_transaction(self) -> None:
@@ -162,7 +178,8 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
             )
 
     def _exists(self, connection: Connection) -> bool:
-        row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [self._table]).fetchone()
+        name = sql.Identifier(self._table).as_string(connection)
+        row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [name]).fetchone()
         return bool(row and row[0])
 
     def _deadline(self) -> Deadline:

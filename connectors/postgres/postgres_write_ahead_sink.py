@@ -7,18 +7,21 @@ and reach the database when their checkpoint is decided.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
+from typing import Any, Self
 
+import psycopg
 import pyarrow as pa
 
-from connectors.postgres.connection import limited
+from connectors.postgres.connection import connected, limited, said
 from connectors.postgres.copy_lines import check_types, copy_lines, payload
 from connectors.postgres.postgres_committer import PostgresCheckpointCommitter
 from connectors.postgres.target_table import look_up
 from connectors.wal.write_ahead_sink import WriteAheadSink
 from transactions.clock import Deadline
-from transactions.errors import ConfigurationError
+from transactions.errors import ConfigurationError, RecordRefusedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,22 @@ class PostgresWriteAheadSink(WriteAheadSink):
         """See `WriteAheadSink.check_columns`; what COPY can carry."""
         check_types(schema, f"sink {self.name!r}, table {self.table}")
 
+    def open_sink(self, **known: Any) -> Self:
+        """See `WriteAheadSink.open_sink`; the table is looked at before any data moves.
+
+        Raises:
+            ConfigurationError: it is missing, or the rows do not fit into it.
+            BrokerUnavailableError: the server did not answer.
+        """
+        super().open_sink(**known)
+        schema = known.get("schema")
+        with connected(self.committer.conninfo, Deadline(self.timeout_s)) as connection:
+            where = f"sink {self.name!r}"
+            target = look_up(connection, self.table, where)
+            if schema is not None:
+                target.check_columns(schema, where)
+        return self
+
     def identity(self) -> dict[str, str]:
         """See `WriteAheadSink.identity`."""
         return {**super().identity(), "table": self.table}
@@ -69,11 +88,12 @@ class PostgresWriteAheadSink(WriteAheadSink):
 
         Raises:
             ConfigurationError: the table is missing, or the rows do not fit into it.
-            psycopg.Error: the server refused a row, or is gone.
+            RecordRefusedError: the table will never take a row.
+            psycopg.Error: the server is gone, or could not.
         """
         connection = self.committer.connection
         where = f"sink {self.name!r}"
-        with limited(connection, Deadline(self.timeout_s)):
+        with self._refusals(), limited(connection, Deadline(self.timeout_s)):
             target = look_up(connection, self.table, where)
             for batch in records:
                 target.check_columns(batch.schema, where)
@@ -84,3 +104,17 @@ class PostgresWriteAheadSink(WriteAheadSink):
                     for lines in copy_lines(batch):
                         sending.write(payload(lines))
         return True
+
+    @contextlib.contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Tell what is refused for good, from what may pass."""
+        try:
+            yield
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            raise RecordRefusedError(
+                "The table refused a row of a checkpoint that is decided.",
+                where=f"sink {self.name!r}, table {self.table}",
+                cause=said(error),
+                option="change the table so that it takes the row, and start again; or give the "
+                "transaction up: sparkonce transactions resolve --accept-loss",
+            ) from error

@@ -55,12 +55,15 @@ def prepared_among(connection: Connection, gids: Sequence[str]) -> frozenset[str
 
 
 def prepared_by(connection: Connection, owner: Owner) -> list[str]:
-    """Return what is prepared for exactly this application and log, by its run or an older one."""
+    """Return what is prepared for exactly this application and log, by its run or an older one,
+    and by this user: another one's, of another sink of the log perhaps, is not ours to end.
+    """
     begin = f"{owner.application_id}.{owner.log_id}."
     rows = connection.execute(
         # Only in its own database can a transaction be ended; the view shows those of all.
         "SELECT gid FROM pg_prepared_xacts"
-        " WHERE database = current_database() AND starts_with(gid, %s) ORDER BY gid",
+        " WHERE database = current_database() AND owner = current_user"
+        " AND starts_with(gid, %s) ORDER BY gid",
         [begin],
     )
     return [str(gid) for (gid,) in rows if _is_of_run(str(gid).removeprefix(begin), owner)]

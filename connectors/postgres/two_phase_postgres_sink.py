@@ -223,9 +223,10 @@ class TwoPhasePostgresSink:
         """See `TwoPhaseCommitSink.abort`. Closing the session rolls back what is open in it; what
         is prepared, or may be, is rolled back by name, or else by the sweep.
         """
+        if transaction.connection is None:  # nothing was begun, or it was empty
+            return
         transaction.lifecycle.advance(Event.ABORT)
-        if transaction.connection is not None:
-            transaction.connection.close()
+        transaction.connection.close()
         if transaction.prepare_sent:
             try:
                 self._rollback([transaction.gid], Deadline(_ABORT_S))

@@ -48,9 +48,15 @@ class Branch:
     sink: BranchSink
 
     @property
+    def is_kafka(self) -> bool:
+        """Tell whether its columns are Kafka's."""
+        return isinstance(self.sink, KafkaSink)
+
+    @property
     def schema(self) -> pa.Schema:
         """What record batches of it look like in a task."""
-        return to_arrow_schema(self.frame.schema)
+        zone = self.frame.sparkSession.conf.get("spark.sql.session.timeZone")
+        return to_arrow_schema(self.frame.schema, timezone=zone)
 
 
 def make_branch(frame: DataFrame, sink: BranchSink) -> Branch:

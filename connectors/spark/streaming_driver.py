@@ -285,7 +285,7 @@ class StreamingDriver(DriverLife):
             sources=self._sources,
             sinks=[branch.sink for branch in self._branches],
             decision_log=self._decision_log,
-            schemas={each.sink.name: each.schema for each in self._branches},
+            schemas={each.sink.name: each.schema for each in self._branches if not each.is_kafka},
             checkpoint_timeout_s=self._checkpoint_timeout_s,
             restart_budget_s=self._restart_budget_s,
         )

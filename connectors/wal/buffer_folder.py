@@ -1,13 +1,15 @@
 """The folder of one sink's buffers: a file per transaction, named after it.
 
 The name is ``<application>.<log id>.<run epoch>.<random>.<subtask>``, so that the folder itself
-tells whose a buffer is, whatever its writer left behind.
+tells whose a buffer is, whatever its writer left behind. The random part begins with that of the
+start (`START_LENGTH` digits): a checkpoint folder restored from a copy counts its runs again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from connectors.wal.folder import sync_folder
 from connectors.wal.record_buffer import PreparedBuffer
@@ -15,6 +17,7 @@ from transactions.committable import Committable
 from transactions.sink import Attempt, Owner
 
 _SUFFIX = ".arrow"
+START_LENGTH: Final = 8
 
 
 class BufferFolder:
@@ -72,7 +75,7 @@ def transactional_id_of(attempt: Attempt, unique: str) -> str:
 
     Args:
         attempt: whose it is.
-        unique: random text without a dot.
+        unique: random text without a dot; that of the start first.
     """
     owner = attempt.owner
     run = f"{owner.application_id}.{owner.log_id}.{owner.run_epoch}"
@@ -80,8 +83,9 @@ def transactional_id_of(attempt: Attempt, unique: str) -> str:
 
 
 def run_of(transactional_id: str) -> str:
-    """Return ``<application>.<log id>.<run epoch>``, the run that wrote it."""
-    return ".".join(transactional_id.split(".")[:3])
+    """Return ``<application>.<log id>.<run epoch>.<random of the start>``, who wrote it."""
+    *run, unique, _ = transactional_id.split(".")
+    return ".".join([*run, unique[:START_LENGTH]])
 
 
 def _is_of(transactional_id: str, owner: Owner) -> bool:

@@ -6,12 +6,13 @@ it has sent one, and asks for the mark before it sends: Flink's class of the sam
 What is stored: per job, operator and subtask the highest checkpoint id that was sent. Is that
 enough? Only if, for one such key, ids come in ascending order, and it is so because
 
-* the job id names the *run* that wrote the records (``<application>.<log id>.<run epoch>``, read
-  from the transaction itself, not from the run that asks). Within one run checkpoint ids ascend,
+* the job id (``<application>.<log id>.<run epoch>.<random>``) names the *start* that wrote the
+  records, as their transaction says, not the run that asks. Within one start checkpoint ids ascend,
   and the next checkpoint is not decided before the last one is settled;
-* ids can go back when an older savepoint is restored, and begin at 0 again with a new checkpoint
-  folder. Both are another run, so another key: an old mark never hides new records. With
-  Flink's key, operator and id alone, checkpoint 4 after the restore would be taken for sent;
+* ids can go back when an older copy of the folder is restored (and run epochs with them), and begin
+  at 0 again with a new one. Both are another start, so another key: an old mark never hides new
+  records. With Flink's key, operator and id alone, checkpoint 4 after the restore would be taken
+  for sent;
 * the subtask is that of the records, which stands in the committable. After a rescale another
   subtask, or as here the driver, asks for it under that number; new subtasks have new runs.
 
@@ -26,6 +27,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
+from typing import Final
+
+from transactions.errors import ConfigurationError
+
+#: The job of the mark that only shows that marks can be kept.
+_PROBE: Final = "probe"
 
 
 class CheckpointCommitter(abc.ABC):
@@ -42,7 +49,7 @@ class CheckpointCommitter(abc.ABC):
         """Say whose marks the next calls are about; called again whenever that changes.
 
         Args:
-            job_id: ``<application>.<log id>.<run epoch>`` of the run that wrote the records.
+            job_id: ``<application>.<log id>.<run epoch>.<random>`` of the start that wrote them.
         """
         self.job_id = job_id
 
@@ -53,6 +60,34 @@ class CheckpointCommitter(abc.ABC):
             operator_id: the sink's name, the same after every restart and resubmission.
         """
         self.operator_id = operator_id
+
+    def bind(self, operator_id: str) -> None:
+        """Become the committer of one sink, and prove that marks can be kept: a mark that fails
+        after records were sent would let them be sent again. Once per start, before any data.
+
+        Raises:
+            ConfigurationError: it is another sink's; their marks would be taken for each other's.
+            Exception: a mark could not be written and read back.
+        """
+        if self.operator_id not in {"", operator_id}:
+            raise ConfigurationError(
+                "Two write-ahead sinks share one committer.",
+                where=f"sinks {self.operator_id!r} and {operator_id!r}",
+                cause="a committer is told once whose marks it keeps",
+                option=f"committer={self.describe()}: make one for each sink",
+            )
+        self.set_operator_id(operator_id)
+        self.create_resource()
+        self.open()
+        self.set_job_id(_PROBE)
+        self.commit_checkpoint(0, 0)
+        if not self.is_checkpoint_committed(0, 0):
+            raise ConfigurationError(
+                "A mark was written, and is not there.",
+                where=f"sink {operator_id!r}",
+                cause="the storage forgets, or is a copy that is not written to",
+                option=f"committer={self.describe()}",
+            )
 
     @abc.abstractmethod
     def create_resource(self) -> None:

@@ -32,7 +32,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from connectors.row_fingerprint import RowFingerprint, check_comparable
-from connectors.wal.buffer_folder import BufferFolder, run_of, transactional_id_of
+from connectors.wal.buffer_folder import START_LENGTH, BufferFolder, run_of, transactional_id_of
 from connectors.wal.checkpoint_committer import CheckpointCommitter
 from connectors.wal.folder import absolute_folder
 from connectors.wal.record_buffer import BufferCorruptedError, RecordBuffer
@@ -164,6 +164,7 @@ class WriteAheadSink(abc.ABC):
         Raises:
             ConfigurationError: the storage of the marks cannot be made or opened.
         """
+        object.__setattr__(self, "_start", secrets.token_hex(START_LENGTH // 2))
         try:
             self._open_committer()
         except SparkOnceError:
@@ -183,7 +184,7 @@ class WriteAheadSink(abc.ABC):
         """See `TwoPhaseCommitSink.begin_transaction`; the file is made with the first record, so
         that an idle branch costs nothing.
         """
-        unique = secrets.token_hex(8)
+        unique = self.__dict__.get("_start", "0" * START_LENGTH) + secrets.token_hex(8)
         return WriteAheadTransaction(
             attempt,
             transactional_id=transactional_id_of(attempt, unique),
@@ -395,8 +396,7 @@ class WriteAheadSink(abc.ABC):
 
     def _open_committer(self) -> CheckpointCommitter:
         if "_opened" not in self.__dict__:
-            self.committer.set_operator_id(self.name)
-            self.committer.create_resource()
+            self.committer.bind(self.name)
             object.__setattr__(self, "_opened", True)
         self.committer.open()
         return self.committer

@@ -21,6 +21,7 @@ from tests.unit.test_checkpoint_committer import (  # noqa: F401 - the suite
     test_nothing_is_committed_at_first,
     test_open_and_close_can_be_repeated,
     test_subtasks_operators_and_jobs_do_not_see_each_other,
+    test_two_sinks_cannot_share_one_object,
 )
 from transactions.errors import MissingTopicError, SparkOnceError
 

@@ -28,6 +28,7 @@ from tests.unit.test_checkpoint_committer import (  # noqa: F401 - the suite
     test_nothing_is_committed_at_first,
     test_open_and_close_can_be_repeated,
     test_subtasks_operators_and_jobs_do_not_see_each_other,
+    test_two_sinks_cannot_share_one_object,
 )
 from transactions.errors import BrokerUnavailableError, ConfigurationError
 
@@ -69,6 +70,7 @@ def test_a_mark_in_a_transaction_goes_with_it(postgres: PostgresDatabase):
     with pytest.raises(ZeroDivisionError), one.transaction():
         one.commit_checkpoint(0, 3)
         raise ZeroDivisionError
+    one.open()
     assert not one.is_checkpoint_committed(0, 3)
     with one.transaction():
         one.commit_checkpoint(0, 3)
@@ -84,6 +86,7 @@ def test_a_transaction_keeps_a_second_driver_out(postgres: PostgresDatabase):
         with pytest.raises(psycopg.errors.LockNotAvailable), other.transaction():
             raise AssertionError("it came in")
         one.commit_checkpoint(0, 3)
+    other.open()
     with other.transaction():
         assert other.is_checkpoint_committed(0, 3)
     one.close()
@@ -107,6 +110,13 @@ def test_a_server_that_was_killed_is_reached_again(postgres: PostgresDatabase):
     one.open()
     assert one.is_checkpoint_committed(0, 3)
     one.close()
+
+
+def test_a_table_with_capitals_is_found_again(postgres: PostgresDatabase):
+    for _ in range(2):
+        one = PostgresCheckpointCommitter(postgres.conninfo, table="Marks", timeout_s=10)
+        one.set_operator_id("out")
+        one.create_resource()
 
 
 def test_no_password_is_told(postgres: PostgresDatabase):

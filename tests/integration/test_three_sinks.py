@@ -57,7 +57,7 @@ sql = "SELECT key, value FROM source"
 kind = "files"
 path = "words"
 format = "parquet"
-sql = "SELECT CAST(value AS STRING) AS word, partition, offset FROM source"
+sql = "SELECT CAST(value AS STRING) AS word, partition, offset, timestamp FROM source"
 [[sink]]
 kind = "postgres"
 conninfo = "${{DATABASE}}"

@@ -435,8 +435,8 @@ MUTATIONS = (
     Mutation(
         "files: what is gone was lost",
         "connectors/files/local_folder.py",
-        "                return Outcome.ABORTED\n",
-        "                return Outcome.ALREADY_COMMITTED\n",
+        "            return Outcome.ABORTED\n",
+        "            return Outcome.ALREADY_COMMITTED\n",
         "tests/unit/test_file_sink.py::test_a_hidden_file_that_is_gone_was_lost",
     ),
     Mutation(

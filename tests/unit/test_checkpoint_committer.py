@@ -78,6 +78,14 @@ def test_subtasks_operators_and_jobs_do_not_see_each_other(make: Make):
     assert not make(job="app.ffffffff.1").is_checkpoint_committed(1, 7)
 
 
+def test_two_sinks_cannot_share_one_object(make: Make):
+    """The second one's name would stand on the first one's marks."""
+    committer = make()
+    committer.bind("out")
+    with pytest.raises(ConfigurationError, match="share one committer"):
+        committer.bind("other")
+
+
 def test_ids_that_go_back_in_another_run_are_not_taken_for_sent(make: Make):
     """A savepoint of checkpoint 3 was restored: checkpoint 4 has other records than before."""
     make().commit_checkpoint(0, 9)
