@@ -21,12 +21,14 @@ from transactions.clock import Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError
 
 OWNER = """
-import json, os, sys
+import json, os, signal, sys
 from connectors.kafka import LocalCluster
+# Started in the background of a script, it would inherit that nobody presses ctrl-C there.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 cluster = LocalCluster().start()
 child = os.fork()  # holds every descriptor of the owner, as a worker of multiprocessing does
 if child == 0:
-    import signal; signal.pause()
+    signal.pause()
 pids = [cluster.keeper_pid, cluster.pid(0)]
 print(json.dumps({"pids": pids, "folder": str(cluster.directory), "child": child}), flush=True)
 sys.stdin.readline()
