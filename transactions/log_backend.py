@@ -91,7 +91,7 @@ class LocalFileBackend:
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._sync(self._folder.parent)
+        sync_folder(self._folder.parent)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See `LogBackend.put_if_absent`; two fsyncs, the entry and its folder."""
@@ -105,7 +105,7 @@ class LocalFileBackend:
                 os.link(temporary, self._folder / name)
             except FileExistsError:
                 return False
-            self._sync(self._folder)
+            sync_folder(self._folder)
             return True
         finally:
             temporary.unlink(missing_ok=True)
@@ -123,7 +123,7 @@ class LocalFileBackend:
         Without it a power cut could undo an entry that a reader has already acted on.
         """
         if durable:
-            self._sync(self._folder)
+            sync_folder(self._folder)
         names = (entry.name for entry in os.scandir(self._folder))
         return sorted(name for name in names if not name.startswith("."))
 
@@ -135,10 +135,15 @@ class LocalFileBackend:
         """See `LogBackend.describe`."""
         return str(self._folder)
 
-    @staticmethod
-    def _sync(folder: Path) -> None:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+
+def sync_folder(folder: Path) -> None:
+    """Wait until what was created, renamed or removed in a folder survives a power cut.
+
+    Raises:
+        OSError: it is not known to.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from transactions.committable import Outcome
+from transactions.log_backend import sync_folder
 
 _TRANSACTIONS: Final = "_transactions"
 _MANIFESTS: Final = "_manifests"
@@ -47,7 +48,7 @@ class LocalFolder:
         os.fsync(file.fileno())
         size = os.fstat(file.fileno()).st_size
         file.close()
-        _sync(self._transactions)
+        sync_folder(self._transactions)
         return size
 
     def discard(self, transaction_id: str) -> None:
@@ -61,7 +62,7 @@ class LocalFolder:
         self._manifests.mkdir(exist_ok=True)
         for folder in (self._path, *self._path.parents):
             if os.access(folder, os.W_OK):
-                _sync(folder)
+                sync_folder(folder)
 
     def obstacle(self) -> str:
         """Return why a hidden file could not be renamed into the folder, "" if it can."""
@@ -98,8 +99,8 @@ class LocalFolder:
 
     def sync_published(self) -> None:
         """Let every rename so far survive a power cut: new names first, then what was removed."""
-        _sync(self._path)
-        _sync(self._transactions)
+        sync_folder(self._path)
+        sync_folder(self._transactions)
 
     def open_ids(self) -> list[str]:
         """Return the names of all hidden files, whosoever they are."""
@@ -120,7 +121,7 @@ class LocalFolder:
             file.write(data)
             self.seal(file)
         (self._transactions / transaction_id).rename(self._manifests / name)
-        _sync(self._manifests)
+        sync_folder(self._manifests)
 
     # --- for readers ------------------------------------------------------------------------
 
@@ -137,11 +138,3 @@ class LocalFolder:
             return {entry.name for entry in os.scandir(self._path) if entry.name[0] not in "._"}
         except FileNotFoundError:
             return set()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

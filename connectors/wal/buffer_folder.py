@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from connectors.wal.folder import sync_folder
 from connectors.wal.record_buffer import PreparedBuffer
 from transactions.committable import Committable
+from transactions.log_backend import sync_folder
 from transactions.sink import Attempt, Owner
 
 _SUFFIX = ".arrow"

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from connectors.wal.checkpoint_committer import CheckpointCommitter
-from connectors.wal.folder import absolute_folder, made_folder, sync_folder
+from connectors.wal.folder import absolute_folder, made_folder
 from transactions.errors import LogCorruptedError
+from transactions.log_backend import sync_folder
 
 _MOST_BYTES: Final = 32
 

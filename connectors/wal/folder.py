@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from transactions.errors import ConfigurationError
+from transactions.log_backend import sync_folder
 
 
 def absolute_folder(folder: str | Path, *, option: str) -> Path:
@@ -34,12 +34,3 @@ def made_folder(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     sync_folder(folder.parent)
     return folder
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until what was created, renamed or removed in the folder is durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 import orjson
 import pyarrow as pa
 
-from connectors.wal.folder import made_folder, sync_folder
+from connectors.wal.folder import made_folder
 from transactions.errors import PhaseOneError, SparkOnceError
+from transactions.log_backend import sync_folder
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer

@@ -253,7 +253,7 @@ MUTATIONS = (
     Mutation(
         "log: folder fsync of the writer",
         BACKEND,
-        "            self._sync(self._folder)\n            return True",
+        "            sync_folder(self._folder)\n            return True",
         "            return True",
         "tests/unit/test_log_backend.py::test_a_local_put_syncs_the_entry_and_its_folder",
     ),
@@ -267,8 +267,8 @@ MUTATIONS = (
     Mutation(
         "log: put-if-absent",
         BACKEND,
-        "                return False\n            self._sync",
-        "                os.replace(temporary, self._folder / name)\n            self._sync",
+        "                return False\n            sync_folder",
+        "                os.replace(temporary, self._folder / name)\n            sync_folder",
         "tests/unit/test_log_backend.py::test_a_taken_name_is_refused_and_keeps_its_data",
     ),
     Mutation(
