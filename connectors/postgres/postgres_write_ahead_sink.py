@@ -19,13 +19,13 @@ from connectors.postgres.connection import connected, limited, said
 from connectors.postgres.copy_lines import check_types, copy_lines, payload
 from connectors.postgres.postgres_committer import PostgresCheckpointCommitter
 from connectors.postgres.target_table import look_up
-from connectors.wal.write_ahead_sink import WriteAheadSink
+from connectors.wal.table_sink import TableWriteAheadSink
 from transactions.clock import Deadline
-from transactions.errors import ConfigurationError, RecordRefusedError
+from transactions.errors import RecordRefusedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PostgresWriteAheadSink(WriteAheadSink):
+class PostgresWriteAheadSink(TableWriteAheadSink):
     """Copies the rows into a table of the committer's database: exactly-once.
 
     Attributes:
@@ -37,20 +37,11 @@ class PostgresWriteAheadSink(WriteAheadSink):
         ConfigurationError: an option is wrong.
     """
 
-    committer: PostgresCheckpointCommitter
-    table: str
-    timeout_s: float = 60.0
+    database = "a PostgreSQL"
+    committer_kind = PostgresCheckpointCommitter
 
-    def __post_init__(self) -> None:
-        """See `WriteAheadSink.__post_init__`."""
-        super().__post_init__()
-        if not isinstance(self.committer, PostgresCheckpointCommitter):
-            raise ConfigurationError(
-                "The marks of a PostgreSQL sink lie in the database of its rows.",
-                where=f"sink {self.name!r}",
-                cause="in another place they share no transaction with the rows",
-                option=f"committer={self.committer.describe()}",
-            )
+    committer: PostgresCheckpointCommitter
+    timeout_s: float = 60.0
 
     def check_columns(self, schema: pa.Schema) -> None:
         """See `WriteAheadSink.check_columns`; what COPY can carry."""
@@ -71,10 +62,6 @@ class PostgresWriteAheadSink(WriteAheadSink):
             if schema is not None:
                 target.check_columns(schema, where)
         return self
-
-    def identity(self) -> dict[str, str]:
-        """See `WriteAheadSink.identity`."""
-        return {**super().identity(), "table": self.table}
 
     def send_values(
         self,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from connectors.wal.sqlite_committer import SQLiteCheckpointCommitter
-from connectors.wal.write_ahead_sink import WriteAheadSink
+from connectors.wal.table_sink import TableWriteAheadSink
 from transactions.errors import ConfigurationError
 
 _TAKEN: Final = (
@@ -29,7 +29,7 @@ _TAKEN: Final = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SQLiteWriteAheadSink(WriteAheadSink):
+class SQLiteWriteAheadSink(TableWriteAheadSink):
     """Inserts the rows into a table of the committer's database: exactly-once.
 
     Attributes:
@@ -40,19 +40,10 @@ class SQLiteWriteAheadSink(WriteAheadSink):
         ConfigurationError: an option is wrong.
     """
 
-    committer: SQLiteCheckpointCommitter
-    table: str
+    database = "an SQLite"
+    committer_kind = SQLiteCheckpointCommitter
 
-    def __post_init__(self) -> None:
-        """See `WriteAheadSink.__post_init__`."""
-        super().__post_init__()
-        if not isinstance(self.committer, SQLiteCheckpointCommitter):
-            raise ConfigurationError(
-                "The marks of an SQLite sink lie in the database of its rows.",
-                where=f"sink {self.name!r}",
-                cause="in another place they share no transaction with the rows",
-                option=f"committer={self.committer.describe()}",
-            )
+    committer: SQLiteCheckpointCommitter
 
     def check_columns(self, schema: pa.Schema) -> None:
         """See `WriteAheadSink.check_columns`: numbers, text and bytes."""
@@ -64,10 +55,6 @@ class SQLiteWriteAheadSink(WriteAheadSink):
                     cause="SQLite stores numbers, text and bytes",
                     option=f"table={self.table}: cast the column in the frame",
                 )
-
-    def identity(self) -> dict[str, str]:
-        """See `WriteAheadSink.identity`."""
-        return {**super().identity(), "table": self.table}
 
     def send_values(
         self,

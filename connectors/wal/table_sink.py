@@ -1,0 +1,44 @@
+"""TableWriteAheadSink: what sinks share whose rows and marks lie in one database."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from connectors.wal.checkpoint_committer import CheckpointCommitter
+from connectors.wal.write_ahead_sink import WriteAheadSink
+from transactions.errors import ConfigurationError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableWriteAheadSink(WriteAheadSink):
+    """Writes the rows into a table of the committer's database; a subclass says which database.
+
+    Attributes:
+        table: of the rows; it is there, with the columns of the frame by name.
+        database: with its article, for the text of an error.
+        committer_kind: whose `transaction` encloses rows and mark.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+
+    database: ClassVar[str]
+    committer_kind: ClassVar[type[CheckpointCommitter]]
+
+    table: str
+
+    def __post_init__(self) -> None:
+        """See `WriteAheadSink.__post_init__`."""
+        super().__post_init__()
+        if not isinstance(self.committer, self.committer_kind):
+            raise ConfigurationError(
+                f"The marks of {self.database} sink lie in the database of its rows.",
+                where=f"sink {self.name!r}",
+                cause="in another place they share no transaction with the rows",
+                option=f"committer={self.committer.describe()}",
+            )
+
+    def identity(self) -> dict[str, str]:
+        """See `WriteAheadSink.identity`."""
+        return {**super().identity(), "table": self.table}
