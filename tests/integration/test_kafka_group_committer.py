@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from connectors.kafka.group_committer import KafkaGroupCheckpointCommitter
-from connectors.wal import CheckpointCommitter
 from tests.unit.test_checkpoint_committer import (  # noqa: F401 - the suite
     JOB,
+    Make,
+    opening,
     test_a_lower_or_equal_mark_changes_nothing,
     test_a_mark_is_found_by_the_next_driver,
     test_a_mark_stands_for_all_checkpoints_before_it,
@@ -32,19 +32,9 @@ def marks(topic: Callable[..., str]) -> str:
 
 
 @pytest.fixture
-def make(bootstrap: str, marks: str) -> Iterator[Callable[..., CheckpointCommitter]]:
-    with contextlib.ExitStack() as stack:
-
-        def committer(job: str = JOB, operator: str = "out") -> CheckpointCommitter:
-            one = KafkaGroupCheckpointCommitter(bootstrap, marks)
-            one.set_operator_id(operator)
-            one.create_resource()
-            one.open()
-            one.set_job_id(job)
-            stack.callback(one.close)
-            return one
-
-        yield committer
+def make(bootstrap: str, marks: str) -> Iterator[Make]:
+    with opening(lambda: KafkaGroupCheckpointCommitter(bootstrap, marks)) as made:
+        yield made
 
 
 def test_any_client_sees_the_mark_in_the_group(make, bootstrap: str, marks: str):

@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psycopg
 import pytest
 
 from connectors.postgres.postgres_committer import PostgresCheckpointCommitter
-from connectors.wal import CheckpointCommitter
 from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     PostgresDatabase,
     postgres,
@@ -19,6 +17,8 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
 )
 from tests.unit.test_checkpoint_committer import (  # noqa: F401 - the suite
     JOB,
+    Make,
+    opening,
     test_a_lower_or_equal_mark_changes_nothing,
     test_a_mark_is_found_by_the_next_driver,
     test_a_mark_stands_for_all_checkpoints_before_it,
@@ -34,19 +34,9 @@ from transactions.errors import BrokerUnavailableError, ConfigurationError
 
 
 @pytest.fixture
-def make(postgres: PostgresDatabase) -> Iterator[Callable[..., CheckpointCommitter]]:
-    with contextlib.ExitStack() as stack:
-
-        def committer(job: str = JOB, operator: str = "out") -> CheckpointCommitter:
-            one = PostgresCheckpointCommitter(postgres.conninfo, timeout_s=10)
-            one.set_operator_id(operator)
-            one.create_resource()
-            one.open()
-            one.set_job_id(job)
-            stack.callback(one.close)
-            return one
-
-        yield committer
+def make(postgres: PostgresDatabase) -> Iterator[Make]:
+    with opening(lambda: PostgresCheckpointCommitter(postgres.conninfo, timeout_s=10)) as made:
+        yield made
 
 
 def test_a_server_that_is_away_is_an_error_not_a_no():

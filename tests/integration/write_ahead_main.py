@@ -102,16 +102,20 @@ class LinesSink(WriteAheadSink):
         return True
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RowsSink(SQLiteWriteAheadSink):
-    """The target with a transaction, cut at the same moments."""
+class CutInHalf:
+    """Mixed into a sink whose target has transactions: cut at the same moment as the plain one."""
 
     def send_values(self, records: Iterator[pa.RecordBatch], **which: int) -> bool:
         batches = list(records)
         half = len(batches) // 2
-        super().send_values(iter(batches[:half]), **which)
+        super().send_values(iter(batches[:half]), **which)  # type: ignore[misc]
         crash("sending", which["checkpoint_id"], which["subtask"])
-        return super().send_values(iter(batches[half:]), **which)
+        return super().send_values(iter(batches[half:]), **which)  # type: ignore[misc,no-any-return]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowsSink(CutInHalf, SQLiteWriteAheadSink):
+    pass
 
 
 class PostgresMarks(CrashingMarks, PostgresCheckpointCommitter):
@@ -119,15 +123,8 @@ class PostgresMarks(CrashingMarks, PostgresCheckpointCommitter):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CopySink(PostgresWriteAheadSink):
-    """The same in PostgreSQL."""
-
-    def send_values(self, records: Iterator[pa.RecordBatch], **which: int) -> bool:
-        batches = list(records)
-        half = len(batches) // 2
-        super().send_values(iter(batches[:half]), **which)
-        crash("sending", which["checkpoint_id"], which["subtask"])
-        return super().send_values(iter(batches[half:]), **which)
+class CopySink(CutInHalf, PostgresWriteAheadSink):
+    pass
 
 
 def make_sink(folder: Path, kind: str) -> WriteAheadSink:

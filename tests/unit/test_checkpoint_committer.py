@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,23 +29,27 @@ BACKENDS: dict[str, Callable[[Path], CheckpointCommitter]] = {
 JOB = "app.0a1b2c3d.1"
 
 
+@contextlib.contextmanager
+def opening(new: Callable[[], CheckpointCommitter]) -> Iterator[Make]:
+    """Return a function that opens the same storage again, as the next driver would."""
+    with contextlib.ExitStack() as opened:
+
+        def committer(job: str = JOB, operator: str = "out") -> CheckpointCommitter:
+            one = new()
+            one.set_operator_id(operator)
+            one.create_resource()
+            one.open()
+            one.set_job_id(job)
+            opened.callback(one.close)
+            return one
+
+        yield committer
+
+
 @pytest.fixture(params=list(BACKENDS))
 def make(request: pytest.FixtureRequest, tmp_path: Path):
-    """Return a function that opens the same storage again, as the next driver would."""
-    opened: list[CheckpointCommitter] = []
-
-    def committer(job: str = JOB, operator: str = "out") -> CheckpointCommitter:
-        one = BACKENDS[request.param](tmp_path)
-        one.set_operator_id(operator)
-        one.create_resource()
-        one.open()
-        one.set_job_id(job)
-        opened.append(one)
-        return one
-
-    yield committer
-    for one in opened:
-        one.close()
+    with opening(lambda: BACKENDS[request.param](tmp_path)) as made:
+        yield made
 
 
 def test_nothing_is_committed_at_first(make: Make):
