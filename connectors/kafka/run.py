@@ -244,8 +244,8 @@ class Run:
                 cause=f"{problem}: one of them was changed, moved or restored without the other",
                 option=f"checkpoint={options.checkpoint}, decision_log={options.decision_log}",
             )
-        if bound is None:
-            folder.put_if_absent(_BOUND_TO, log.log_id.encode())
+        if bound is None and not folder.put_if_absent(_BOUND_TO, log.log_id.encode()):
+            self._check_one_checkpoint(log, finished)  # another start was faster
 
     def show_offsets(self) -> None:
         """Let lag tools see what was decided last, where no transaction does; returns at once."""

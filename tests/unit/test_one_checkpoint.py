@@ -11,7 +11,7 @@ from connectors.kafka.run import Run, RunOptions
 from tests.unit.samples import committable
 from transactions.decision_log import DecisionLog
 from transactions.errors import IdentityMismatchError
-from transactions.log_backend import MemoryBackend
+from transactions.log_backend import LocalFileBackend, MemoryBackend
 from transactions.log_entries import Decision
 from transactions.log_location import LogLocation
 from transactions.sink import most_urgent_first
@@ -53,6 +53,18 @@ def test_a_folder_stays_with_its_log(tmp_path: Path):
     assert (tmp_path / "log-id").read_text() == log.log_id
     with pytest.raises(IdentityMismatchError, match=f"belongs to the log {log.log_id}"):
         check(tmp_path, new_log())
+
+
+def test_of_two_first_starts_with_a_log_each_one_is_refused(tmp_path: Path, monkeypatch):
+    log, put = new_log(), LocalFileBackend.put_if_absent
+
+    def overtaken(self: LocalFileBackend, name: str, data: bytes) -> bool:
+        put(self, name, b"faster")
+        return put(self, name, data)
+
+    monkeypatch.setattr(LocalFileBackend, "put_if_absent", overtaken)
+    with pytest.raises(IdentityMismatchError, match="belongs to the log faster"):
+        check(tmp_path, log)
 
 
 def test_a_log_that_ends_before_what_spark_has_finished_is_another_checkpoints(tmp_path: Path):
