@@ -130,17 +130,22 @@ def run_task(task: Task, subtask: int, attempt: int) -> None:
     """Run one task of a stage. In a worker; returns when the driver has ended the stage.
 
     Raises:
-        SparkOnceError: what ended the task; the driver has been told.
-        OSError: the driver is not there (any more).
+        SparkOnceError: what ended the task; the driver has been told, if it is there.
     """
     sys.setswitchinterval(_SWITCH_S)
     try:
-        channel = connect(task.address, task.key)
+        channel = connect(task.address, task.key, patience_s=task.timeout_s)
     except AuthenticationError as error:
         raise PhaseOneError(
             "A task came to a driver that does not know it.",
             where=f"subtask {subtask}",
             cause="an old stage's task woke up; it stops",
+        ) from error
+    except (OSError, EOFError) as error:
+        raise PhaseOneError(
+            "The driver of the stage cannot be reached, or does not answer.",
+            where=f"subtask {subtask}, driver at {task.address[0]}:{task.address[1]}",
+            cause=f"it has ended the stage, or the network is in the way ({error!r})",
         ) from error
     try:
         register = Register(
@@ -149,6 +154,7 @@ def run_task(task: Task, subtask: int, attempt: int) -> None:
         channel.send(register)
         start = channel.receive()
         assert isinstance(start, Start)
+        channel.patience(0)  # from now on silence means that there is nothing to do
         _Loop(task, channel, start, subtask, attempt).run()
     except ChannelClosedError as error:
         raise PhaseOneError(

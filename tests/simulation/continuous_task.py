@@ -259,6 +259,10 @@ class SimulatedJob:
             self._on_end(error)
 
 
-def connect(world: ContinuousWorld, address: tuple[str, int], key: bytes) -> ControlChannel:
+def connect(
+    world: ContinuousWorld, address: tuple[str, int], key: bytes, *, patience_s: float
+) -> ControlChannel:
     """What a task of the world connects with."""
-    return HookedChannel(control_channel.connect(address, key), world, here.process)
+    return HookedChannel(
+        control_channel.connect(address, key, patience_s=patience_s), world, here.process
+    )

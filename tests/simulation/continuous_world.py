@@ -11,6 +11,7 @@ watched while it runs and judged at the end by what an independent reader sees.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import random
@@ -452,7 +453,7 @@ class ContinuousWorld:
                 mock.patch.object(transactional_sink, "SYSTEM_CLOCK", self.clock),
                 mock.patch.object(RunningStage, "_send", sending),
                 mock.patch.object(
-                    stage_task, "connect", lambda *to: continuous_task.connect(self, *to)
+                    stage_task, "connect", functools.partial(continuous_task.connect, self)
                 ),
                 mock.patch.object(stage_task, "_SWITCH_S", 0.005),
                 mock.patch.object(checkpoint_loop, "_DISCOVERY_S", 0.001),

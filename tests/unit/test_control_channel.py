@@ -72,7 +72,7 @@ def pair():
     listener = listen("127.0.0.1")
     with ThreadPoolExecutor(1) as threads:
         accepted = threads.submit(accept, listener, KEY, patience_s=5)
-        task = connect(listener.address, KEY)
+        task = connect(listener.address, KEY, patience_s=5.0)
         driver = accepted.result(5)
     yield driver, task
     driver.close()
@@ -123,7 +123,7 @@ def opened() -> tuple[ControlChannel, ControlChannel]:
     listener = listen("127.0.0.1")
     with ThreadPoolExecutor(1) as threads:
         accepted = threads.submit(accept, listener, KEY, patience_s=5)
-        task = connect(listener.address, KEY)
+        task = connect(listener.address, KEY, patience_s=5.0)
         driver = accepted.result(5)
     listener.close()
     return driver, task
@@ -193,7 +193,7 @@ def test_a_wrong_key_is_refused_on_both_ends():
     with ThreadPoolExecutor(1) as threads:
         accepted = threads.submit(accept, listener, KEY, patience_s=5)
         with pytest.raises(AuthenticationError):
-            connect(listener.address, b"another stage's")
+            connect(listener.address, b"another stage's", patience_s=5.0)
         assert isinstance(accepted.exception(5), AuthenticationError)
     listener.close()
 
@@ -205,6 +205,23 @@ def test_a_stranger_that_says_nothing_is_not_waited_for():
         with socket.create_connection(listener.address):
             assert isinstance(accepted.exception(5), OSError)
     listener.close()
+
+
+def test_a_driver_that_says_nothing_is_not_waited_for():
+    """So it looks to a task that came while the listener was closing (seen: a wait for ever)."""
+    listener = listen("127.0.0.1")  # connections are made, and nobody accepts them
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        connect(listener.address, KEY, patience_s=0.05)
+    listener.close()
+
+
+def test_a_driver_that_is_silent_later_is_waited_for_as_long_as_asked():
+    driver, task = opened()
+    task.patience(0.05)
+    with pytest.raises(ChannelClosedError, match="temporarily unavailable"):
+        task.receive()
+    task.close()
+    driver.close()
 
 
 def test_a_thread_that_accepts_is_woken():

@@ -54,7 +54,7 @@ class Tasks:
 
     def open(self, **changes: Any) -> ControlChannel:
         """Connect and register, but do not wait for the answer."""
-        channel = connect(self.stage.address, self.stage.key)
+        channel = connect(self.stage.address, self.stage.key, patience_s=5.0)
         self.channels.append(channel)
         facts = {"stage": self.stage.name, "subtask": 0, "attempt": 0, "host": "here", **changes}
         channel.send(Register(**facts))
@@ -167,7 +167,7 @@ def test_strangers_are_refused_and_do_not_keep_the_tasks_out(stage, tasks):
     talking = socket.create_connection(stage.address)
     talking.sendall(b"GET / HTTP/1.1\r\n\r\n")
     with pytest.raises((AuthenticationError, OSError)):
-        connect(stage.address, b"another key")
+        connect(stage.address, b"another key", patience_s=5.0)
     tasks.start_all(until_closed, until_closed)
     silent.close()
     talking.close()
@@ -185,10 +185,10 @@ def test_a_task_of_another_stage_gets_no_start(stage, tasks, changes):
 
 def test_whoever_does_not_register_first_is_refused(stage, tasks):
     for data in (b'["Moved", {}]', b"\x80pickle", b'["Register", {"subtask": 0}]'):
-        channel = connect(stage.address, stage.key)
+        channel = connect(stage.address, stage.key, patience_s=5.0)
         channel.connection.send_bytes(data)
         assert until_closed(channel) == []
-    gone = connect(stage.address, stage.key)
+    gone = connect(stage.address, stage.key, patience_s=5.0)
     gone.close()
     tasks.start_all(until_closed, until_closed)
 
@@ -203,7 +203,7 @@ def test_a_second_registration_is_refused_and_the_first_task_goes_on(stage, task
 
 def test_a_task_that_registers_after_the_end_is_not_started(stage, tasks):
     """It would write into transactions that nobody prepares, and nobody would stop it."""
-    late = connect(stage.address, stage.key)
+    late = connect(stage.address, stage.key, patience_s=5.0)
     stage.close()
     with contextlib.suppress(ChannelClosedError):
         late.send(Register(stage=stage.name, subtask=0, attempt=0, host="here"))
@@ -222,7 +222,7 @@ def test_closing_ends_the_thread_that_accepts(stage):
         one.join(SOON_S)
     assert threads() == []
     with pytest.raises(OSError, match="refused"):
-        connect(stage.address, stage.key)
+        connect(stage.address, stage.key, patience_s=5.0)
 
 
 def test_tasks_that_do_not_come_are_counted(stage, tasks):
