@@ -11,7 +11,7 @@ import numpy.typing as npt
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from connectors.kafka.client_errors import translate
+from connectors.kafka.client_errors import is_final, translate
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.errors import SparkOnceError
@@ -19,6 +19,7 @@ from transactions.errors import SparkOnceError
 Ints = npt.NDArray[np.int64]
 
 _ASK_S: Final = 10.0
+_AGAIN_S: Final = 0.1
 _SAMPLE_S: Final = 0.01
 #: Duplicates come late: the end must be at rest for as long.
 _REST_S: Final = 2.0
@@ -36,8 +37,7 @@ class EndWatcher:
     def __init__(self, kafka: Mapping[str, str], topic: str, partitions: int) -> None:
         self._kafka = kafka
         self._topic = topic
-        with settings_checked(kafka, "admin client"):
-            self._admin = AdminClient(librdkafka_settings(kafka) | {"log_level": 2})
+        self._admin = self._client()
         self._ask = {TopicPartition(topic, n): OffsetSpec.latest() for n in range(partitions)}
         #: When a new end was seen, ns of the wall clock.
         self.times: list[int] = []
@@ -50,18 +50,32 @@ class EndWatcher:
         Raises:
             BrokerUnavailableError: no answer.
         """
-        try:
-            answers = self._admin.list_offsets(
-                self._ask, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_S
-            )
-            ends = tuple(answers[key].result().offset for key in self._ask)
-        except KafkaException as error:
-            raise translate(error.args[0], self._topic, self._kafka) from error
+        deadline = Deadline(_ASK_S)
+        while True:
+            try:
+                ends = self._ends()
+                break
+            except KafkaException as error:
+                # A broker can be asked about a new topic before it knows that it leads it (seen).
+                if is_final(error.args[0]) or deadline.expired():
+                    raise translate(error.args[0], self._topic, self._kafka) from error
+                deadline.pause(_AGAIN_S)
+                self._admin = self._client()  # the old one can stick to the leaders that it knows
         now = time.time_ns()  # with the answer: a broker under load takes its time
         if not self.ends or ends != self.ends[-1]:
             self.times.append(now)
             self.ends.append(ends)
         return sum(ends)
+
+    def _client(self) -> AdminClient:
+        with settings_checked(self._kafka, "admin client"):
+            return AdminClient(librdkafka_settings(self._kafka) | {"log_level": 2})
+
+    def _ends(self) -> tuple[int, ...]:
+        answers = self._admin.list_offsets(
+            self._ask, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_S
+        )
+        return tuple(answers[key].result().offset for key in self._ask)
 
     def wait_for(
         self,
