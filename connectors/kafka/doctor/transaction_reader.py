@@ -6,6 +6,7 @@ import dataclasses
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 
 import orjson
@@ -148,7 +149,11 @@ class TransactionReader:
             return False
         except PermissionError:
             return True
-        return True
+        try:  # one that is dead and not waited for keeps its number: in a container nobody may
+            state = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+        except OSError:
+            return True  # no Linux
+        return state != "Z"
 
     def _seen(self, deadline: Deadline) -> Seen:
         known = Seen(
