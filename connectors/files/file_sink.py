@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Self
 import pyarrow as pa
 
 from connectors.files import json_lines, parquet_rows
-from connectors.sink_options import EXACTLY_ONCE
 from transactions.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -80,16 +79,6 @@ class FileSink:
                 f"known: {', '.join(known)}",
                 f"compression={self.compression}",
             )
-
-    @property
-    def is_transactional(self) -> bool:
-        """Tell whether records are written in transactions: always."""
-        return True
-
-    @property
-    def guarantee(self) -> str:
-        """The delivery guarantee: there is only one."""
-        return EXACTLY_ONCE
 
     @property
     def suffix(self) -> str:

@@ -115,7 +115,8 @@ class WriteAheadSink(abc.ABC):
         decision; never two at a time, subtasks of a checkpoint one after the other.
 
         It can be called again with the same records (see the two windows of this module): with the
-        same `checkpoint_id` and `subtask`, which a target can use to drop what it has.
+        same `checkpoint_id`, `subtask` and `committer.job_id`, which a target can use to drop what
+        it has. (Without the job id the numbers repeat after an older savepoint was restored.)
 
         Args:
             records: in the order in which they were written; read from the buffer as they are
@@ -142,11 +143,6 @@ class WriteAheadSink(abc.ABC):
         check_comparable(schema, f"sink {self.name!r}")
 
     # --- what a driver asks of any sink's options ---------------------------------------------
-
-    @property
-    def is_transactional(self) -> bool:
-        """Tell whether the two phases are used: always, nothing is visible before the decision."""
-        return True
 
     def identity(self) -> dict[str, str]:
         """Return what must be the same at every restart on one checkpoint.

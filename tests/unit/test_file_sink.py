@@ -103,8 +103,6 @@ def test_options_have_defaults_and_an_absolute_path(monkeypatch, tmp_path):
         name="click-stream",
         compression="snappy",
     )
-    assert options.is_transactional
-    assert options.guarantee == "exactly-once"
     path = str(tmp_path / "click stream")
     assert options.identity() == {"kind": "files", "path": path, "format": "parquet"}
     assert FileSink(path=f"file://{path}/") == options

@@ -73,7 +73,11 @@ def port():
 def test_the_sink_of_ones_own(tmp_path, port):
     sink = example(0, tmp_path, **{"localhost:8080": f"127.0.0.1:{port}"})
     assert written(sink, {"user": ["a", "b"]}) is Outcome.COMMITTED
-    assert Events.seen == [("4.1.0", [{"user": "a"}, {"user": "b"}])]
+    ((key, rows),) = Events.seen
+    assert rows == [{"user": "a"}, {"user": "b"}]
+    run, *numbers = str(key).rsplit(".", 3)
+    assert numbers == ["4", "1", "0"]
+    assert run.startswith("app.log."), "checkpoint numbers repeat after a savepoint is restored"
 
 
 def test_rows_and_mark_in_one_transaction(tmp_path):

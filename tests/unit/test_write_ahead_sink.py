@@ -534,7 +534,7 @@ def test_columns_that_cannot_be_compared_are_refused_at_start(sink):
 
 
 def test_the_sink_is_its_own_options(sink, tmp_path):
-    assert (sink.name, sink.is_transactional) == ("out", True)
+    assert sink.name == "out"
     assert sink.open_sink(checkpoint_timeout_s=5) is sink
     assert sink.identity() == {"kind": "write-ahead", "committer": f"file:{tmp_path / 'marks'}"}
     assert sink.hidden([], Deadline(1)) == []
