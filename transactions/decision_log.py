@@ -139,6 +139,7 @@ def read_log(backend: LogBackend) -> LogState:
     """
     for _ in range(10):
         names = backend.list()
+        _refuse_foreign(names, backend)
         numbers = [int(name) for name in names if not name.startswith(_FLOOR)]
         floor = _floor_in(names)
         state = _fold(backend, range(floor, max(numbers, default=floor - 1) + 1))
@@ -178,6 +179,17 @@ def _fold(backend: LogBackend, numbers: range) -> LogState | None:
 def entry_name(number: int) -> str:
     """Return the name under which entry `number` is stored."""
     return f"{number:020d}"
+
+
+def _refuse_foreign(names: list[str], backend: LogBackend) -> None:
+    foreign = [name for name in names if not name.removeprefix(_FLOOR).isdecimal()]
+    if foreign:
+        raise LogCorruptedError(
+            "Something lies in the decision log that is not of it.",
+            where=f"{backend.describe()}: {foreign[0]!r}",
+            cause="a file was copied or renamed there, or the log shares its place",
+            option="remove it if it is not an entry; else restore the folder from a backup",
+        )
 
 
 def _floor_in(names: list[str]) -> int:

@@ -76,7 +76,7 @@ def _folder_of(url: str) -> Path:
             "The address of the decision log names a folder of another machine.",
             where=url,
             cause=f"after file:// stands the host {parts.netloc!r}; a path has three slashes",
-            option=f"checkpoint=file:///{parts.netloc}{parts.path}",
+            option=f"address=file:///{parts.netloc}{parts.path}",
         )
     return Path(unquote(parts.path))
 

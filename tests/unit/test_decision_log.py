@@ -282,3 +282,12 @@ def test_f42_the_local_file_log_survives_its_writer(tmp_path):
     log.decide(decision(0, committables=()))
     state = read_log(LocalFileBackend(tmp_path / "d"))
     assert state == dataclasses.replace(log.state)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "floor-x", "00000000000000000001 (copy)"])
+def test_what_is_no_entry_is_named(backend, name):
+    open_log(backend).decide(decision(0))
+    backend.put_if_absent(name, b"")
+    with pytest.raises(LogCorruptedError, match="not of it") as caught:
+        read_log(backend)
+    assert name in caught.value.where
