@@ -54,6 +54,12 @@ FILE_POINTS: Final = (
     "renamed",  # driver: it has its final name, nothing is synced
 )
 
+#: Points of a savepoint that the driver makes, between two checkpoints.
+SAVEPOINT_POINTS: Final = (
+    "savepoint_copied",  # driver: all is durable, and has no name yet
+    "savepoint_named",  # driver: it is one, and nobody has been told
+)
+
 Hook = Callable[[str, int], None]
 
 
@@ -74,7 +80,7 @@ def _from_environment() -> Hook | None:
     if not wanted:
         return None
     name, _, checkpoint = wanted.partition("@")
-    if name not in (*POINTS, *STAGE_POINTS, *FILE_POINTS):
+    if name not in (*POINTS, *STAGE_POINTS, *FILE_POINTS, *SAVEPOINT_POINTS):
         raise ValueError(f"SPARKONCE_CRASH_AT={wanted}: there is no crash point {name!r}")
     once = os.environ.get("SPARKONCE_CRASH_ONCE")
     when = os.environ.get("SPARKONCE_CRASH_WHEN")

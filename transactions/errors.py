@@ -4,6 +4,7 @@
 
     SparkOnceError                    base; its text always has four parts
     ├── ConfigurationError            wrong before any data moved; never retried; exit code 2
+    │   ├── SavepointError            a savepoint is broken, or does not fit the pipeline
     │   ├── IdentityMismatchError     the checkpoint belongs to another application or topology
     │   ├── MissingTopicError         a topic that the pipeline names does not exist
     │   └── AuthenticationError       the broker refused our credentials or our rights
@@ -78,6 +79,10 @@ class ConfigurationError(SparkOnceError):
 
 class IdentityMismatchError(ConfigurationError):
     """The checkpoint was written under other identity options. Use its own, or a new folder."""
+
+
+class SavepointError(ConfigurationError):
+    """A savepoint is broken, or is not one of this pipeline. Nothing was restored or changed."""
 
 
 class MissingTopicError(ConfigurationError):

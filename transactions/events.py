@@ -38,6 +38,8 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
         "refused": logging.WARNING,  # records that a sink without a guarantee lost at the broker
         "retried": logging.WARNING,  # a step is tried again
         "restarted": logging.WARNING,  # the query is started again by the restart strategy
+        "savepoint": logging.INFO,  # one was made
+        "restored": logging.INFO,  # a checkpoint folder was begun from one
         "decided": logging.DEBUG,  # the point of no return of a checkpoint
         "checkpoint_completed": logging.DEBUG,
         "checkpoint_failed": logging.WARNING,

@@ -1,0 +1,385 @@
+"""A savepoint: a folder that holds all a pipeline needs to go on from one finished checkpoint.
+
+    NAME/savepoint.json     what it is, and size and SHA-256 of every other file; written last
+    NAME/files/...          the engine's files of that checkpoint, as they lie below its folder
+
+It is taken of a checkpoint of which every transaction is proven committed, so it holds none that is
+pending, and restoring it any number of times commits nothing again. (Flink's may hold some, which
+it commits at the restore, wherever the first pipeline is by then.) It owns its files, and is whole
+or not there: it gets its name by a rename, after all of it is durable. Local file system, driver
+or command line; nothing here asks a broker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from transactions import crash_points
+from transactions.clock import SYSTEM_CLOCK
+from transactions.decision_log import LogState, entry_name
+from transactions.errors import SavepointError
+from transactions.log_backend import LogBackend, sync_folder
+from transactions.log_entries import Decision, Entry, Snapshot
+
+FORMAT_VERSION = 1
+MANIFEST = "savepoint.json"
+FILES = "files"
+_CHUNK = 1 << 20
+#: Called with the bytes that were copied or read so far.
+Progress = Callable[[int], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One file of a savepoint.
+
+    Attributes:
+        size: in bytes.
+        sha256: of its content, hexadecimal.
+    """
+
+    size: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Savepoint:
+    """What a savepoint says of itself.
+
+    Attributes:
+        savepoint_id: random; a checkpoint folder that was restored from it remembers it.
+        log: the decision log at that moment, as one `Snapshot` entry. Its decision has no
+            committables: all of them are committed.
+        files: by path below the checkpoint folder.
+    """
+
+    savepoint_id: str
+    log: Entry
+    files: Mapping[str, File] = dataclasses.field(default_factory=dict)
+
+    @property
+    def state(self) -> Snapshot:
+        """What the log said."""
+        assert isinstance(self.log.body, Snapshot)
+        return self.log.body
+
+    @property
+    def decision(self) -> Decision:
+        """Of the checkpoint with which a pipeline goes on."""
+        assert self.state.decision is not None
+        return self.state.decision
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(one.size for one in self.files.values())
+
+    def to_bytes(self) -> bytes:
+        """Return the JSON with its checksum."""
+        fields = {
+            "format": FORMAT_VERSION,
+            "savepoint_id": self.savepoint_id,
+            "log": orjson.loads(self.log.to_bytes()),
+            "files": {name: dataclasses.asdict(self.files[name]) for name in sorted(self.files)},
+        }
+        checked = {**fields, "checksum": _checksum(fields)}
+        return orjson.dumps(checked, option=orjson.OPT_INDENT_2)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, where: str) -> Self:
+        """Read `to_bytes` back and check it.
+
+        Raises:
+            SavepointError: it is torn, altered, or of a newer version.
+        """
+        try:
+            fields: dict[str, Any] = orjson.loads(data)
+            version = fields["format"]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise _broken(where, f"{MANIFEST} is not complete") from error
+        if version != FORMAT_VERSION:
+            raise SavepointError(
+                f"A savepoint has format {version!r}; this one reads {FORMAT_VERSION}.",
+                where=where,
+                cause="a newer sparkonce has made it",
+                option="upgrade sparkonce",
+            )
+        if fields.pop("checksum", None) != _checksum(fields):
+            raise _broken(where, f"the checksum of {MANIFEST} does not match its content")
+        return cls(
+            savepoint_id=fields["savepoint_id"],
+            log=Entry.from_bytes(orjson.dumps(fields["log"]), where=where),
+            files={name: File(**facts) for name, facts in fields["files"].items()},
+        )
+
+
+def savepoint_of(log: LogState) -> Savepoint:
+    """Return the savepoint of a log whose last decision is finished; its files are still to come.
+
+    Args:
+        log: of it every transaction of the last decision is proven committed.
+
+    Raises:
+        SavepointError: nothing was decided yet.
+    """
+    if log.decision is None:
+        raise SavepointError(
+            "There is nothing to make a savepoint of.",
+            where=f"application {log.application_id!r}, log {log.log_id or '-'}",
+            cause="the pipeline has not made a checkpoint yet",
+        )
+    decision = dataclasses.replace(log.decision, committables=())
+    entry = Entry(
+        sequence=log.tail,
+        application_id=log.application_id,
+        log_id=log.log_id,
+        nonce=secrets.token_hex(16),
+        written_at_ms=SYSTEM_CLOCK.now_ms(),
+        body=dataclasses.replace(log, decision=decision, resolved={}).snapshot(),
+    )
+    return Savepoint(savepoint_id=secrets.token_hex(4), log=entry)
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _broken(where: str, cause: str) -> SavepointError:
+    return SavepointError(
+        "A savepoint cannot be trusted; nothing of it was restored.",
+        where=where,
+        cause=cause,
+        option="--from-savepoint: take another one; `sparkonce savepoint list` shows which are",
+    )
+
+
+def unfinished(where: str) -> SavepointError:
+    """Return the error for a checkpoint that is decided and not known to be committed."""
+    return SavepointError(
+        "The last checkpoint is not finished; a savepoint of it would not be whole.",
+        where=where,
+        cause="the pipeline was killed or failed, and has not been started since",
+        option="start the pipeline: it finishes what was decided; then ask again",
+    )
+
+
+# --- making and reading ---------------------------------------------------------------------------
+
+
+def write_savepoint(
+    folder: Path, savepoint: Savepoint, files: Mapping[str, Path], progress: Progress | None = None
+) -> Path:
+    """Copy files into a new savepoint below `folder` and return its place, durable and complete.
+
+    Args:
+        folder: of all savepoints; made when it is not there.
+        savepoint: what to write; its `files` are found out here.
+        files: where each file lies now, by its path below the checkpoint folder.
+        progress: see `Progress`.
+
+    Raises:
+        OSError: it could not be written; nothing has the name of a savepoint.
+    """
+    number = savepoint.decision.checkpoint_id
+    name = f"{savepoint.log.application_id}-{number}-{savepoint.savepoint_id}"
+    partial, final = folder / f".{name}.partial", folder / name
+    try:
+        (partial / FILES).mkdir(parents=True)
+        facts = _copy(files, partial / FILES, progress)
+        manifest = dataclasses.replace(savepoint, files=facts).to_bytes()
+        _write(partial / MANIFEST, manifest)
+        _sync_tree(partial)
+        crash_points.reach("savepoint_copied", number)
+        partial.rename(final)
+        crash_points.reach("savepoint_named", number)
+        sync_folder(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return final
+
+
+def read_savepoint(place: Path) -> Savepoint:
+    """Return what a savepoint says of itself; its files are not read.
+
+    Raises:
+        SavepointError: there is none, or it cannot be trusted.
+    """
+    try:
+        data = (place / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SavepointError(
+            "There is no savepoint.",
+            where=str(place),
+            cause=f"it has no {MANIFEST}: the path is wrong, or it was never completed",
+            option=f"--from-savepoint {place}",
+        ) from error
+    return Savepoint.from_bytes(data, where=str(place))
+
+
+def verify_savepoint(place: Path, progress: Progress | None = None) -> Savepoint:
+    """Read a savepoint with all of its files.
+
+    Raises:
+        SavepointError: a file is missing, altered, or one that does not belong to it.
+    """
+    savepoint = read_savepoint(place)
+    there = {path.relative_to(place / FILES).as_posix() for path in _files_below(place / FILES)}
+    if missing := sorted(savepoint.files.keys() - there):
+        raise _broken(f"{place}, {missing[0]}", f"{len(missing)} of its files are missing")
+    if foreign := sorted(there - savepoint.files.keys()):
+        raise _broken(f"{place}, {foreign[0]}", "the file does not belong to it")
+    done = 0
+    for name, facts in savepoint.files.items():
+        path = place / FILES / name
+        if path.stat().st_size != facts.size or _sha256(path) != facts.sha256:
+            raise _broken(f"{place}, {name}", "the file is not as it was written")
+        done += facts.size
+        if progress is not None:
+            progress(done)
+    return savepoint
+
+
+def find_savepoints(folder: Path) -> list[Path]:
+    """Return the places of all savepoints directly below a folder, oldest first."""
+    found = [path.parent for path in folder.glob(f"*/{MANIFEST}") if path.parent.name[0] != "."]
+    return sorted(found, key=lambda place: ((place / MANIFEST).stat().st_mtime_ns, place.name))
+
+
+def delete_savepoint(place: Path) -> None:
+    """Delete a savepoint; it is none any more from the first step on.
+
+    Raises:
+        SavepointError: it is none. What is not ours is never deleted.
+    """
+    read_savepoint(place)
+    partial = place.with_name(f".{place.name}.partial")
+    place.rename(partial)
+    sync_folder(place.parent)
+    shutil.rmtree(partial)
+
+
+# --- restoring ------------------------------------------------------------------------------------
+
+
+def restored_log(
+    backend: LogBackend,
+    savepoint: Savepoint,
+    *,
+    log_id: str,
+    identity: Mapping[str, str],
+    end_offsets: tuple[str, ...],
+) -> None:
+    """Begin a decision log that goes on behind a savepoint. Its generation is a new one: no older
+    decision matches anything any more.
+
+    Args:
+        backend: without any entry, or with this one only.
+        savepoint: where it goes on.
+        log_id: the random name of the new log, part of every transactional id.
+        identity: of the pipeline that will run on it.
+        end_offsets: where its sources go on: the savepoint's, without what is left out.
+
+    Raises:
+        SavepointError: another log lies there.
+        OSError: it is not known to be written; again is harmless.
+    """
+    entry = dataclasses.replace(
+        savepoint.log,
+        sequence=1,
+        log_id=log_id,
+        nonce=secrets.token_hex(16),
+        written_at_ms=SYSTEM_CLOCK.now_ms(),
+        body=dataclasses.replace(
+            savepoint.state,
+            run_epoch=0,
+            identity=dict(identity),
+            generation=savepoint.state.generation + 1,
+            decision=dataclasses.replace(savepoint.decision, end_offsets=end_offsets),
+        ),
+    )
+    name = entry_name(1)
+    if backend.list() not in ([], [name]):
+        raise _taken(backend)
+    if not backend.put_if_absent(name, entry.to_bytes()):
+        data = backend.get(name) or b""
+        there = Entry.from_bytes(data, where=f"{backend.describe()}, entry 1")
+        if (there.log_id, there.application_id) != (log_id, savepoint.log.application_id):
+            raise _taken(backend)
+
+
+def _taken(backend: LogBackend) -> SavepointError:
+    return SavepointError(
+        "A savepoint is restored into an empty decision log only.",
+        where=backend.describe(),
+        cause="a pipeline has already run with it",
+        option="[decision_log] address: name another place; or leave --from-savepoint out",
+    )
+
+
+def copy_files(place: Path, savepoint: Savepoint, target: Path) -> None:
+    """Copy the files of a verified savepoint below `target`, durably.
+
+    Raises:
+        SavepointError: one is not as it was written.
+    """
+    sources = {name: place / FILES / name for name in savepoint.files}
+    for name, facts in _copy(sources, target, None).items():
+        if facts != savepoint.files[name]:
+            raise _broken(f"{place}, {name}", "the file was changed while it was restored")
+    _sync_tree(target)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _copy(files: Mapping[str, Path], target: Path, progress: Progress | None) -> dict[str, File]:
+    facts: dict[str, File] = {}
+    done = 0
+    for name, source in sorted(files.items()):
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        digest, size = hashlib.sha256(), 0
+        with source.open("rb") as reading, path.open("xb") as writing:
+            while chunk := reading.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+                writing.write(chunk)
+                if progress is not None:
+                    progress(done + size)
+            writing.flush()
+            os.fsync(writing.fileno())
+        facts[name] = File(size=size, sha256=digest.hexdigest())
+        done += size
+    return facts
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _files_below(folder: Path) -> Iterable[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() or path.is_symlink())
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in [folder, *(one for one in folder.rglob("*") if one.is_dir())]:
+        sync_folder(path)
