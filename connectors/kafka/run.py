@@ -42,11 +42,11 @@ from transactions.sweeper import refuse_hidden, sweep
 logger = logging.getLogger(__name__)
 
 _APP_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_CONNECT_SECONDS = 20.0
+CONNECT_SECONDS = 20.0
 _LAST_SWEEP_SECONDS = 10.0
 _GUARANTEES = "sinks_guarantee"
 #: A file of the checkpoint folder: the id of its log.
-_BOUND_TO = "log-id"
+BOUND_TO = "log-id"
 
 
 def checked_app_id(app_id: str) -> str:
@@ -200,7 +200,7 @@ class Run:
         deadline = Deadline(options.checkpoint_timeout_s)
         try:
             # Nothing is at stake yet: a wrong address shall not take a checkpoint's time to show.
-            first_answers = Deadline(min(_CONNECT_SECONDS, options.checkpoint_timeout_s))
+            first_answers = Deadline(min(CONNECT_SECONDS, options.checkpoint_timeout_s))
             for source in options.sources:
                 check_source(source, first_answers)
             self._open_sinks(first_answers)
@@ -229,7 +229,7 @@ class Run:
         folder = LocalFileBackend(options.checkpoint)
         last = -1 if log.state.decision is None else log.state.decision.checkpoint_id
         own = options.checkpoint / "decisions"
-        bound = folder.get(_BOUND_TO)
+        bound = folder.get(BOUND_TO)
         problem = ""
         if bound is not None and bound.decode() != log.log_id:
             problem = f"the folder belongs to the log {bound.decode()}"
@@ -244,7 +244,7 @@ class Run:
                 cause=f"{problem}: one of them was changed, moved or restored without the other",
                 option=f"checkpoint={options.checkpoint}, decision_log={options.decision_log}",
             )
-        if bound is None and not folder.put_if_absent(_BOUND_TO, log.log_id.encode()):
+        if bound is None and not folder.put_if_absent(BOUND_TO, log.log_id.encode()):
             self._check_one_checkpoint(log, finished)  # another start was faster
 
     def show_offsets(self) -> None:

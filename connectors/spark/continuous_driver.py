@@ -32,6 +32,7 @@ from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
 from connectors.driver_metrics import DriverMetrics
 from connectors.kafka.kafka_task import KafkaTask
+from connectors.kafka.restoring import FromSavepoint
 from connectors.kafka.rewriting import Rewriting
 from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
@@ -40,6 +41,7 @@ from connectors.options import KafkaSource
 from connectors.pipeline_modes import continuous_sink
 from connectors.sink_options import KafkaSink
 from connectors.spark.barrier_stage import BarrierStage
+from connectors.spark.checkpoint_files import NoFiles
 from connectors.spark.driver_life import POLL_S, DriverLife
 from connectors.spark.failures import error_in
 from connectors.spark.restarts import Restarts
@@ -82,7 +84,10 @@ class ContinuousDriver(DriverLife):
         on_checkpoint: called after each checkpoint that was decided, on the loop's thread.
         metrics_port: see `StreamingDriver`.
         decision_log: see `StreamingDriver`.
+        from_savepoint: see `StreamingDriver`.
     """
+
+    _engine = NoFiles()
 
     def __init__(
         self,
@@ -104,6 +109,7 @@ class ContinuousDriver(DriverLife):
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         metrics_port: int | None = None,
         decision_log: LogLocation | None = None,
+        from_savepoint: FromSavepoint | None = None,
     ) -> None:
         refuse_connect(spark)
         _check_positive(
@@ -114,7 +120,9 @@ class ContinuousDriver(DriverLife):
             checkpoint_timeout_s=checkpoint_timeout_s,
         )
         load_function(transform)
-        super().__init__(spark, Restarts(app_id, restart_strategy, tolerable_failed_checkpoints=0))
+        folder = checkpoint_folder(str(checkpoint))
+        restarts = Restarts(app_id, restart_strategy, tolerable_failed_checkpoints=0)
+        super().__init__(spark, restarts, folder, from_savepoint)
         self._source = source
         self._transform = transform
         self._parallelism = parallelism
@@ -122,7 +130,7 @@ class ContinuousDriver(DriverLife):
         self._pace = (target_latency_s, most_interval_s, barrier_interval_s)
         self._options = RunOptions(
             app_id=checked_app_id(app_id),
-            checkpoint=checkpoint_folder(str(checkpoint)),
+            checkpoint=folder,
             sources=[source],
             sinks=[continuous_sink(sink)],
             checkpoint_timeout_s=checkpoint_timeout_s,
@@ -151,6 +159,7 @@ class ContinuousDriver(DriverLife):
         """
         self._metrics.open(kafka_sinks(self._options.sinks), self._options.sources, self._known_log)
         with self._metrics.closed_on_error():
+            self._restore(self._options)
             self._start_run()
 
     def _start_run(self) -> None:
@@ -160,6 +169,7 @@ class ContinuousDriver(DriverLife):
             self.recommitted += self._run.settlement.recommitted
             planner = SourcePlanner(self._source)
             offsets = self._offsets(self._run, planner)
+            self._finished = self._run.log.state
             parallelism = self._parallelism or min(
                 len(offsets), self._spark.sparkContext.defaultParallelism
             )
@@ -260,11 +270,18 @@ class ContinuousDriver(DriverLife):
 
     def _completed(self, report: CheckpointReport) -> None:
         if self._run is not None:
+            self._finished = self._run.log.state
             self._run.show_offsets()
         self._restarts.checkpoint_completed()
         self.reports.append(report)
         if self._on_checkpoint is not None:
             self._on_checkpoint(report)
+
+    def _checkpoint_files(self, checkpoint_id: int) -> dict[str, Path]:  # noqa: ARG002
+        return {}  # all of it is in the log
+
+    def _await_visible(self) -> None:
+        """The loop does, before each barrier and at a clean end."""
 
     def stop(self) -> None:
         """Stop after one more checkpoint of what has been read. Safe from any thread."""

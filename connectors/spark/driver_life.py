@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import abc
 import logging
+import secrets
 import threading
+from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from connectors.kafka.run import Run
+from connectors.kafka.restoring import EngineFiles, FromSavepoint, restore
+from connectors.kafka.run import Run, RunOptions
+from connectors.savepoint_request import SavepointRequests
 from connectors.spark.restarts import Restarts
 from connectors.spark.stop_signals import stop_signals
-from transactions.decision_log import DecisionLog
-from transactions.errors import StoppedError
+from transactions.decision_log import DecisionLog, LogState
+from transactions.errors import FencedError, SavepointError, SparkOnceError, StoppedError
+from transactions.events import publish
+from transactions.savepoint import (
+    MANIFEST,
+    delete_savepoint,
+    savepoint_of,
+    unfinished,
+    write_savepoint,
+)
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
+#: The engine may remove old state while it is copied: then its files are listed again.
+_TRIES = 5
 
 
 class DriverLife(abc.ABC):
@@ -25,11 +40,28 @@ class DriverLife(abc.ABC):
     Args:
         spark: a classic session.
         restarts: what becomes of a run that failed.
+        checkpoint: folder of the driver.
+        from_savepoint: with what an empty folder begins.
     """
 
-    def __init__(self, spark: SparkSession, restarts: Restarts) -> None:
+    #: What knows the engine's files in the checkpoint folder.
+    _engine: EngineFiles
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        restarts: Restarts,
+        checkpoint: Path,
+        from_savepoint: FromSavepoint | None,
+    ) -> None:
         self._spark = spark
         self._restarts = restarts
+        self._requests = SavepointRequests(checkpoint)
+        self._from_savepoint = from_savepoint
+        self._claim: Path | None = None
+        self._waits = False
+        #: The log when the last checkpoint was finished: all of its decision is committed.
+        self._finished: LogState | None = None
         self._stopping = threading.Event()
         self._run: Run | None = None
 
@@ -49,6 +81,14 @@ class DriverLife(abc.ABC):
     def _start_run(self) -> None:
         """Begin a run of its own, whether first or again: it fences, recovers and sweeps."""
 
+    @abc.abstractmethod
+    def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, Path]:
+        """Return the engine's files of a finished checkpoint, by path below the folder.
+
+        Raises:
+            SavepointError: the engine has not written it down.
+        """
+
     def run(self) -> None:
         """start(), then wait; SIGTERM and ctrl-C stop between two checkpoints.
 
@@ -65,12 +105,20 @@ class DriverLife(abc.ABC):
         Raises:
             SparkOnceError: what ended the pipeline.
         """
+        self._waits = True
         try:
             while not self.await_termination(POLL_S):
+                self._serve_when_idle()
+                self._claim_when_due()
                 if self._stopping.is_set():
                     self.stop()
-        except StoppedError:
+        except StoppedError as stopped:
+            if stopped.__cause__ is not None:
+                logger.warning("the stop was not a clean one: %s", stopped.__cause__)
+                return
             logger.info("stopped between two checkpoints")
+        self._serve_savepoints(ended=True)
+        self._claim_when_due()
 
     def request_stop(self) -> None:
         """Ask for a stop and return at once; `wait` carries it out. Safe in a signal handler."""
@@ -80,6 +128,102 @@ class DriverLife(abc.ABC):
     def restarts(self) -> int:
         """How often the restart strategy has started the pipeline again."""
         return self._restarts.made
+
+    def _restore(self, run: RunOptions) -> None:
+        """Begin the checkpoint folder with the savepoint that was asked for; before the first run.
+
+        Raises:
+            SavepointError, BrokerUnavailableError: see `restore`.
+        """
+        if self._from_savepoint is None:
+            return
+        made = restore(self._from_savepoint, run, self._engine)
+        self._claim = self._from_savepoint.place if self._from_savepoint.claim else None
+        if made is None:
+            logger.info("%s was restored before; the pipeline goes on", run.checkpoint)
+            return
+        number = made.decision.checkpoint_id
+        publish("restored", app=run.app_id, checkpoint=number, savepoint=made.savepoint_id)
+
+    @abc.abstractmethod
+    def _await_visible(self) -> None:
+        """Wait until readers see the last checkpoint: of what is in no savepoint nobody asks again.
+
+        Raises:
+            HiddenCommitError: see the class.
+        """
+
+    def _claim_when_due(self) -> None:
+        """Delete a claimed savepoint when a checkpoint after it is finished, as Flink does."""
+        log = self._finished
+        if self._claim is None or log is None or log.decision is None:
+            return
+        if log.decision.generation == log.generation:
+            try:
+                if (self._claim / MANIFEST).exists():
+                    delete_savepoint(self._claim)
+            except (OSError, SavepointError) as error:
+                logger.warning("the claimed savepoint was not deleted: %s", error)
+            self._claim = None
+
+    def _serve_when_idle(self) -> None:
+        """Make the savepoints that are asked for, if nothing moves in the engine's files now."""
+        self._serve_savepoints()
+
+    def _serve_savepoints(self, *, ended: bool = False) -> None:
+        """Make the savepoints that are asked for. Between two checkpoints.
+
+        Args:
+            ended: the pipeline has stopped; before that, an ask with stop only stops it.
+        """
+        for request in self._requests.pending():
+            folder = Path(request.folder)
+            if request.stop and not self._waits:
+                continue  # nobody would carry it out: this driver's user waits in another way
+            try:
+                if request.stop and not ended:
+                    _check_writable(folder)  # else it would be down, and there would be none
+                    self.request_stop()
+                    continue
+                made: Path | SparkOnceError = self._savepoint(folder, ended=ended)
+            except FencedError:
+                return  # a newer driver will answer
+            except SparkOnceError as error:
+                made = error
+            except (OSError, ValueError) as error:
+                made = SavepointError(
+                    "The savepoint could not be written.",
+                    where=f"{folder}: {error}",
+                    cause="the disk is full or read-only, or the path is no folder",
+                    option=f"--to {folder}",
+                )
+            self._requests.answer(request, made)
+
+    def _savepoint(self, folder: Path, *, ended: bool) -> Path:
+        savepoint = savepoint_of(self._finished or LogState())
+        number = savepoint.decision.checkpoint_id
+        log = self._known_log()
+        assert log is not None
+        log.check_newest()
+        self._await_visible()
+        decided = log.state.decision
+        if ended and decided is not None and decided.checkpoint_id != number:
+            raise unfinished(f"checkpoint {decided.checkpoint_id}")
+        for last in (False,) * (_TRIES - 1) + (True,):
+            try:
+                place = write_savepoint(folder, savepoint, self._checkpoint_files(number))
+                break
+            except FileNotFoundError:
+                if last:
+                    raise
+        try:
+            log.check_newest()  # its batches might have written while we copied
+        except FencedError:
+            delete_savepoint(place)
+            raise
+        app_id = savepoint.log.application_id
+        publish("savepoint", app=app_id, checkpoint=number, place=str(place))
+        return place
 
     def _known_log(self) -> DecisionLog | None:
         """For the metrics; from any thread."""
@@ -92,3 +236,10 @@ class DriverLife(abc.ABC):
             self._start_run()
         except Exception as error:  # noqa: BLE001 - the strategy decides, and raises it
             self._restarts.failed(error, self._spark, in_checkpoint=False)
+
+
+def _check_writable(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".{secrets.token_hex(8)}.probe"
+    probe.write_bytes(b"1")
+    probe.unlink()

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connectors.arrow_transform import ArrowFunction, copy_records, load_function
 from connectors.branch_sink import BranchSink
 from connectors.job_definition import JobDefinition
+from connectors.kafka.restoring import FromSavepoint
 from connectors.pipeline_modes import CONTINUOUS
 from connectors.spark.failures import error_in
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed
@@ -48,6 +49,7 @@ def run_job(
     stop: Stop,
     on_started: Callable[[int], None],
     on_checkpoint: Callable[[CheckpointReport], None],
+    from_savepoint: FromSavepoint | None = None,
 ) -> None:
     """Run a job until it is asked to stop, or has read what there is (`available-now`).
 
@@ -57,6 +59,7 @@ def run_job(
         on_started: called once, with the number of transactions of an earlier run that this one
             committed.
         on_checkpoint: see `StreamingDriver`.
+        from_savepoint: see `StreamingDriver`.
 
     Raises:
         ConfigurationError: something is wrong that was found before any data moved.
@@ -68,7 +71,12 @@ def run_job(
         session = build_session(job.app_id, master=job.master, conf=_conf(job))
         stop.install()  # Spark takes ctrl-C for itself when it makes its context
         if not stop.asked:
-            _drive(job, session, stop, on_started, on_checkpoint)
+            make = _continuous if job.mode == CONTINUOUS else _micro_batches
+            driver = make(job, session, on_checkpoint, from_savepoint)
+            stop.attach(driver.request_stop)
+            driver.start()
+            on_started(driver.recommitted)
+            driver.wait()
     except KeyboardInterrupt:  # Spark's own handler, before ours is back
         return
     except StoppedError:
@@ -86,23 +94,11 @@ def run_job(
             session.stop()
 
 
-def _drive(
+def _micro_batches(
     job: JobDefinition,
     session: SparkSession,
-    stop: Stop,
-    on_started: Callable[[int], None],
     on_checkpoint: Callable[[CheckpointReport], None],
-) -> None:
-    make = _continuous if job.mode == CONTINUOUS else _micro_batches
-    driver = make(job, session, on_checkpoint)
-    stop.attach(driver.request_stop)
-    driver.start()
-    on_started(driver.recommitted)
-    driver.wait()
-
-
-def _micro_batches(
-    job: JobDefinition, session: SparkSession, on_checkpoint: Callable[[CheckpointReport], None]
+    from_savepoint: FromSavepoint | None,
 ) -> ArrowPipeline:
     driver = StreamingDriver(
         session,
@@ -116,6 +112,7 @@ def _micro_batches(
         on_checkpoint=on_checkpoint,
         metrics_port=job.metrics_port,
         decision_log=job.decision_log,
+        from_savepoint=from_savepoint,
     )
     for frame, sink in branches(job, session, driver.read(job.source)):
         driver.write(frame, sink)
@@ -123,7 +120,10 @@ def _micro_batches(
 
 
 def _continuous(
-    job: JobDefinition, session: SparkSession, on_checkpoint: Callable[[CheckpointReport], None]
+    job: JobDefinition,
+    session: SparkSession,
+    on_checkpoint: Callable[[CheckpointReport], None],
+    from_savepoint: FromSavepoint | None,
 ) -> ArrowPipeline:
     find_arrow_function(job)
     return arrow_pipeline(
@@ -140,6 +140,7 @@ def _continuous(
         on_checkpoint=on_checkpoint,
         metrics_port=job.metrics_port,
         decision_log=job.decision_log,
+        from_savepoint=from_savepoint,
         **job.continuous,
     )
 

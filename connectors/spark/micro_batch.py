@@ -121,16 +121,6 @@ class MicroBatches:
         )
 
 
-def finished_checkpoint(spark_checkpoint: Path) -> int:
-    """Return the newest batch that Spark has written down as done, -1 before the first.
-
-    It does so after foreachBatch returned, and that returns only when all is proven committed.
-    """
-    folder = spark_checkpoint / "commits"
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return max((int(name) for name in names if name.isdigit()), default=-1)
-
-
 def _partitions(frame: DataFrame) -> int:
     execution: Any = frame._jdf.queryExecution()  # noqa: SLF001 - plans, but runs nothing
     return int(execution.toRdd().getNumPartitions())

@@ -25,13 +25,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.branch_sink import BranchSink, kafka_sinks
 from connectors.driver_metrics import DriverMetrics
+from connectors.kafka.restoring import FromSavepoint
 from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.options import KafkaSource
 from connectors.spark.branches import Branch, make_branch, unite
+from connectors.spark.checkpoint_files import SPARK, SparkFiles, files_of, finished_checkpoint
 from connectors.spark.data_source import register
 from connectors.spark.driver_life import POLL_S, DriverLife
 from connectors.spark.failures import error_in
-from connectors.spark.micro_batch import MicroBatches, finished_checkpoint
+from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.restarts import Restarts
 from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
@@ -43,11 +45,13 @@ from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
 from transactions.log_location import LogLocation
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
+from transactions.savepoint import unfinished
 
 logger = logging.getLogger(__name__)
 
 _REPORTS = 1000
 _IDLE_SWEEP_SECONDS = 10.0
+_WRITTEN_DOWN_S = 5.0
 
 
 class StreamingDriver(DriverLife):
@@ -72,7 +76,10 @@ class StreamingDriver(DriverLife):
             fails the query after the commit, and loses nothing.
         metrics_port: where `connectors.metrics` is served on this machine; 0 takes a free port.
         decision_log: where the log is kept; None: in ``decisions`` of the checkpoint folder.
+        from_savepoint: with what a new checkpoint folder begins; see `connectors.kafka.restoring`.
     """
+
+    _engine = SparkFiles()
 
     def __init__(
         self,
@@ -88,13 +95,15 @@ class StreamingDriver(DriverLife):
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         metrics_port: int | None = None,
         decision_log: LogLocation | None = None,
+        from_savepoint: FromSavepoint | None = None,
     ) -> None:
+        folder = checkpoint_folder(str(checkpoint))
         restarts = Restarts(
             app_id, restart_strategy, tolerable_failed_checkpoints=tolerable_failed_checkpoints
         )
-        super().__init__(spark, restarts)
+        super().__init__(spark, restarts, folder, from_savepoint)
         self._app_id = checked_app_id(app_id)
-        self._checkpoint = checkpoint_folder(str(checkpoint))
+        self._checkpoint = folder
         self._trigger = trigger
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._restart_budget_s = restart_budget_s
@@ -168,14 +177,16 @@ class StreamingDriver(DriverLife):
         outputs = kafka_sinks([each.sink for each in self._branches])
         self._metrics.open(outputs, self._sources, self._known_log)
         with self._metrics.closed_on_error():
+            self._restore(self._run_options())
             self._start_run()
 
     def _start_run(self) -> None:
         """A run of its own, whether first or again: it fences, recovers and sweeps like any."""
         try:
             self._run = Run(self._run_options(), self._run)
-            self._run.open(finished=finished_checkpoint(self._checkpoint / "spark"))
+            self._run.open(finished=finished_checkpoint(self._checkpoint / SPARK))
             self.recommitted += self._run.settlement.recommitted
+            self._finished = self._run.log.state
             self._coordinator = CheckpointCoordinator(
                 self._run.log,
                 self._run.sinks,
@@ -188,7 +199,7 @@ class StreamingDriver(DriverLife):
                 self._coordinator,
                 self._run.sinks,
                 clusters=frozenset(source.bootstrap_servers for source in self._sources),
-                spark_checkpoint=self._checkpoint / "spark",
+                spark_checkpoint=self._checkpoint / SPARK,
             )
             self._start_query()
         except BaseException:
@@ -205,6 +216,10 @@ class StreamingDriver(DriverLife):
             return
         with self._idle:
             self._idle.wait_for(lambda: not self._in_batch, self._checkpoint_timeout_s)
+        # Spark writes commits/N after our return; else the next start would replay the batch.
+        deadline = Deadline(_WRITTEN_DOWN_S)
+        while query.isActive and not self._is_written_down() and not deadline.expired():
+            deadline.pause(POLL_S / 10)
         query.stop()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
@@ -252,7 +267,23 @@ class StreamingDriver(DriverLife):
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         with self._idle:
+            self._serve_when_idle()  # a pipeline that is never idle makes them here
             self._in_batch = True
+        try:
+            report = self._checkpointed(frame, batch_id)
+            assert self._run is not None
+            self._finished = self._run.log.state
+            self._run.show_offsets()
+            self._restarts.checkpoint_completed()
+            self.reports.append(report)
+            if self._on_checkpoint is not None:
+                self._on_checkpoint(report)
+        finally:
+            with self._idle:
+                self._in_batch = False
+                self._idle.notify_all()
+
+    def _checkpointed(self, frame: DataFrame, batch_id: int) -> CheckpointReport:
         try:
             # Batch 0 can begin before start() has returned the query to us.
             self._query_ready.wait(self._checkpoint_timeout_s)
@@ -261,20 +292,34 @@ class StreamingDriver(DriverLife):
             with cancelled_after(
                 self._checkpoint_timeout_s, self._spark, str(self._query.runId), batch_id
             ):
-                report = self._batches.run(self._query, frame, batch_id)
+                return self._batches.run(self._query, frame, batch_id)
         except BaseException as error:
             self._failure = error
             raise
-        finally:
-            with self._idle:
-                self._in_batch = False
-                self._idle.notify_all()
-        assert self._run is not None
-        self._run.show_offsets()
-        self._restarts.checkpoint_completed()
-        self.reports.append(report)
-        if self._on_checkpoint is not None:
-            self._on_checkpoint(report)
+
+    # --- savepoints ---------------------------------------------------------------------------
+
+    def _serve_when_idle(self) -> None:
+        with self._idle:  # a batch that comes now waits
+            if not self._in_batch and self._requests.pending() and self._is_written_down():
+                self._serve_savepoints()
+
+    def _await_visible(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.await_visible()
+
+    def _is_written_down(self) -> bool:
+        """Tell whether Spark has finished the last batch that was decided."""
+        log = self._known_log()
+        last = None if log is None else log.state.decision
+        written = finished_checkpoint(self._checkpoint / SPARK)
+        return last is None or written >= last.checkpoint_id
+
+    def _checkpoint_files(self, checkpoint_id: int) -> dict[str, Path]:
+        if not self._is_written_down():
+            raise unfinished(f"checkpoint {checkpoint_id}")
+        found = files_of(self._checkpoint / SPARK, checkpoint_id)
+        return {f"{SPARK}/{name}": path for name, path in found.items()}
 
     # --- start and end ------------------------------------------------------------------------
 
@@ -296,7 +341,7 @@ class StreamingDriver(DriverLife):
         stage = SinkStage(sinks=tuple(self._run.sinks.values()), owner=self._coordinator.owner)
         written = unite(self._branches).mapInArrow(stage, COMMITTABLE_DDL)
         writer = written.writeStream.queryName(self._app_id)
-        writer = writer.option("checkpointLocation", str(self._checkpoint / "spark"))
+        writer = writer.option("checkpointLocation", str(self._checkpoint / SPARK))
         writer = writer.outputMode("update").foreachBatch(self._run_batch)
         if self._trigger == "available-now":
             writer = writer.trigger(availableNow=True)

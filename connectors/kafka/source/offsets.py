@@ -116,3 +116,8 @@ def merged_offsets(texts: Iterable[str]) -> dict[str, int]:
         for name, offset in parse_offsets(text).items():
             merged[name] = min(offset, merged.get(name, offset))
     return merged
+
+
+def without_topics(offsets: Mapping[str, int], gone: frozenset[str]) -> dict[str, int]:
+    """Return offsets per ``topic-partition`` without some topics."""
+    return {name: at for name, at in offsets.items() if split_key(name)[0] not in gone}

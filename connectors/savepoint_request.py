@@ -1,0 +1,170 @@
+"""How a person asks a running pipeline for a savepoint: by files in its checkpoint folder.
+
+Who asks puts ``<id>.ask`` into ``savepoint-requests`` and waits for ``<id>.answer``; the driver
+looks five times a second, between two checkpoints. No port, no signal, the rights of the folder.
+An ask says until when somebody waits: an older one is dropped, so that a pipeline is not stopped
+tomorrow for a person who has given up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from transactions.clock import SYSTEM_CLOCK, Deadline
+from transactions.errors import SavepointError, SparkOnceError
+from transactions.log_backend import LocalFileBackend
+
+logger = logging.getLogger(__name__)
+
+_FOLDER: Final = "savepoint-requests"
+_ASK, _ANSWER = ".ask", ".answer"
+_LOOK_S: Final = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointRequest:
+    """One ask.
+
+    Attributes:
+        request_id: random.
+        folder: absolute; where the savepoint is to be made.
+        stop: stop between two checkpoints first; the savepoint is the end of the run.
+        until_ms: wall clock; nobody waits for an answer after it.
+    """
+
+    request_id: str
+    folder: str
+    stop: bool
+    until_ms: int
+
+
+class SavepointRequests:
+    """The driver's side. On one thread at a time. A file that cannot be read, answered or removed
+    is left alone, with a warning: it must not end a pipeline.
+
+    Args:
+        checkpoint: folder of the driver.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._folder = checkpoint / _FOLDER
+        self._ignored: set[str] = set()
+
+    def pending(self) -> list[SavepointRequest]:
+        """Return what is asked for now; expired asks are removed."""
+        try:
+            paths = sorted(self._folder.glob(f"*{_ASK}"))
+        except OSError as error:
+            self._ignore("", error)
+            return []
+        found = (self._read(path) for path in paths if path.stem not in self._ignored)
+        return [one for one in found if one is not None]
+
+    def answer(self, request: SavepointRequest, made: Path | SparkOnceError) -> None:
+        """Say where the savepoint is, or why there is none."""
+        if isinstance(made, Path):
+            text = {"place": str(made)}
+        else:
+            names = ("what", "where", "cause", "option")
+            text = {name: getattr(made, name) for name in names}
+        try:
+            backend = LocalFileBackend(self._folder)
+            backend.put_if_absent(request.request_id + _ANSWER, orjson.dumps(text))
+            backend.delete(request.request_id + _ASK)
+        except OSError as error:
+            self._ignore(request.request_id, error)
+
+    def _read(self, path: Path) -> SavepointRequest | None:
+        try:
+            fields = orjson.loads(path.read_bytes())
+            one = SavepointRequest(
+                request_id=path.stem,
+                folder=str(Path(fields["folder"])),
+                stop=fields["stop"] is True,
+                until_ms=int(fields["until_ms"]),
+            )
+            if one.until_ms < SYSTEM_CLOCK.now_ms():
+                path.unlink(missing_ok=True)
+                return None
+        except FileNotFoundError:
+            return None  # withdrawn
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            self._ignore(path.stem, error)
+            return None
+        return one
+
+    def _ignore(self, request_id: str, error: Exception) -> None:
+        if request_id not in self._ignored:
+            logger.warning(
+                "a request for a savepoint, %s/%s, cannot be served: %r",
+                self._folder,
+                request_id,
+                error,
+            )
+        self._ignored.add(request_id)
+
+
+def ask_for_savepoint(
+    checkpoint: Path,
+    folder: Path,
+    *,
+    stop: bool = False,
+    timeout_s: float = 600.0,
+    while_waiting: Callable[[], None] = lambda: None,
+) -> Path:
+    """Ask the driver that runs on a checkpoint folder for a savepoint, and wait for it.
+
+    Args:
+        checkpoint: folder of the driver.
+        folder: where the savepoint is to be made; the driver makes it.
+        stop: stop the pipeline between two checkpoints; the savepoint is what it ends with.
+        timeout_s: how long to wait. An ask without an answer is withdrawn.
+        while_waiting: called ten times a second; what it raises withdraws the ask.
+
+    Returns:
+        The place of the savepoint.
+
+    Raises:
+        SavepointError: the driver could not make it, or did not answer.
+    """
+    backend = LocalFileBackend(checkpoint / _FOLDER)
+    request = SavepointRequest(
+        request_id=secrets.token_hex(8),
+        folder=str(folder.absolute()),
+        stop=stop,
+        until_ms=SYSTEM_CLOCK.now_ms() + round(timeout_s * 1000),
+    )
+    ask, answer = request.request_id + _ASK, request.request_id + _ANSWER
+    backend.put_if_absent(ask, orjson.dumps(request))
+    deadline = Deadline(timeout_s)
+    try:
+        while (data := backend.get(answer)) is None:
+            if deadline.expired():
+                raise SavepointError(
+                    "The driver has not made the savepoint in time."
+                    + (" It may be stopping all the same: look, and take again." if stop else ""),
+                    where=f"{checkpoint}, for {timeout_s:.0f} s",
+                    cause="no driver runs on this folder, a checkpoint takes longer, the driver "
+                    "may not write in it, or is older than this command",
+                    option=f"--timeout {timeout_s:.0f}",
+                )
+            try:
+                while_waiting()
+            except SavepointError:
+                if backend.get(answer) is None:  # a driver that stops answers last
+                    raise
+            deadline.pause(_LOOK_S)
+    finally:
+        backend.delete(ask)
+        backend.delete(answer)
+    fields = orjson.loads(data)
+    if "place" in fields:
+        return Path(fields["place"])
+    raise SavepointError(fields.pop("what"), **fields)

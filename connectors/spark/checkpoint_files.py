@@ -1,0 +1,107 @@
+"""Which files of Spark's checkpoint folder belong to a finished batch; no session, no JVM.
+
+Spark's files are written once, under another name first, and never changed. Batch N is finished
+when commits/N is there; the state that batch N + 1 begins with is there too. (The file names:
+Spark's `HDFSMetadataLog`, `StateStore`.)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from connectors.kafka.source.offsets import format_offsets, parse_offsets, without_topics
+from transactions.errors import SavepointError
+from transactions.log_backend import sync_folder
+
+#: Spark's folder in that of the driver.
+SPARK = "spark"
+
+#: A batch's file, and Hadoop's checksum of it.
+_BATCH = re.compile(r"\.?(\d+)(\.crc)?")
+_LOGS = ("offsets", "commits")
+_VERSION = "v1"
+
+
+def finished_checkpoint(spark_checkpoint: Path) -> int:
+    """Return the newest batch that Spark has written down as done, -1 before the first.
+
+    It does so after foreachBatch returned, and that returns only when all is proven committed.
+    """
+    folder = spark_checkpoint / "commits"
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def files_of(spark_checkpoint: Path, batch_id: int) -> dict[str, Path]:
+    """Return what the next run needs to go on behind a finished batch, by path below its folder.
+
+    Called while no batch runs. Spark may remove old state meanwhile, in its own time.
+    """
+    found: dict[str, Path] = {}
+    for path in spark_checkpoint.rglob("*"):
+        if not path.is_file() or ".tmp" in path.name:
+            continue
+        below = path.relative_to(spark_checkpoint)
+        if below.parts[0] in _LOGS:
+            batch = _BATCH.fullmatch(path.name)
+            if batch is None or int(batch[1]) > batch_id:
+                continue
+        found[below.as_posix()] = path
+    return found
+
+
+class SparkFiles:
+    """Spark's part of a checkpoint folder; see `connectors.kafka.restoring.EngineFiles`."""
+
+    def has_state(self, names: Mapping[str, Any]) -> bool:
+        """See `EngineFiles.has_state`."""
+        return any(name.startswith(f"{SPARK}/state/") for name in names)
+
+    def fit(self, folder: Path, checkpoint_id: int, sources: int, forget: frozenset[str]) -> None:
+        """See `EngineFiles.fit`."""
+        path = folder / SPARK / "offsets" / str(checkpoint_id)
+        version, facts, *lines = path.read_text("utf-8").splitlines()
+        if version != _VERSION:
+            if not forget:
+                return  # Spark itself compares the number of sources
+            raise SavepointError(
+                "Topics cannot be taken out of the offsets of this savepoint.",
+                where=f"offsets/{checkpoint_id}, format {version}",
+                cause="another version of Spark has written it",
+                option="subscribe: keep the topics for the first run; take a savepoint of that",
+            )
+        if len(lines) != sources:
+            raise SavepointError(
+                "The savepoint is of a pipeline with another number of sources.",
+                where=f"offsets/{checkpoint_id}: {len(lines)}, the pipeline has {sources}",
+                cause="Spark finds the offsets of a source by its place",
+                option="read(): as often as before; a source can subscribe to several topics",
+            )
+        if not forget:
+            return
+        kept = [one if one == "-" else _without(one, forget) for one in lines]
+        with path.open("w", encoding="utf-8") as file:
+            file.write("\n".join([version, facts, *kept]))
+            file.flush()
+            os.fsync(file.fileno())
+        path.with_name(f".{checkpoint_id}.crc").unlink(missing_ok=True)  # Hadoop goes on without
+        sync_folder(path.parent)
+
+
+class NoFiles:
+    """A continuous stage keeps nothing beside the log; see `EngineFiles`."""
+
+    def has_state(self, names: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """See `EngineFiles.has_state`."""
+        return False
+
+    def fit(self, *_: object) -> None:
+        """See `EngineFiles.fit`: there is nothing."""
+
+
+def _without(text: str, gone: frozenset[str]) -> str:
+    return format_offsets(without_topics(parse_offsets(text), gone))
