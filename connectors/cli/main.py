@@ -23,6 +23,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
         "connectors.cli.transactions:command",
         "List and repair the transactions of a pipeline.",
     ),
+    "savepoint": ("connectors.cli.savepoint:command", "Make, list and delete savepoints."),
     "bench": ("connectors.cli.bench:command", "Measure latency, throughput and the commit."),
     "verify": ("connectors.cli.verify:command", "Prove exactly-once on your own topics."),
 }

@@ -62,12 +62,45 @@ away, a worker killed, a stuck batch) restarts the pipeline in this process.
 @click.command(name="run", epilog=_EPILOG)
 @click.argument("job_file", metavar="JOB.toml", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--check", is_flag=True, help="Only check the file: no Spark, no broker.")
+@click.option(
+    "--from-savepoint",
+    metavar="PATH",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Begin an empty checkpoint folder with a savepoint; again is harmless.",
+)
+@click.option(
+    "--claim-mode",
+    type=click.Choice(["no-claim", "claim"]),
+    default="no-claim",
+    show_default=True,
+    help="no-claim: the savepoint is copied and stays; claim: it is deleted when it is restored.",
+)
+@click.option(
+    "--allow-non-restored-state",
+    is_flag=True,
+    help="Leave out what the savepoint has of topics and sinks that the job does not have.",
+)
+@click.option(
+    "--accept-duplicates",
+    is_flag=True,
+    help="Restore although newer output exists, which is then produced twice.",
+)
 @click.pass_context
-def command(context: click.Context, job_file: Path, check: bool) -> None:
+def command(
+    context: click.Context,
+    /,
+    job_file: Path,
+    check: bool,
+    from_savepoint: Path | None,
+    claim_mode: str,
+    **allowed: bool,
+) -> None:
     """Run the pipeline of a job file, exactly-once, until it is stopped.
 
     A job that was killed goes on where it was: what it had decided is committed first.
     """
+    if from_savepoint is None and (claim_mode != "no-claim" or any(allowed.values())):
+        raise click.UsageError("These options belong to --from-savepoint.")
     from transactions.errors import ConfigurationError, SparkOnceError
 
     with StopSwitch(_say) as stop:
@@ -79,7 +112,7 @@ def command(context: click.Context, job_file: Path, check: bool) -> None:
             if check:
                 click.echo(_described(job))
             else:
-                _run(job, stop)
+                _run(job, stop, from_savepoint, claim=claim_mode == "claim", **allowed)
         except SparkOnceError as error:
             click.echo(f"{type(error).__name__}: {error}", err=True)
             wrong = isinstance(error, ConfigurationError)
@@ -109,9 +142,10 @@ def check_job(job: JobDefinition) -> None:
         find_arrow_function(job)
 
 
-def _run(job: JobDefinition, stop: StopSwitch) -> None:
+def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wanted: bool) -> None:
     import logging
 
+    from connectors.kafka.restoring import FromSavepoint
     from connectors.spark.job import run_job
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -120,7 +154,15 @@ def _run(job: JobDefinition, stop: StopSwitch) -> None:
     _say(f"{_described(job)}: starting")
     progress = Progress()
     try:
-        run_job(job, stop=stop, on_started=progress.started, on_checkpoint=progress.checkpoint)
+        run_job(
+            job,
+            stop=stop,
+            on_started=progress.started,
+            on_checkpoint=progress.checkpoint,
+            from_savepoint=FromSavepoint(place=from_savepoint, **wanted)
+            if from_savepoint is not None
+            else None,
+        )
     finally:
         progress.close()
     _say(f"{job.app_id}: stopped; {progress.total}")

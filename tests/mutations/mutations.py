@@ -468,4 +468,40 @@ MUTATIONS = (
         "        if False:\n",
         "tests/integration/test_write_ahead_crashes.py::test_behind_the_mark_there_is_no_window",
     ),
+    Mutation(
+        "savepoint: nothing pending is in it",
+        "transactions/savepoint.py",
+        "    decision = dataclasses.replace(log.decision, committables=())\n",
+        "    decision = log.decision\n",
+        "tests/unit/test_savepoint.py::test_what_was_written_is_read_back",
+    ),
+    Mutation(
+        "savepoint: no older decision matches anything",
+        "transactions/savepoint.py",
+        "generation=savepoint.state.generation + 1,",
+        "generation=savepoint.state.generation,",
+        "tests/unit/test_savepoint.py::test_a_restored_log_goes_on_under_a_name_of_its_own",
+    ),
+    Mutation(
+        "savepoint: nothing is produced twice unasked",
+        "connectors/kafka/restoring.py",
+        "        if offset > saved.get(name, 0)\n",
+        "        if offset < saved.get(name, 0)\n",
+        "tests/unit/test_restoring.py::test_output_that_is_newer_would_be_produced_twice",
+    ),
+    Mutation(
+        "savepoint: files of one checkpoint",
+        "connectors/spark/checkpoint_files.py",
+        "if batch is None or int(batch[1]) > batch_id:",
+        "if batch is None:",
+        "tests/unit/test_restoring.py::test_a_folder_begins_as_the_first_one_was",
+    ),
+    Mutation(
+        "savepoint: the last checkpoint is finished",
+        "connectors/cli/savepoint.py",
+        "unsettled = [] if finished_checkpoint(spark) >= number else [",
+        "unsettled = [] if finished_checkpoint(spark) < number else [",
+        "tests/integration/test_savepoints.py"
+        "::test_a_killed_pipeline_has_to_finish_its_checkpoint_first",
+    ),
 )

@@ -1,0 +1,212 @@
+"""`sparkonce savepoint`: all that a pipeline needs to go on elsewhere, in one folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from connectors.cli.kafka_options import job_of
+
+if TYPE_CHECKING:
+    from connectors.job_definition import JobDefinition
+    from connectors.kafka.doctor.transaction_reader import TransactionReader
+    from transactions.savepoint import Savepoint
+
+_PLACE = click.argument("place", metavar="PATH", type=click.Path(file_okay=False, path_type=Path))
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(name="savepoint")
+def command() -> None:
+    """Make, list and delete savepoints.
+
+    A savepoint is taken of a finished checkpoint: source offsets, the engine's state, and no
+    pending transaction. `sparkonce run JOB.toml --from-savepoint PATH` goes on from it.
+    """
+
+
+@command.command()
+@click.argument("job_file", metavar="JOB.toml", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--to",
+    "folder",
+    metavar="FOLDER",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of savepoints; each gets a folder of its own in it.",
+)
+@click.option("--stop", is_flag=True, help="Stop the pipeline between two checkpoints, then take.")
+@click.option(
+    "--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait for it."
+)
+def take(*, job_file: Path, folder: Path, stop: bool, timeout: float) -> None:
+    """Take a savepoint of the pipeline of a job file, running or stopped.
+
+    A running pipeline makes it itself, between two checkpoints. Prints the path.
+    """
+    from rich.console import Console
+
+    from connectors.kafka.doctor.transaction_reader import TransactionReader
+    from connectors.user_folders import checkpoint_folder
+
+    job = job_of(job_file)
+    sinks = {sink.name: sink for sink in job.kafka_sinks}
+    with (
+        TransactionReader(job.checkpoint, {}, sinks, job.decision_log) as reader,
+        Console(stderr=True).status(f"{job.app_id}: making a savepoint"),
+    ):
+        checkpoint = checkpoint_folder(job.checkpoint)
+        if reader.run_alive() is False:
+            made = _of_stopped(job, reader, checkpoint, folder.absolute(), timeout)
+        else:
+            made = _of_running(reader, checkpoint, folder, stop=stop, timeout_s=timeout)
+    click.echo(made)
+
+
+def _of_running(
+    reader: TransactionReader, checkpoint: Path, folder: Path, *, stop: bool, timeout_s: float
+) -> Path:
+    from connectors.savepoint_request import ask_for_savepoint
+    from transactions.errors import SavepointError
+
+    def check_alive() -> None:
+        if reader.run_alive() is False:
+            raise SavepointError(
+                "The driver has ended without an answer.",
+                where=f"{checkpoint}, run of {reader.state.host}",
+                cause="it failed, or was killed",
+                option="start the pipeline, and ask again; nothing is lost",
+            )
+
+    return ask_for_savepoint(
+        checkpoint, folder, stop=stop, timeout_s=timeout_s, while_waiting=check_alive
+    )
+
+
+def _of_stopped(
+    job: JobDefinition,
+    reader: TransactionReader,
+    checkpoint: Path,
+    folder: Path,
+    timeout_s: float,
+) -> Path:
+    """Nobody runs: what the last run left is taken as it is, if it was finished."""
+    from connectors.pipeline_modes import CONTINUOUS
+    from connectors.spark.checkpoint_files import files_of, finished_checkpoint
+    from transactions.decision_log import read_log
+    from transactions.errors import SavepointError
+    from transactions.savepoint import delete_savepoint, savepoint_of, unfinished, write_savepoint
+
+    savepoint = savepoint_of(reader.state)
+    number = savepoint.decision.checkpoint_id
+    files: dict[str, Path] = {}
+    if job.mode == CONTINUOUS:
+        unsettled = _unsettled(reader, timeout_s)
+    else:
+        spark = checkpoint / "spark"
+        unsettled = [] if finished_checkpoint(spark) >= number else [f"checkpoint {number}"]
+        files = {f"spark/{name}": path for name, path in files_of(spark, number).items()}
+    if unsettled:
+        raise unfinished(f"{checkpoint}: {', '.join(unsettled[:5])}")
+    try:
+        made = write_savepoint(folder, savepoint, files)
+    except OSError as error:
+        raise SavepointError(
+            "The savepoint could not be written.",
+            where=f"{folder}: {error}",
+            option=f"--to {folder}",
+        ) from error
+    if read_log(reader.backend).tail != reader.state.tail:
+        delete_savepoint(made)
+        raise SavepointError(
+            "The pipeline was started while its savepoint was made.",
+            where=str(checkpoint),
+            option="ask again: the driver makes it",
+        )
+    return made
+
+
+def _unsettled(reader: TransactionReader, timeout_s: float) -> list[str]:
+    from connectors.kafka.doctor.transaction_table import Standing
+    from transactions.clock import Deadline
+
+    rows = [row for row in reader.rows(Deadline(timeout_s)) if row.decided is not None]
+    # What a person has resolved the next start acts on: only after it there is nothing left to do.
+    return [row.transactional_id for row in rows if row.standing is not Standing.COMMITTED]
+
+
+@command.command(name="list")
+@click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path))
+@_JSON
+def list_command(folder: Path, as_json: bool) -> None:
+    """Show the savepoints of a folder, oldest first."""
+    import orjson
+    from rich.console import Console
+    from rich.table import Table
+
+    from transactions.errors import SavepointError
+    from transactions.savepoint import find_savepoints, read_savepoint
+
+    rows: list[dict[str, Any]] = []
+    for place in find_savepoints(folder.absolute()):
+        try:
+            rows.append({"path": str(place), **_plain(read_savepoint(place))})
+        except SavepointError as error:
+            rows.append({"path": str(place), "broken": error.cause})
+    if as_json:
+        click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+        return
+    table = Table("path", "application", "checkpoint", "made", "files", "bytes")
+    for row in rows:
+        facts = [row.get(name, "-") for name in ("application", "checkpoint", "made")]
+        sizes = [f"{row[name]:,}" if name in row else "-" for name in ("files", "bytes")]
+        broken = f"\nbroken: {row['broken']}" if "broken" in row else ""
+        table.add_row(row["path"] + broken, *map(str, facts), *sizes)
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(table)
+
+
+@command.command()
+@_PLACE
+@_JSON
+def show(place: Path, as_json: bool) -> None:
+    """Read a savepoint with all its files, and show what it is."""
+    import orjson
+
+    from transactions.savepoint import verify_savepoint
+
+    facts = _plain(verify_savepoint(place))
+    if as_json:
+        click.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        return
+    for name, value in facts.items():
+        click.echo(f"{name:12} {value}")
+
+
+@command.command()
+@_PLACE
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(place: Path, yes: bool) -> None:
+    """Delete a savepoint; pipelines that were restored from it do not need it."""
+    from transactions.savepoint import delete_savepoint, read_savepoint
+
+    read_savepoint(place)
+    if yes or click.confirm(f"Delete {place}?"):
+        delete_savepoint(place)
+
+
+def _plain(savepoint: Savepoint) -> dict[str, Any]:
+    import datetime as dt
+
+    made = dt.datetime.fromtimestamp(savepoint.log.written_at_ms / 1000, dt.UTC)
+    return {
+        "savepoint_id": savepoint.savepoint_id,
+        "application": savepoint.log.application_id,
+        "checkpoint": savepoint.decision.checkpoint_id,
+        "made": made.isoformat(timespec="seconds"),
+        "offsets": list(savepoint.decision.end_offsets),
+        "files": len(savepoint.files),
+        "bytes": savepoint.size,
+    }
