@@ -318,6 +318,7 @@ class ContinuousDriver(DriverLife):
         if failure is None:
             return True
         if self._stopping.is_set():
+            self._failed_to_stop = failure
             raise StoppedError("The driver was stopped.", cause=str(failure)) from failure
         self._restarts.failed(failure, self._spark, in_checkpoint=True)
         return False

@@ -62,6 +62,8 @@ class DriverLife(abc.ABC):
         self._waits = False
         #: The log when the last checkpoint was finished: all of its decision is committed.
         self._finished: LogState | None = None
+        #: What went wrong while it stopped: that it was asked to stop is what its user is told.
+        self._failed_to_stop: BaseException | None = None
         self._stopping = threading.Event()
         self._run: Run | None = None
 
@@ -112,10 +114,7 @@ class DriverLife(abc.ABC):
                 self._claim_when_due()
                 if self._stopping.is_set():
                     self.stop()
-        except StoppedError as stopped:
-            if stopped.__cause__ is not None:
-                logger.warning("the stop was not a clean one: %s", stopped.__cause__)
-                return
+        except StoppedError:
             logger.info("stopped between two checkpoints")
         self._serve_savepoints(ended=True)
         self._claim_when_due()
@@ -206,6 +205,8 @@ class DriverLife(abc.ABC):
         assert log is not None
         log.check_newest()
         self._await_visible()
+        if self._failed_to_stop is not None:
+            raise unfinished(f"the stop failed: {self._failed_to_stop}")
         decided = log.state.decision
         if ended and decided is not None and decided.checkpoint_id != number:
             raise unfinished(f"checkpoint {decided.checkpoint_id}")

@@ -181,3 +181,22 @@ def test_a_killed_pipeline_has_to_finish_its_checkpoint_first(job: Job):
     with running(path, "--from-savepoint", place, BROKERS=job.bootstrap) as process:
         assert process.wait() == 0, process.text
     job.audit(job.output)
+
+
+def test_a_busy_pipeline_is_stopped_in_the_middle_of_its_work(job: Job):
+    """The next batch is planned already: it ends without a decision, and is in no savepoint."""
+    limit = "maxOffsetsPerTrigger = 50"
+    path = job.write(source=limit)
+    job.produce(3000)
+    with running(path, BROKERS=job.bootstrap) as process:
+        process.until(lambda text: "checkpoint 0" in text)
+        while_running = take(job, path)
+        place = take(job, path, "--stop")
+        assert process.wait() == 0, process.text
+    shown = orjson.loads(savepoint(job, "list", "savepoints", "--json").stdout)
+    assert [one["path"] for one in shown] == [while_running, place]
+    assert 0 < len(read_committed(job.bootstrap, job.output)) < 3000
+    path = moved(job, "other", app=ONCE)
+    with running(path, "--from-savepoint", place, BROKERS=job.bootstrap) as process:
+        assert process.wait() == 0, process.text
+    job.audit(job.output)

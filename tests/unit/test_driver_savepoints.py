@@ -1,0 +1,223 @@
+"""When a driver makes the savepoint that it is asked for; the engine is a script."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.savepoint_request import ask_for_savepoint
+from connectors.spark import driver_life
+from connectors.spark.driver_life import DriverLife
+from tests.unit.samples import decision
+from transactions.decision_log import DecisionLog
+from transactions.errors import HiddenCommitError, PhaseOneError, SavepointError, StoppedError
+from transactions.log_backend import MemoryBackend
+from transactions.savepoint import delete_savepoint, find_savepoints, verify_savepoint
+
+SOON_S = 20.0
+
+
+class ScriptedDriver(DriverLife):
+    """Its pipeline makes no checkpoint by itself; `files` is what the engine wrote."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        super().__init__(None, None, checkpoint, None)  # type: ignore[arg-type]
+        self.backend = MemoryBackend()
+        self.log = self.open()
+        self.files: Callable[[], dict[str, Path]] = dict
+        self.stops: Callable[[], bool] = lambda: True
+        self.visible: Callable[[], None] = lambda: None
+
+    def open(self) -> DecisionLog:
+        return DecisionLog.open(self.backend, application_id="app", identity={})
+
+    def checkpoint(self, number: int, *, finished: bool = True) -> None:
+        self.log.decide(decision(number, generation=self.log.state.generation))
+        if finished:
+            self._finished = self.log.state
+
+    def start(self) -> None:
+        """Nothing is started."""
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        threading.Event().wait(0.005)
+        return self._stopping.is_set() and self.stops()
+
+    def _start_run(self) -> None:
+        """Nothing is started."""
+
+    def _known_log(self) -> DecisionLog:
+        return self.log
+
+    def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, Path]:
+        return self.files()
+
+    def _await_visible(self) -> None:
+        self.visible()
+
+
+@pytest.fixture
+def driver(tmp_path: Path):
+    """Return a driver after checkpoint 4, in `wait` on a thread."""
+    made = ScriptedDriver(tmp_path / "checkpoint")
+    made.checkpoint(4)
+    waiting = threading.Thread(target=made.wait, daemon=True)
+    waiting.start()
+    yield made
+    made.request_stop()
+    waiting.join(SOON_S)
+    assert not waiting.is_alive()
+
+
+def ask(tmp_path: Path, **options: Any) -> Path:
+    folder = tmp_path / "savepoints"
+    options = {"timeout_s": SOON_S, **options}
+    return ask_for_savepoint(tmp_path / "checkpoint", folder, **options)
+
+
+def refused(tmp_path: Path, **options: Any) -> str:
+    with pytest.raises(SavepointError) as caught:
+        ask(tmp_path, **options)
+    assert find_savepoints(tmp_path / "savepoints") == []
+    return str(caught.value)
+
+
+def test_it_is_of_the_last_finished_checkpoint(driver, tmp_path: Path):
+    driver.checkpoint(5, finished=False)  # decided; its commits are under way
+    assert verify_savepoint(ask(tmp_path)).decision.checkpoint_id == 4
+    assert not driver._stopping.is_set()
+
+
+def test_with_stop_it_is_made_when_the_pipeline_has_ended(driver, tmp_path: Path):
+    def drained() -> bool:
+        driver.checkpoint(5)
+        return True
+
+    driver.stops = drained
+    assert verify_savepoint(ask(tmp_path, stop=True)).decision.checkpoint_id == 5
+
+
+def test_a_busy_batch_that_ends_by_the_stop_is_a_clean_one(driver, tmp_path: Path):
+    """Spark's own error is the cause of the StoppedError then."""
+
+    def stopped() -> bool:
+        raise StoppedError("The driver is stopping.") from RuntimeError("StreamingQueryException")
+
+    driver.stops = stopped
+    assert verify_savepoint(ask(tmp_path, stop=True)).decision.checkpoint_id == 4
+
+
+def test_a_stop_that_leaves_a_decision_open_makes_none(driver, tmp_path: Path):
+    def drained() -> bool:
+        driver.checkpoint(5, finished=False)
+        return True
+
+    driver.stops = drained
+    assert "checkpoint 5" in refused(tmp_path, stop=True)
+
+
+def test_a_stop_that_failed_makes_none(driver, tmp_path: Path):
+    def failed() -> bool:
+        driver._failed_to_stop = PhaseOneError("A task is gone.")
+        raise StoppedError("The driver was stopped.")
+
+    driver.stops = failed
+    assert "A task is gone." in refused(tmp_path, stop=True)
+
+
+def test_hidden_records_make_none(driver, tmp_path: Path):
+    def hidden() -> None:
+        raise HiddenCommitError("Committed records are hidden.")
+
+    driver.visible = hidden
+    assert "Committed records are hidden." in refused(tmp_path)
+    driver.visible = lambda: None
+    assert ask(tmp_path).exists()
+
+
+def test_a_target_that_cannot_be_written_stops_nothing(driver, tmp_path: Path):
+    (tmp_path / "savepoints").write_text("no folder")
+    with pytest.raises(SavepointError, match="could not be written"):
+        ask(tmp_path, stop=True)
+    assert not driver._stopping.is_set()
+
+
+def test_files_that_the_engine_removes_meanwhile_are_listed_again(driver, tmp_path: Path):
+    there = tmp_path / "there"
+    there.write_bytes(b"1")
+    looks = []
+
+    def files() -> dict[str, Path]:
+        looks.append(1)
+        return {"a": there} if len(looks) == driver_life._TRIES else {"b": tmp_path / "removed"}
+
+    driver.files = files
+    assert set(verify_savepoint(ask(tmp_path)).files) == {"a"}
+    looks[:] = [1] * driver_life._TRIES
+    with pytest.raises(SavepointError, match="removed"):
+        ask(tmp_path)
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_fenced_driver_leaves_it_to_the_newer_one(driver, tmp_path: Path, when: str):
+    def fenced() -> dict[str, Path]:
+        driver.open()
+        return {}
+
+    if when == "before":
+        driver.open()
+    else:
+        driver.files = fenced
+    assert "in time" in refused(tmp_path, timeout_s=1.0)
+
+
+def test_who_does_not_wait_in_our_way_is_not_stopped(tmp_path: Path):
+    driver = ScriptedDriver(tmp_path / "checkpoint")
+    driver.checkpoint(4)
+    done = threading.Event()
+
+    def serve() -> None:
+        while not done.wait(0.01):
+            driver._serve_when_idle()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    assert "It may be stopping" in refused(tmp_path, stop=True, timeout_s=0.5)
+    assert not driver._stopping.is_set()
+    assert ask(tmp_path).exists()
+    done.set()
+    thread.join(SOON_S)
+
+
+def test_a_claimed_savepoint_is_deleted_after_the_first_checkpoint(driver, tmp_path: Path):
+    place = ask(tmp_path)
+    driver._claim = place
+    restored = dataclasses.replace(driver.log.state, generation=1)
+    driver._finished = restored  # nothing of its own yet
+    assert ask(tmp_path).exists()
+    assert place.exists()
+    driver.log.state = restored
+    driver.checkpoint(5)
+    deadline = threading.Event()
+    for _ in range(1000):
+        if not place.exists():
+            break
+        deadline.wait(0.01)
+    assert not place.exists()
+
+
+def test_one_that_somebody_deleted_first_is_fine(driver, tmp_path: Path):
+    place = ask(tmp_path)
+    delete_savepoint(place)
+    driver._claim = place
+    driver.checkpoint(5)
+    driver.request_stop()
+    assert ask(tmp_path, stop=True).exists()
