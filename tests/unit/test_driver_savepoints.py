@@ -199,9 +199,9 @@ def test_who_does_not_wait_in_our_way_is_not_stopped(tmp_path: Path):
 
 def test_a_claimed_savepoint_is_deleted_after_the_first_checkpoint(driver, tmp_path: Path):
     place = ask(tmp_path)
-    driver._claim = place
     restored = dataclasses.replace(driver.log.state, generation=1)
     driver._finished = restored  # nothing of its own yet
+    driver._claim = place
     assert ask(tmp_path).exists()
     assert place.exists()
     driver.log.state = restored
