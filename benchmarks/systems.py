@@ -40,6 +40,16 @@ MODES = {
         )
         for ms in (10, 100, 1000)
     },
+    # With one interval the guarantee is all that differs.
+    **{
+        f"continuous-{ms}-{AT_LEAST_ONCE}": our_system(
+            CONTINUOUS,
+            name=f"sparkonce continuous, {ms} ms, {AT_LEAST_ONCE}",
+            barrier_interval_s=ms / 1000,
+            guarantee=AT_LEAST_ONCE,
+        )
+        for ms in (100, 1000)
+    },
 }
 #: Those that are measured when nobody chooses.
 USUAL_MODES = ("micro-batch", "continuous")

@@ -116,6 +116,7 @@ class Measurements:
             line |= {
                 "commits": job.report["commits"] or len(batches),
                 **rates(records - audit.lost, watcher.times, watcher.visible(offsets), job.report),
+                "records_per_s_between": figures.records_between(phases),
                 "spark_phases": figures.spark_phases(batches[1:] or batches),
             }
         self._phases("throughput phases", system, phases)

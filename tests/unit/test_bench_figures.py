@@ -251,3 +251,11 @@ def test_the_picture_of_a_series(tmp_path: Path, suffix: str, begins: bytes):
     assert path.read_bytes().startswith(begins)
     if suffix == "html":
         assert path.read_text().count("<svg") == 1
+
+
+def test_records_between_are_those_of_whole_intervals():
+    ends = [100, 1100, 2100, 3100, 3150]
+    rows = [{"end_ns": ms * 1_000_000, "records": 1000 + ms} for ms in ends]
+    assert figures.records_between(rows) == round((3100 + 4100) / 2.0)
+    assert figures.records_between(rows[:3]) is None
+    assert figures.records_between([]) is None
