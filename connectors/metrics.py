@@ -85,15 +85,13 @@ _COUNTERS: Final[Mapping[str, tuple[str, str, str]]] = {
         "hidden_commit",
         "partitions",
     ),
-    "records_refused": (
-        "Records that a sink without a guarantee lost at the broker",
-        "refused",
-        "records",
-    ),
+    "records_refused": ("Records that a sink without a guarantee lost", "refused", "records"),
     "recoveries": ("Times that a run settled what was left before it", "recovered", ""),
     "restarts": ("Restarts of the query by the restart strategy", "restarted", ""),
     "retries": ("Steps that were tried again", "retried", ""),
     "fenced": ("Times that a newer run has stopped this one", "fenced", ""),
+    "savepoints": ("Savepoints made", "savepoint", ""),
+    "restores": ("Checkpoint folders begun from a savepoint", "restored", ""),
 }
 
 

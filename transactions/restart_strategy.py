@@ -252,6 +252,7 @@ RETRIED: Final[Mapping[type[SparkOnceError], tuple[bool, str]]] = MappingProxyTy
     {
         SparkOnceError: (True, "nothing speaks against it"),
         errors.ConfigurationError: (False, "the same options fail the same way"),
+        errors.SavepointError: (False, "it stays broken, or another pipeline's"),
         errors.IdentityMismatchError: (False, "the checkpoint belongs to another topology"),
         errors.MissingTopicError: (False, "nobody creates it but a person"),
         errors.AuthenticationError: (False, "repeating wrong credentials locks accounts"),

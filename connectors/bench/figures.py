@@ -104,7 +104,7 @@ def records_between(rows: Sequence[Line]) -> int | None:
     if len(whole) < 2:
         return None
     seconds = (whole[-1]["end_ns"] - whole[0]["end_ns"]) / 1e9
-    return round(sum(row["records"] for row in whole[1:]) / seconds)
+    return round(float(sum(row["records"] for row in whole[1:])) / seconds)
 
 
 def growth_ms(values_ms: Values) -> float:

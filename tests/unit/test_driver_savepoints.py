@@ -219,5 +219,4 @@ def test_one_that_somebody_deleted_first_is_fine(driver, tmp_path: Path):
     delete_savepoint(place)
     driver._claim = place
     driver.checkpoint(5)
-    driver.request_stop()
     assert ask(tmp_path, stop=True).exists()
