@@ -103,8 +103,8 @@ def records_between(rows: Sequence[Line]) -> int | None:
     whole = rows[1:-1]
     if len(whole) < 2:
         return None
-    seconds = (whole[-1]["end_ns"] - whole[0]["end_ns"]) / 1e9
-    return round(float(sum(row["records"] for row in whole[1:])) / seconds)
+    seconds = float(whole[-1]["end_ns"] - whole[0]["end_ns"]) / 1e9
+    return round(sum(int(row["records"]) for row in whole[1:]) / seconds)
 
 
 def growth_ms(values_ms: Values) -> float:
