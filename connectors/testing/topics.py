@@ -73,10 +73,13 @@ class TopicFactory:
             name: its name, or what it begins with.
             partitions: how many.
             unique: put something behind the name that no other test has.
-            config: settings of the topic, with _ for the dots.
+            config: settings of the topic, with _ for the dots. Nothing expires unless they say so:
+                records with old timestamps would be gone when the broker next looks (seen).
         """
         full = f"{name}-{uuid.uuid4().hex[:10]}" if unique else name
-        settings = {key.replace("_", "."): value for key, value in config.items()}
+        settings = {"retention.ms": "-1"} | {
+            key.replace("_", "."): value for key, value in config.items()
+        }
         self._broker.create_topic(full, partitions, config=settings)
         self._made.append(full)
         made = Topic(full)
