@@ -17,7 +17,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,15 +27,13 @@ from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK
 from transactions.decision_log import LogState, entry_name
 from transactions.errors import SavepointError
-from transactions.log_backend import LogBackend, sync_folder
+from transactions.log_backend import LocalFileBackend, LogBackend, sync_folder
 from transactions.log_entries import Decision, Entry, Snapshot
 
 FORMAT_VERSION = 1
 MANIFEST = "savepoint.json"
 FILES = "files"
 _CHUNK = 1 << 20
-#: Called with the bytes that were copied or read so far.
-Progress = Callable[[int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,19 +170,26 @@ def unfinished(where: str) -> SavepointError:
     )
 
 
+def unwritten(folder: Path, error: Exception) -> SavepointError:
+    """Return the error for a folder in which no savepoint can be made."""
+    return SavepointError(
+        "The savepoint could not be written.",
+        where=f"{folder}: {error}",
+        cause="the disk is full or read-only, or the path is no folder",
+        option=f"--to {folder}",
+    )
+
+
 # --- making and reading ---------------------------------------------------------------------------
 
 
-def write_savepoint(
-    folder: Path, savepoint: Savepoint, files: Mapping[str, Path], progress: Progress | None = None
-) -> Path:
+def write_savepoint(folder: Path, savepoint: Savepoint, files: Mapping[str, Path]) -> Path:
     """Copy files into a new savepoint below `folder` and return its place, durable and complete.
 
     Args:
         folder: of all savepoints; made when it is not there.
         savepoint: what to write; its `files` are found out here.
         files: where each file lies now, by its path below the checkpoint folder.
-        progress: see `Progress`.
 
     Raises:
         OSError: it could not be written; nothing has the name of a savepoint.
@@ -194,9 +199,9 @@ def write_savepoint(
     partial, final = folder / f".{name}.partial", folder / name
     try:
         (partial / FILES).mkdir(parents=True)
-        facts = _copy(files, partial / FILES, progress)
+        facts = _copy(files, partial / FILES)
         manifest = dataclasses.replace(savepoint, files=facts).to_bytes()
-        _write(partial / MANIFEST, manifest)
+        LocalFileBackend(partial).put_if_absent(MANIFEST, manifest)
         _sync_tree(partial)
         crash_points.reach("savepoint_copied", number)
         partial.rename(final)
@@ -227,7 +232,7 @@ def read_savepoint(place: Path) -> Savepoint:
     return Savepoint.from_bytes(data, where=str(place))
 
 
-def verify_savepoint(place: Path, progress: Progress | None = None) -> Savepoint:
+def verify_savepoint(place: Path) -> Savepoint:
     """Read a savepoint with all of its files.
 
     Raises:
@@ -239,14 +244,10 @@ def verify_savepoint(place: Path, progress: Progress | None = None) -> Savepoint
         raise _broken(f"{place}, {missing[0]}", f"{len(missing)} of its files are missing")
     if foreign := sorted(there - savepoint.files.keys()):
         raise _broken(f"{place}, {foreign[0]}", "the file does not belong to it")
-    done = 0
     for name, facts in savepoint.files.items():
         path = place / FILES / name
         if path.stat().st_size != facts.size or _sha256(path) != facts.sha256:
             raise _broken(f"{place}, {name}", "the file is not as it was written")
-        done += facts.size
-        if progress is not None:
-            progress(done)
     return savepoint
 
 
@@ -318,6 +319,11 @@ def restored_log(
             raise _taken(backend)
 
 
+def has_decided(log: LogState) -> bool:
+    """Tell whether a log has a decision of its generation: of its own, if it was restored."""
+    return log.decision is not None and log.decision.generation == log.generation
+
+
 def _taken(backend: LogBackend) -> SavepointError:
     return SavepointError(
         "A savepoint is restored into an empty decision log only.",
@@ -334,7 +340,7 @@ def copy_files(place: Path, savepoint: Savepoint, target: Path) -> None:
         SavepointError: one is not as it was written.
     """
     sources = {name: place / FILES / name for name in savepoint.files}
-    for name, facts in _copy(sources, target, None).items():
+    for name, facts in _copy(sources, target).items():
         if facts != savepoint.files[name]:
             raise _broken(f"{place}, {name}", "the file was changed while it was restored")
     _sync_tree(target)
@@ -343,9 +349,8 @@ def copy_files(place: Path, savepoint: Savepoint, target: Path) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _copy(files: Mapping[str, Path], target: Path, progress: Progress | None) -> dict[str, File]:
+def _copy(files: Mapping[str, Path], target: Path) -> dict[str, File]:
     facts: dict[str, File] = {}
-    done = 0
     for name, source in sorted(files.items()):
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -355,20 +360,10 @@ def _copy(files: Mapping[str, Path], target: Path, progress: Progress | None) ->
                 digest.update(chunk)
                 size += len(chunk)
                 writing.write(chunk)
-                if progress is not None:
-                    progress(done + size)
             writing.flush()
             os.fsync(writing.fileno())
         facts[name] = File(size=size, sha256=digest.hexdigest())
-        done += size
     return facts
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _sha256(path: Path) -> str:

@@ -94,10 +94,16 @@ def _of_stopped(
 ) -> Path:
     """Nobody runs: what the last run left is taken as it is, if it was finished."""
     from connectors.pipeline_modes import CONTINUOUS
-    from connectors.spark.checkpoint_files import files_of, finished_checkpoint
+    from connectors.spark.checkpoint_files import SPARK, files_of, finished_checkpoint
     from transactions.decision_log import read_log
     from transactions.errors import SavepointError
-    from transactions.savepoint import delete_savepoint, savepoint_of, unfinished, write_savepoint
+    from transactions.savepoint import (
+        delete_savepoint,
+        savepoint_of,
+        unfinished,
+        unwritten,
+        write_savepoint,
+    )
 
     savepoint = savepoint_of(reader.state)
     number = savepoint.decision.checkpoint_id
@@ -105,19 +111,15 @@ def _of_stopped(
     if job.mode == CONTINUOUS:
         unsettled = _unsettled(reader, timeout_s)
     else:
-        spark = checkpoint / "spark"
+        spark = checkpoint / SPARK
         unsettled = [] if finished_checkpoint(spark) >= number else [f"checkpoint {number}"]
-        files = {f"spark/{name}": path for name, path in files_of(spark, number).items()}
+        files = files_of(checkpoint, number)
     if unsettled:
         raise unfinished(f"{checkpoint}: {', '.join(unsettled[:5])}")
     try:
         made = write_savepoint(folder, savepoint, files)
     except OSError as error:
-        raise SavepointError(
-            "The savepoint could not be written.",
-            where=f"{folder}: {error}",
-            option=f"--to {folder}",
-        ) from error
+        raise unwritten(folder, error) from error
     if read_log(reader.backend).tail != reader.state.tail:
         delete_savepoint(made)
         raise SavepointError(

@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import (
     Connection,
     Listener,
@@ -235,13 +235,10 @@ def connect(address: tuple[str, int], key: bytes, *, patience_s: float) -> Contr
     with socket.create_connection(address, timeout=patience_s) as made:
         made.settimeout(None)
         connection: Connection[bytes, bytes] = Connection(made.detach())
-    try:
+    with _closed_on_error(connection):
         _set_patience(connection, patience_s)
         answer_challenge(connection, key)
         deliver_challenge(connection, key)
-    except BaseException:
-        connection.close()
-        raise
     return ControlChannel(connection)
 
 
@@ -264,13 +261,10 @@ def accept(listener: Listener, key: bytes, *, patience_s: float) -> ControlChann
         multiprocessing.AuthenticationError: it does not know the key.
     """
     connection = listener.accept()
-    try:
+    with _closed_on_error(connection):
         _set_patience(connection, patience_s)
         deliver_challenge(connection, key)
         answer_challenge(connection, key)
-    except BaseException:
-        connection.close()
-        raise
     return ControlChannel(connection)
 
 
@@ -278,6 +272,15 @@ def wake(listener: Listener) -> None:
     """Wake the thread that waits in `accept`: closing the listener would not (seen)."""
     with contextlib.suppress(OSError):
         socket.create_connection(listener.address[:2], timeout=1.0).close()
+
+
+@contextlib.contextmanager
+def _closed_on_error(connection: Connection[bytes, bytes]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _set_patience(connection: Connection[bytes, bytes], seconds: float) -> None:

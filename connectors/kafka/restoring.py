@@ -35,6 +35,7 @@ from transactions.savepoint import (
     MANIFEST,
     Savepoint,
     copy_files,
+    has_decided,
     read_savepoint,
     restored_log,
     verify_savepoint,
@@ -178,15 +179,10 @@ def _was_restored(wanted: FromSavepoint, run: RunOptions) -> bool:
     begun = run.decision_log is None or (checkpoint / _LOG_BEGUN).exists()
     if not begun:
         _begin_elsewhere(verify_savepoint(wanted.place), facts, run)
-    if not has_decided(run.log_location.backend()):  # its first start failed: time has passed
+    log = read_log(run.log_location.backend())
+    if not has_decided(log):  # its first start failed: time has passed
         _refuse_newer_output(facts["end_offsets"], wanted, run)
     return True
-
-
-def has_decided(backend: LogBackend) -> bool:
-    """Tell whether a log that was begun from a savepoint has a decision of its own."""
-    state = read_log(backend)
-    return state.decision is not None and state.decision.generation == state.generation
 
 
 def _begin_elsewhere(savepoint: Savepoint, facts: Mapping[str, Any], run: RunOptions) -> None:

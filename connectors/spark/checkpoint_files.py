@@ -36,17 +36,18 @@ def finished_checkpoint(spark_checkpoint: Path) -> int:
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-def files_of(spark_checkpoint: Path, batch_id: int) -> dict[str, Path]:
-    """Return what the next run needs to go on behind a finished batch, by path below its folder.
+def files_of(checkpoint: Path, batch_id: int) -> dict[str, Path]:
+    """Return what the next run needs to go on behind a finished batch, by path below the driver's
+    folder.
 
     Called while no batch runs. Spark may remove old state meanwhile, in its own time.
     """
     found: dict[str, Path] = {}
-    for path in spark_checkpoint.rglob("*"):
+    for path in (checkpoint / SPARK).rglob("*"):
         if not path.is_file() or ".tmp" in path.name:
             continue
-        below = path.relative_to(spark_checkpoint)
-        if below.parts[0] in _LOGS:
+        below = path.relative_to(checkpoint)
+        if below.parts[1] in _LOGS:
             batch = _BATCH.fullmatch(path.name)
             if batch is None or int(batch[1]) > batch_id:
                 continue

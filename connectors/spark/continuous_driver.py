@@ -268,15 +268,6 @@ class ContinuousDriver(DriverLife):
             owner=self._run.log.owner,
         ).write_again(decision, lost)
 
-    def _completed(self, report: CheckpointReport) -> None:
-        if self._run is not None:
-            self._finished = self._run.log.state
-            self._run.show_offsets()
-        self._restarts.checkpoint_completed()
-        self.reports.append(report)
-        if self._on_checkpoint is not None:
-            self._on_checkpoint(report)
-
     def _checkpoint_files(self, checkpoint_id: int) -> dict[str, Path]:  # noqa: ARG002
         return {}  # all of it is in the log
 

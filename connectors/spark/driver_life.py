@@ -6,7 +6,8 @@ import abc
 import logging
 import secrets
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -16,14 +17,17 @@ from connectors.kafka.run import Run, RunOptions
 from connectors.savepoint_request import SavepointRequests
 from connectors.spark.restarts import Restarts
 from connectors.spark.stop_signals import stop_signals
+from transactions.coordinator import CheckpointReport
 from transactions.decision_log import DecisionLog, LogState
 from transactions.errors import FencedError, SavepointError, SparkOnceError, StoppedError
 from transactions.events import publish
 from transactions.savepoint import (
     MANIFEST,
     delete_savepoint,
+    has_decided,
     savepoint_of,
     unfinished,
+    unwritten,
     write_savepoint,
 )
 
@@ -46,6 +50,9 @@ class DriverLife(abc.ABC):
 
     #: What knows the engine's files in the checkpoint folder.
     _engine: EngineFiles
+    #: The last checkpoints, newest last; bounded.
+    reports: deque[CheckpointReport]
+    _on_checkpoint: Callable[[CheckpointReport], None] | None
 
     def __init__(
         self,
@@ -155,15 +162,24 @@ class DriverLife(abc.ABC):
     def _claim_when_due(self) -> None:
         """Delete a claimed savepoint when a checkpoint after it is finished, as Flink does."""
         log = self._finished
-        if self._claim is None or log is None or log.decision is None:
+        if self._claim is None or log is None or not has_decided(log):
             return
-        if log.decision.generation == log.generation:
-            try:
-                if (self._claim / MANIFEST).exists():
-                    delete_savepoint(self._claim)
-            except (OSError, SavepointError) as error:
-                logger.warning("the claimed savepoint was not deleted: %s", error)
-            self._claim = None
+        try:
+            if (self._claim / MANIFEST).exists():
+                delete_savepoint(self._claim)
+        except (OSError, SavepointError) as error:
+            logger.warning("the claimed savepoint was not deleted: %s", error)
+        self._claim = None
+
+    def _completed(self, report: CheckpointReport) -> None:
+        """Take note of a checkpoint that is committed; on the thread that made it."""
+        assert self._run is not None
+        self._finished = self._run.log.state
+        self._run.show_offsets()
+        self._restarts.checkpoint_completed()
+        self.reports.append(report)
+        if self._on_checkpoint is not None:
+            self._on_checkpoint(report)
 
     def _serve_when_idle(self) -> None:
         """Make the savepoints that are asked for, if nothing moves in the engine's files now."""
@@ -190,12 +206,7 @@ class DriverLife(abc.ABC):
             except SparkOnceError as error:
                 made = error
             except (OSError, ValueError) as error:
-                made = SavepointError(
-                    "The savepoint could not be written.",
-                    where=f"{folder}: {error}",
-                    cause="the disk is full or read-only, or the path is no folder",
-                    option=f"--to {folder}",
-                )
+                made = unwritten(folder, error)
             self._requests.answer(request, made)
 
     def _savepoint(self, folder: Path, *, ended: bool) -> Path:

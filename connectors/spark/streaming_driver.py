@@ -270,14 +270,7 @@ class StreamingDriver(DriverLife):
             self._serve_when_idle()  # a pipeline that is never idle makes them here
             self._in_batch = True
         try:
-            report = self._checkpointed(frame, batch_id)
-            assert self._run is not None
-            self._finished = self._run.log.state
-            self._run.show_offsets()
-            self._restarts.checkpoint_completed()
-            self.reports.append(report)
-            if self._on_checkpoint is not None:
-                self._on_checkpoint(report)
+            self._completed(self._checkpointed(frame, batch_id))
         finally:
             with self._idle:
                 self._in_batch = False
@@ -318,8 +311,7 @@ class StreamingDriver(DriverLife):
     def _checkpoint_files(self, checkpoint_id: int) -> dict[str, Path]:
         if not self._is_written_down():
             raise unfinished(f"checkpoint {checkpoint_id}")
-        found = files_of(self._checkpoint / SPARK, checkpoint_id)
-        return {f"{SPARK}/{name}": path for name, path in found.items()}
+        return files_of(self._checkpoint, checkpoint_id)
 
     # --- start and end ------------------------------------------------------------------------
 

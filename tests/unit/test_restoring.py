@@ -83,7 +83,7 @@ def saved(tmp_path: Path, spark: Path, committed: dict[str, int]) -> Path:
     log = DecisionLog.open(MemoryBackend(), application_id="app", identity=made.all_identity())
     log.decide(decision(7, end_offsets=(OFFSETS,)))
     committed.update({"in-0": 10, "in-1": 20, "other-0": 30})
-    files = {f"spark/{name}": path for name, path in files_of(spark, 7).items()}
+    files = files_of(spark.parent, 7)
     return write_savepoint(tmp_path / "savepoints", savepoint_of(log.state), files)
 
 
