@@ -16,39 +16,42 @@ _BUSY_SHARE = 0.1
 
 @dataclasses.dataclass(slots=True)
 class BarrierPace:
-    """The time from one barrier to the next, in seconds.
+    """How long to wait for the next barrier, in seconds.
 
     Attributes:
         target_s: a record shall be visible this long after it was read, when there is room.
-        most_s: the longest interval, however far the tasks are behind.
-        fixed_s: an interval that the user chose; nothing adapts then.
-        interval_s: the present one.
+        most_s: the longest wait, however far the tasks are behind.
+        fixed_s: the time from barrier to barrier that the user chose; nothing adapts then. As in
+            Flink it is counted from start to start, and a checkpoint that takes longer is followed
+            by the next one at once.
+        wait_s: the present wait, from the end of a checkpoint on.
     """
 
     target_s: float
     most_s: float
     fixed_s: float | None = None
-    interval_s: float = 0.0
+    wait_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Begin at the lowest latency."""
-        self.interval_s = self.target_s / 4 if self.fixed_s is None else self.fixed_s
+        self.wait_s = self.target_s / 4 if self.fixed_s is None else self.fixed_s
 
     def after(self, checkpoint_s: float, *, behind: bool) -> float:
-        """Take note of a checkpoint and return the interval that follows it.
+        """Take note of a checkpoint and return the wait that follows it.
 
         Args:
             checkpoint_s: from its barrier to its last commit.
             behind: a task had more to read than it could.
         """
         if self.fixed_s is not None:
-            return self.fixed_s
-        # Read at the start of an interval, a record waits for all of it and for the checkpoint.
+            self.wait_s = max(self.fixed_s - checkpoint_s, 0.0)
+            return self.wait_s
+        # Read at the start of a wait, a record waits for all of it and for the checkpoint.
         shortest = max(self.target_s - checkpoint_s, self.target_s / 10)
         if behind:
             longest = max(self.most_s, self.target_s)
-            wanted = max(self.interval_s * _GROW, min(checkpoint_s / _BUSY_SHARE, longest))
-            self.interval_s = min(wanted, longest)
+            wanted = max(self.wait_s * _GROW, min(checkpoint_s / _BUSY_SHARE, longest))
+            self.wait_s = min(wanted, longest)
         else:
-            self.interval_s = max(self.interval_s * _SHRINK, shortest / 2)
-        return self.interval_s
+            self.wait_s = max(self.wait_s * _SHRINK, shortest / 2)
+        return self.wait_s

@@ -164,16 +164,16 @@ class CheckpointLoop:
 
     def _run(self) -> None:
         try:
-            interval = self._pace.interval_s
+            wait_s = self._pace.wait_s
             self._watch.start()
-            while not self._draining.wait(interval):
+            while not self._draining.wait(wait_s):
                 # A partition that comes later begins at 0: none of it was ever read.
                 added = self._shares.add(dict.fromkeys(self._watch.take(), 0))
                 if added or self._stage.await_moved(_IDLE_S):
                     began = SYSTEM_CLOCK.monotonic()
                     behind = self._checkpoint(added)
                     took = SYSTEM_CLOCK.monotonic() - began
-                    interval = self._pace.after(took, behind=behind)
+                    wait_s = self._pace.after(took, behind=behind)
             self._checkpoint({}, last=True)
             self._coordinator.await_visible()  # no good end before readers see all of it
             self._stage.close()  # the tasks stay until then

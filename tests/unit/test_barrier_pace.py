@@ -14,29 +14,29 @@ checkpoints = st.floats(0.0, 1000.0)
 
 
 @given(targets, longest, st.lists(st.tuples(checkpoints, st.booleans()), max_size=50))
-def test_the_interval_stays_between_its_bounds(target_s, most_s, history):
+def test_the_wait_stays_between_its_bounds(target_s, most_s, history):
     pace = BarrierPace(target_s, most_s)
-    assert 0.0 < pace.interval_s <= target_s
+    assert 0.0 < pace.wait_s <= target_s
     for checkpoint_s, behind in history:
-        interval = pace.after(checkpoint_s, behind=behind)
-        assert interval == pace.interval_s
-        assert target_s / 20 <= interval <= max(most_s, target_s)
+        wait_s = pace.after(checkpoint_s, behind=behind)
+        assert wait_s == pace.wait_s
+        assert target_s / 20 <= wait_s <= max(most_s, target_s)
 
 
 @given(targets, longest, checkpoints)
-def test_tasks_that_stay_behind_get_the_longest_interval_soon(target_s, most_s, checkpoint_s):
-    """Within 60 checkpoints from any start; the interval never shrinks on its way."""
+def test_tasks_that_stay_behind_get_the_longest_wait_soon(target_s, most_s, checkpoint_s):
+    """Within 60 checkpoints from any start; the wait never shrinks on its way."""
     pace = BarrierPace(target_s, most_s)
-    before = pace.interval_s
+    before = pace.wait_s
     for _ in range(60):
         assert pace.after(checkpoint_s, behind=True) >= before
-        before = pace.interval_s
-    assert pace.interval_s == max(most_s, target_s)
+        before = pace.wait_s
+    assert pace.wait_s == max(most_s, target_s)
 
 
 @given(targets, longest, st.floats(0.0, 1.0))
 def test_with_room_a_record_is_visible_within_the_target_on_average(target_s, most_s, share):
-    """A record waits half an interval on average, and for the checkpoint."""
+    """A record waits half of it on average, and for the checkpoint."""
     checkpoint_s = target_s * share
     pace = BarrierPace(target_s, most_s)
     for _ in range(60):
@@ -44,19 +44,22 @@ def test_with_room_a_record_is_visible_within_the_target_on_average(target_s, mo
     for _ in range(60):
         pace.after(checkpoint_s, behind=False)
     room = max(target_s - checkpoint_s, target_s / 10)
-    assert pace.interval_s == pytest.approx(room / 2)
-    assert pace.interval_s / 2 + checkpoint_s <= max(target_s, checkpoint_s + target_s / 20)
+    assert pace.wait_s == pytest.approx(room / 2)
+    assert pace.wait_s / 2 + checkpoint_s <= max(target_s, checkpoint_s + target_s / 20)
 
 
-def test_a_slow_checkpoint_gets_an_interval_that_leaves_the_machine_to_the_records():
+def test_a_slow_checkpoint_gets_a_wait_that_leaves_the_machine_to_the_records():
     """At once, not after a dozen steps: a tenth of the time goes into checkpoints."""
     pace = BarrierPace(0.02, 10.0)
     assert pace.after(0.05, behind=True) == pytest.approx(0.5)
 
 
 @given(st.floats(0.0, 10.0), st.lists(st.tuples(checkpoints, st.booleans()), max_size=10))
-def test_an_interval_that_was_chosen_is_kept(fixed_s, history):
+def test_an_interval_that_was_chosen_is_kept_from_start_to_start(fixed_s, history):
+    """Flink's rule: what the checkpoint took is part of the interval."""
     pace = BarrierPace(0.02, 1.0, fixed_s)
-    assert [pace.interval_s, *(pace.after(s, behind=b) for s, b in history)] == [fixed_s] * (
-        len(history) + 1
-    )
+    assert pace.wait_s == fixed_s
+    for checkpoint_s, behind in history:
+        wait_s = pace.after(checkpoint_s, behind=behind)
+        assert wait_s == pace.wait_s >= 0.0
+        assert wait_s + checkpoint_s == pytest.approx(max(fixed_s, checkpoint_s))
