@@ -30,6 +30,11 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 262_144,
 }
+#: A transaction of a few records is at the broker in 3 ms; one that takes long is looked at less
+#: often, since each look takes the interpreter from the thread that reads.
+_FIRST_LOOK_S: Final = 0.001
+_LOOK_GROWTH: Final = 1.25
+_LAST_LOOK_S: Final = 0.01
 
 
 class RecordProducer:
@@ -104,8 +109,13 @@ class RecordProducer:
         Raises:
             DeliveryError: one was refused, or not acknowledged in time.
         """
+        # rd_kafka_flush looks every 10 ms whether it is done, and is woken by refused records only.
+        look_s = _FIRST_LOOK_S
         try:
-            left = self._producer.flush(deadline.remaining())
+            while left := self._producer.flush(min(look_s, deadline.remaining())):
+                if deadline.expired():
+                    break
+                look_s = min(look_s * _LOOK_GROWTH, _LAST_LOOK_S)
         except (KafkaException, SystemError) as error:  # SystemError after a fatal error (seen)
             raise self._lost("flush", error) from error
         self._check_failures()
