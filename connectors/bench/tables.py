@@ -14,7 +14,7 @@ from connectors.bench.options import COMMIT, LATENCY
 #: Row -> what it is in words. The names are those of `CheckpointReport.phase_ms`.
 _PHASES: Final = {
     "start": "is this run still the newest",
-    "write": "phase 1: flush, then offsets, in every subtask",
+    "write": "phase 1: flush and offsets, in every subtask",
     "check": "brokers confirm each transaction",
     "decide": "the decision log, with its fsyncs",
     "commit": "EndTxn of every transaction",

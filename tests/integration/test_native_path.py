@@ -341,6 +341,7 @@ def test_offsets_the_drivers_commit_a_resync_and_the_next_transaction(
             producer.send_offsets(
                 application_id, {f"{source}-0": 10 + number}, f"t{number}", soon()
             )
+            producer.await_offsets()
             one = committable(wire, producer.transactional_id)
             assert (one.producer_id, one.producer_epoch) == (
                 producer.producer_id,
@@ -360,8 +361,9 @@ def test_offsets_of_a_partition_that_does_not_exist_are_refused_in_both(make, ap
     for kind in BOTH:
         producer = make(kind)
         producer.begin()
+        producer.send_offsets(application_id, {"no-such-topic-0": 1}, "t", soon())
         with pytest.raises(PhaseOneError, match="UNKNOWN_TOPIC_OR_PART"):
-            producer.send_offsets(application_id, {"no-such-topic-0": 1}, "t", soon())
+            producer.await_offsets()
 
 
 def test_what_is_aborted_stays_invisible(make, bootstrap, topic):

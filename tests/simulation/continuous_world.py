@@ -35,7 +35,6 @@ from connectors.continuous.stage_task import Reader
 from connectors.kafka.run import Run
 from connectors.kafka.sink import record_producer, transactional_producer, transactional_sink
 from connectors.kafka.sink.plain_sink import KafkaPlainSink
-from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.sink.visibility import CommitVisibility
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
@@ -57,7 +56,7 @@ from tests.simulation.fake_cluster import FakeCluster, Transaction
 from tests.simulation.fake_producer import FakeProducer
 from tests.simulation.fake_wire import FakeWire
 from tests.simulation.log_reader import read_committed
-from tests.simulation.runner import _call_here
+from tests.simulation.runner import CallAtOnce
 from tests.simulation.virtual_clock import VirtualClock
 from transactions import crash_points
 from transactions.clock import Deadline
@@ -448,7 +447,7 @@ class ContinuousWorld:
         try:
             with (
                 mock.patch.object(record_producer, "Producer", self.make_client),
-                mock.patch.object(TransactionalProducer, "_call_on_a_thread", _call_here),
+                mock.patch.object(transactional_producer, "_Call", CallAtOnce),
                 mock.patch.object(transactional_producer, "_group_metadata", str.encode),
                 mock.patch.object(transactional_sink, "SYSTEM_CLOCK", self.clock),
                 mock.patch.object(RunningStage, "_send", sending),

@@ -17,12 +17,12 @@ from connectors.kafka.sink import (
     transactional_producer,
     transactional_sink,
 )
-from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from tests.simulation.adversary import Profile
 from tests.simulation.fake_producer import FakeProducer
 from tests.simulation.world import World
 from transactions import decision_log
 from transactions.clock import Deadline
+from transactions.errors import SparkOnceError
 
 REPLAY = "python -m tests.simulation --seed {seed} --trace"
 
@@ -37,15 +37,30 @@ class CurrentProcess:
         return f"w{next(self.number)}"
 
 
-def _call_here(
-    producer: TransactionalProducer,
-    name: str,
-    function: Callable[..., Any],
-    *arguments: Any,
-    seconds: float,
-) -> None:
-    """Without a thread: a seed decides the order of everything."""
-    producer._call(name, function, *arguments)
+class CallInTurn:
+    """Without a thread: a seed decides the order of everything. Offsets follow the records here."""
+
+    def __init__(self, function: Callable[[], None], *, name: str, seconds: float) -> None:
+        self.seconds = seconds
+        self.failure: SparkOnceError | None = None
+        self._function: Callable[[], None] | None = function
+
+    def ended(self) -> bool:
+        function, self._function = self._function, None
+        try:
+            if function is not None:
+                function()
+        except SparkOnceError as error:
+            self.failure = error
+        return True
+
+
+class CallAtOnce(CallInTurn):
+    """The other order: offsets before the records."""
+
+    def __init__(self, function: Callable[[], None], *, name: str, seconds: float) -> None:
+        super().__init__(function, name=name, seconds=seconds)
+        self.ended()
 
 
 @contextmanager
@@ -62,7 +77,7 @@ def installed(world: World) -> Iterator[None]:
     try:
         with (
             mock.patch.object(record_producer, "Producer", producer),
-            mock.patch.object(TransactionalProducer, "_call_on_a_thread", _call_here),
+            mock.patch.object(transactional_producer, "_Call", CallInTurn),
             mock.patch.object(transactional_producer, "_group_metadata", str.encode),
             mock.patch.object(decision_log, "COMPACT_EVERY", world.compact_every),
             mock.patch.object(transactional_sink, "SYSTEM_CLOCK", world.clock),

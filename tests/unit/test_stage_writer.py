@@ -49,6 +49,9 @@ class FakeProducer:
         self.offsets = offsets
         self.time_left["send_offsets"] = deadline.remaining()
 
+    def await_offsets(self) -> None:
+        return
+
     def resync(self, deadline: Deadline) -> None:
         self.time_left["resync"] = deadline.remaining()
 

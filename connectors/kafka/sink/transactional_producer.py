@@ -25,6 +25,7 @@ _STATISTICS_MS: Final = 100
 #: Two milliseconds as a rule; a group coordinator moves to another broker within some seconds.
 _OFFSETS_S: Final = 10.0
 _GRACE_S: Final = 1.0
+_SEND_OFFSETS: Final = "send_offsets_to_transaction"
 
 
 class TransactionalProducer(RecordProducer):
@@ -47,6 +48,7 @@ class TransactionalProducer(RecordProducer):
         self.producer_id = -1
         self.producer_epoch = -1
         self.spent = False
+        self._offsets_call: _Call | None = None
         # A second bootstrap takes every broker down that a cached coordinator points to, and
         # send_offsets waits for it for ever (librdkafka issues 5511 and 5456).
         defaults = {
@@ -91,30 +93,49 @@ class TransactionalProducer(RecordProducer):
     def send_offsets(
         self, group: str, offsets: Mapping[str, int], token: str, deadline: Deadline
     ) -> None:
-        """Put offsets, with the token as metadata, into the transaction.
+        """Put offsets, with the token as metadata, into the transaction; `await_offsets` waits for
+        the answer. Records may be under way meanwhile: two requests to two coordinators, which
+        take as long as the records do.
 
         An empty list, or a negative offset, would succeed and send nothing (seen): refused here.
 
-        Raises:
-            PhaseOneError: the group coordinator refused, or did not answer in time.
+        librdkafka waits for ever for a group coordinator whose connection broke in the wrong
+        moment (its issue 5456): the call has a thread, which is left behind with its producer then.
         """
         assert offsets
         assert min(offsets.values()) >= 0
+        assert self._offsets_call is None, "offsets are sent once in a transaction"
         positions = []
         for name, offset in offsets.items():
             topic, _, partition = name.rpartition("-")
             positions.append(TopicPartition(topic, int(partition), offset, metadata=token))
         seconds = min(deadline.remaining(), _OFFSETS_S)
-        self._connections_broke()
-        self._call_on_a_thread(
-            "send_offsets_to_transaction",
-            self._producer.send_offsets_to_transaction,
-            positions,
-            _group_metadata(group),
-            seconds,
-            seconds=seconds,
-        )
-        self.spent |= self._connections_broke()
+        metadata = _group_metadata(group)
+
+        def send() -> None:
+            self._connections_broke()
+            send_offsets = self._producer.send_offsets_to_transaction
+            self._call(_SEND_OFFSETS, send_offsets, positions, metadata, seconds)
+            self.spent |= self._connections_broke()
+
+        self._offsets_call = _Call(send, name=f"offsets-{self.transactional_id}", seconds=seconds)
+
+    def await_offsets(self) -> None:
+        """Wait until the offsets are in the transaction.
+
+        Raises:
+            PhaseOneError: the group coordinator refused, or did not answer in time.
+            DeliveryError: see `flush`.
+        """
+        call, self._offsets_call = self._offsets_call, None
+        assert call is not None, "offsets are waited for once, after they were sent"
+        if not call.ended():
+            raise self._lost(
+                _SEND_OFFSETS, TimeoutError(f"it did not return within {call.seconds:g} s")
+            )
+        if call.failure is not None:
+            raise call.failure
+        self._check_failures()  # its thread serves callbacks: a report may have come to it
 
     def resync(self, deadline: Deadline) -> None:
         """End a transaction on this side that the driver has committed on the broker.
@@ -130,6 +151,9 @@ class TransactionalProducer(RecordProducer):
         Raises:
             PhaseOneError: without a clear answer: retire this producer and its id.
         """
+        if self._offsets_call is not None:
+            self._offsets_call.ended()  # librdkafka makes one call of a transaction at a time
+            self._offsets_call = None
         self._producer.purge(in_flight=False)
         self._end("abort_transaction", self._producer.abort_transaction, deadline)
         self.forget_failures()
@@ -153,30 +177,6 @@ class TransactionalProducer(RecordProducer):
                 self.producer_epoch = facts["producer_epoch"]
                 self.producer_id = facts["producer_id"]
 
-    def _call_on_a_thread(
-        self, name: str, function: Callable[..., Any], *arguments: Any, seconds: float
-    ) -> None:
-        """Call what can outlive its own timeout.
-
-        librdkafka waits for ever for a group coordinator whose connection broke in the wrong
-        moment (its issue 5456): the thread is left behind with its producer, the attempt fails.
-        """
-        failures: list[SparkOnceError] = []
-
-        def call() -> None:
-            try:
-                self._call(name, function, *arguments)
-            except SparkOnceError as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=call, name=f"{name}-{self.transactional_id}", daemon=True)
-        thread.start()
-        thread.join(seconds + _GRACE_S)
-        if thread.is_alive():
-            raise self._lost(name, TimeoutError(f"it did not return within {seconds:g} s"))
-        if failures:
-            raise failures[0]
-
     def _lost(self, name: str, error: Exception) -> SparkOnceError:
         if isinstance(error, KafkaException) and is_refused(error.args[0]):
             return AuthenticationError(
@@ -192,6 +192,29 @@ class TransactionalProducer(RecordProducer):
             cause=str(error),
             option=f"transaction.timeout.ms={self.timeout_ms}",
         )
+
+
+class _Call:
+    """A call on a thread of its own; it can outlive its own timeout."""
+
+    def __init__(self, function: Callable[[], None], *, name: str, seconds: float) -> None:
+        self.seconds = seconds
+        self.failure: SparkOnceError | None = None
+        self._function = function
+        self._patience = Deadline(seconds + _GRACE_S)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def ended(self) -> bool:
+        """Wait for its end, not longer than it may take; tell whether it has come."""
+        self._thread.join(self._patience.remaining())
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._function()
+        except SparkOnceError as error:
+            self.failure = error
 
 
 _GROUPS: dict[str, bytes] = {}

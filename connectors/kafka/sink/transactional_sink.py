@@ -132,28 +132,24 @@ class KafkaTransactionalSink:
             return
         producer = self._slot(transaction).producer
         crash_points.reach("records_queued", attempt.checkpoint_id)
+        group, offsets = self._marker(transaction)
+        producer.send_offsets(group, offsets, transaction.token, transaction.deadline)
         producer.flush(transaction.deadline)
         transaction.flushed = True
         crash_points.reach("records_flushed", attempt.checkpoint_id)
 
     def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
-        """See `TwoPhaseCommitSink.pre_commit`: flush, then offsets; one call of each."""
+        """See `TwoPhaseCommitSink.pre_commit`: records and offsets, both at their brokers."""
         attempt = transaction.attempt
-        offsets = dict(attempt.source_offsets)
         self.flush(transaction)
         if transaction.slot is None:
             transaction.lifecycle.advance(Event.PRE_COMMIT_EMPTY)
             return None
         producer = transaction.slot.producer
-        if offsets:
-            group, marker_partition = attempt.owner.application_id, min(offsets)
-            producer.send_offsets(group, offsets, transaction.token, transaction.deadline)
-        else:
-            group, marker_partition = producer.transactional_id, f"{transaction.first_topic}-0"
-            marker = {marker_partition: attempt.checkpoint_id}
-            producer.send_offsets(group, marker, transaction.token, transaction.deadline)
+        producer.await_offsets()
         transaction.lifecycle.advance(Event.PRE_COMMIT)
         crash_points.reach("offsets_sent", attempt.checkpoint_id)
+        group, offsets = self._marker(transaction)
         return Committable(
             sink=self.name,
             transactional_id=producer.transactional_id,
@@ -166,10 +162,19 @@ class KafkaTransactionalSink:
             token=transaction.token,
             record_count=transaction.fingerprint.count,
             fingerprint=transaction.fingerprint.hex(),
-            source_offsets=offsets,
+            source_offsets=dict(attempt.source_offsets),
             marker_group=group,
-            marker_partition=marker_partition,
+            marker_partition=min(offsets),
         )
+
+    def _marker(self, transaction: KafkaTransaction) -> tuple[str, dict[str, int]]:
+        """Return the group and the offsets that go into the transaction, the token with them."""
+        attempt = transaction.attempt
+        if attempt.source_offsets:
+            return attempt.owner.application_id, dict(attempt.source_offsets)
+        assert transaction.slot is not None
+        own_group = transaction.slot.producer.transactional_id
+        return own_group, {f"{transaction.first_topic}-0": attempt.checkpoint_id}
 
     def abort(self, transaction: KafkaTransaction) -> None:
         """See `TwoPhaseCommitSink.abort`. The producer is retired: reports of the failed

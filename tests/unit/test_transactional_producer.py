@@ -1,0 +1,122 @@
+"""The producer's own waits, on a client that does as it is told: flush, and offsets beside it."""
+
+import threading
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from connectors.kafka.native.client_handle import RefusedRecord
+from connectors.kafka.sink import transactional_producer
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from transactions.clock import Deadline
+from transactions.errors import DeliveryError, PhaseOneError
+
+OFFSETS = {"in-0": 7}
+
+
+class Client:
+    """librdkafka's verbs; a flush is done after `looks` of them."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.on_delivery = settings["on_delivery"]
+        self.looks = 1
+        self.waits: list[float] = []
+        self.calls: list[str] = []
+        self.offsets_may_end = threading.Event()
+        self.offsets_may_end.set()
+        self.refuse_while_sending = False
+
+    def flush(self, timeout: float) -> int:
+        self.waits.append(timeout)
+        self.looks -= 1
+        return max(0, self.looks)
+
+    def poll(self, _timeout: float) -> int:
+        return 0
+
+    def send_offsets_to_transaction(self, *_arguments: Any) -> None:
+        assert self.offsets_may_end.wait(10.0)
+        if self.refuse_while_sending:
+            self.on_delivery(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), RefusedRecord("out", 0))
+        self.calls.append("offsets")
+
+    def purge(self, **_options: bool) -> None:
+        self.calls.append("purge")
+
+    def abort_transaction(self, _timeout: float) -> None:
+        self.calls.append("abort")
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> TransactionalProducer:
+    monkeypatch.setattr(TransactionalProducer, "_make_client", lambda _, given: Client(given))
+    monkeypatch.setattr(transactional_producer, "_group_metadata", str.encode)
+    return TransactionalProducer({}, "id", timeout_ms=60_000)
+
+
+def client_of(producer: TransactionalProducer) -> Client:
+    client = producer._producer
+    assert isinstance(client, Client)
+    return client
+
+
+def test_a_flush_looks_soon_then_less_often(producer):
+    """rd_kafka_flush itself would look every 10 ms: most of a small transaction's time."""
+    client = client_of(producer)
+    client.looks = 30
+    producer.flush(Deadline(60.0))
+    assert len(client.waits) == 30
+    assert client.waits[0] <= 0.001
+    assert client.waits == sorted(client.waits)
+    assert client.waits[-1] == 0.01
+
+
+def test_a_flush_that_is_not_done_in_time_is_told(producer):
+    client_of(producer).looks = 10**9
+    with pytest.raises(DeliveryError, match="not acknowledged in time"):
+        producer.flush(Deadline(0.0))
+
+
+def test_offsets_are_sent_beside_the_flush_and_waited_for(producer):
+    client = client_of(producer)
+    client.offsets_may_end.clear()
+    producer.send_offsets("app", OFFSETS, "token", Deadline(60.0))
+    producer.flush(Deadline(60.0))
+    assert client.calls == []
+    threading.Timer(0.05, client.offsets_may_end.set).start()
+    producer.await_offsets()
+    assert client.calls == ["offsets"]
+
+
+def test_a_refusal_that_is_told_to_the_offsets_thread_is_not_missed(producer):
+    """Its thread serves callbacks: after the flush has looked, the transaction must fail still."""
+    client = client_of(producer)
+    client.refuse_while_sending = True
+    client.offsets_may_end.clear()
+    producer.send_offsets("app", OFFSETS, "token", Deadline(60.0))
+    producer.flush(Deadline(60.0))
+    client.offsets_may_end.set()
+    with pytest.raises(DeliveryError):
+        producer.await_offsets()
+
+
+def test_offsets_that_never_return_fail_the_attempt(producer, monkeypatch):
+    """The issue 5456 of librdkafka: the thread is left behind, the task is not."""
+    monkeypatch.setattr(transactional_producer, "_GRACE_S", 0.01)
+    client = client_of(producer)
+    client.offsets_may_end.clear()
+    producer.send_offsets("app", OFFSETS, "token", Deadline(0.05))
+    with pytest.raises(PhaseOneError, match="did not return within"):
+        producer.await_offsets()
+    client.offsets_may_end.set()
+
+
+def test_an_abort_waits_for_offsets_under_way(producer):
+    """A client refuses a second call of a transaction beside the first."""
+    client = client_of(producer)
+    client.offsets_may_end.clear()
+    producer.send_offsets("app", OFFSETS, "token", Deadline(60.0))
+    threading.Timer(0.05, client.offsets_may_end.set).start()
+    producer.abort(Deadline(60.0))
+    assert client.calls == ["offsets", "purge", "abort"]
