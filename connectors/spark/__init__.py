@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from connectors.kafka.restoring import FromSavepoint
     from connectors.spark.continuous_driver import ContinuousDriver
     from connectors.spark.data_source import register
     from connectors.spark.pipeline import arrow_pipeline
     from connectors.spark.session import build_session
     from connectors.spark.streaming_driver import StreamingDriver
 
-__all__ = ["ContinuousDriver", "StreamingDriver", "arrow_pipeline", "build_session", "register"]
+__all__ = [
+    "ContinuousDriver",
+    "FromSavepoint",
+    "StreamingDriver",
+    "arrow_pipeline",
+    "build_session",
+    "register",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +29,10 @@ def __getattr__(name: str) -> Any:
             from connectors.spark.continuous_driver import ContinuousDriver  # noqa: PLC0415
 
             return ContinuousDriver
+        case "FromSavepoint":
+            from connectors.kafka.restoring import FromSavepoint  # noqa: PLC0415
+
+            return FromSavepoint
         case "StreamingDriver":
             from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415
 
