@@ -13,7 +13,6 @@ from transactions.errors import ConfigurationError
 from transactions.log_backend import LocalFileBackend, LogBackend
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_SECONDS = ("timeout_s", "retry_s")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ def backend_for(
 
     Args:
         location: a path or ``file:///folder`` for the local file system, else the address of an
-            object store (see `object_store_backend.ObjectStoreBackend`).
+            object store (see `object_store.ObjectStore`).
         options: of the object store, by its names; a local folder has none.
 
     Raises:
@@ -65,7 +64,7 @@ def backend_for(
         return LocalFileBackend(_folder_of(text) if scheme else Path(location))
     from transactions.object_store_backend import ObjectStoreBackend  # noqa: PLC0415 - an extra
 
-    settings: dict[str, Any] = {**given, **{n: _seconds(n, given) for n in _SECONDS if n in given}}
+    settings: dict[str, Any] = given  # a Clock is none of them
     return ObjectStoreBackend(scheme + text[len(scheme) :], **settings)
 
 
@@ -79,18 +78,3 @@ def _folder_of(url: str) -> Path:
             option=f"address=file:///{parts.netloc}{parts.path}",
         )
     return Path(unquote(parts.path))
-
-
-def _seconds(name: str, given: Mapping[str, str | float]) -> float:
-    try:
-        seconds = float(given[name])
-    except ValueError:
-        seconds = 0.0
-    if not 0.0 < seconds < float("inf"):
-        raise ConfigurationError(
-            "An option of the decision log's object store is not a number of seconds.",
-            where=name,
-            cause="it must be above 0",
-            option=f"{name}={given[name]}",
-        )
-    return seconds

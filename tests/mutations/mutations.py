@@ -427,7 +427,7 @@ MUTATIONS = (
     ),
     Mutation(
         "log in an object store: put if absent",
-        "transactions/object_store_backend.py",
+        "transactions/object_store.py",
         'self._store.put(name, data, mode="create")',
         'self._store.put(name, data, mode="overwrite")',
         "tests/unit/test_object_store_backend.py::test_of_many_drivers_that_open_at_once_one_can_decide",

@@ -19,7 +19,8 @@ from transactions.errors import (
 )
 from transactions.log_backend import LocalFileBackend
 from transactions.log_location import backend_for
-from transactions.object_store_backend import ObjectStoreBackend, ObjectStoreError
+from transactions.object_store import ObjectStoreError
+from transactions.object_store_backend import ObjectStoreBackend
 from transactions.restart_strategy import is_retried
 
 URL = "s3://bucket/app/log"
@@ -330,7 +331,8 @@ def test_a_wrong_address_or_option_is_told_in_four_parts(location, options, said
 
 def test_without_the_extra_the_error_names_it(monkeypatch, tmp_path: Path):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    monkeypatch.delitem(sys.modules, "transactions.object_store_backend")
+    for module in ("object_store", "object_store_backend"):
+        monkeypatch.delitem(sys.modules, f"transactions.{module}")
     with pytest.raises(ConfigurationError, match=r"sparkonce\[object-store\]") as raised:
         backend_for(URL)
     assert_four_parts(raised.value)
