@@ -6,9 +6,9 @@ object and stores it later without a lock (in 60 rounds of 8 threads there was o
 a thread switch interval of 1 us, 4 of 120 rounds had not exactly one). And the fault that the log
 must survive, an object that is stored while its answer is lost, has to be asked for by name.
 
-It speaks what the backend needs of path-style S3: ListObjectsV2 in pages, PUT with
-``If-None-Match: *``, GET, DELETE. Objects live in a dictionary of the test's process; the key id
-is checked and the signature is not.
+It speaks what the product needs of path-style S3: ListObjectsV2 in pages, PUT with
+``If-None-Match: *``, GET (also of a range), HEAD, DELETE, and uploads in parts. Objects live in a
+dictionary of the test's process; the key id is checked and the signature is not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import threading
+import time
 from collections import Counter
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,7 +32,8 @@ class Fault:
     """What happens to the next request of a method.
 
     Attributes:
-        method: GET (an object), LIST, PUT or DELETE.
+        method: GET (an object), HEAD, LIST, PUT, DELETE; POST, PART and END are an upload in parts.
+        key: only requests whose key, or a listing's prefix, contains it.
         carried_out: whether the request is carried out before it goes wrong.
         status: what is answered in place of the truth; 0 closes the connection without a word,
             None answers the truth.
@@ -41,6 +43,7 @@ class Fault:
     """
 
     method: str
+    key: str = ""
     carried_out: bool = False
     status: int | None = 500
     before: threading.Event | None = None
@@ -53,10 +56,13 @@ class S3Server(ThreadingHTTPServer):
     """Use it as a context manager; it listens on a free port of this machine.
 
     Attributes:
-        objects: key -> bytes, of the one bucket there is.
+        bucket: the name of the one that there is.
+        objects: key -> bytes, in it.
         stored: every (key, bytes) that was ever stored, in order.
         requests: how many of each method came.
+        uploads: id -> number -> part, of uploads that were begun and not ended.
         page: how many names one answer of a listing has.
+        delay_s: how long each answer takes.
         is_conditional: False makes it an old store, which overwrites whatever is asked.
     """
 
@@ -66,10 +72,13 @@ class S3Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.bucket = BUCKET
         self.objects: dict[str, bytes] = {}
         self.stored: list[tuple[str, bytes]] = []
         self.requests: Counter[str] = Counter()
+        self.uploads: dict[str, dict[int, bytes]] = {}
         self.page = 1000
+        self.delay_s = 0.0
         self.is_conditional = True
         self.lock = threading.Lock()
         self._in_flight = 0
@@ -122,11 +131,11 @@ class S3Server(ThreadingHTTPServer):
             self._in_flight += change
             self._done.notify_all()
 
-    def fault_of(self, method: str) -> Fault | None:
+    def fault_of(self, method: str, key: str) -> Fault | None:
         with self.lock:
             self.requests[method] += 1
             for fault in self._faults:
-                if fault.method == method and fault.times > 0:
+                if fault.method == method and fault.key in key and fault.times > 0:
                     fault.times -= 1
                     return fault
         return None
@@ -141,13 +150,23 @@ class _Handler(BaseHTTPRequestHandler):
     server: S3Server
 
     def do_GET(self) -> None:
-        self._serve("LIST" if "list-type" in parse_qs(urlsplit(self.path).query) else "GET")
+        self._serve("LIST" if "list-type" in self._query() else "GET")
+
+    def do_HEAD(self) -> None:
+        self._serve("HEAD")
 
     def do_PUT(self) -> None:
-        self._serve("PUT")
+        self._serve("PART" if "uploadId" in self._query() else "PUT")
+
+    def do_POST(self) -> None:
+        self._serve("END" if "uploadId" in self._query() else "POST")
 
     def do_DELETE(self) -> None:
         self._serve("DELETE")
+
+    def _query(self) -> dict[str, str]:
+        query = urlsplit(self.path).query
+        return {name: values[0] for name, values in parse_qs(query, True).items()}
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
@@ -161,7 +180,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve_counted(self, method: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = self.server.fault_of(method)
+        if self.server.delay_s:
+            time.sleep(self.server.delay_s)
+        key = unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}").removeprefix("/")
+        fault = self.server.fault_of(method, key or self._query().get("prefix", ""))
         if fault is None:
             self._answer(*self._carry_out(method, body))
             return
@@ -187,19 +209,57 @@ class _Handler(BaseHTTPRequestHandler):
         bucket, _, key = unquote(urlsplit(self.path).path).removeprefix("/").partition("/")
         if f"Credential={KEY_ID}/" not in self.headers.get("Authorization", ""):
             return 403, *_error("InvalidAccessKeyId")
-        if bucket != BUCKET:
+        if bucket != self.server.bucket:
             return 404, *_error("NoSuchBucket")
         with self.server.lock:
-            objects = self.server.objects
-            match method:
-                case "LIST":
-                    return 200, *self._listing()
-                case "PUT":
-                    return self._put(key, body)
-                case "DELETE":
-                    objects.pop(key, None)
-                    return 204, b"", ""
-            return (200, objects[key], "") if key in objects else (404, *_error("NoSuchKey"))
+            if method in {"POST", "PART", "END"}:
+                return self._upload(method, key, body)
+            return {
+                "LIST": self._listing,
+                "GET": self._get,
+                "HEAD": self._get,
+                "PUT": self._put,
+                "DELETE": self._delete,
+            }[method](key, body)
+
+    def _get(self, key: str, _: bytes) -> tuple[int, bytes, str]:
+        found = self.server.objects.get(key)
+        if found is None:
+            return 404, *_error("NoSuchKey")
+        if (part := self.headers.get("Range")) and self.command == "GET":
+            first, last = part.removeprefix("bytes=").split("-")
+            return 206, found[int(first) : int(last) + 1], ""
+        return 200, found, ""
+
+    def _delete(self, key: str, _: bytes) -> tuple[int, bytes, str]:
+        upload = self._query().get("uploadId")
+        if upload is None:
+            self.server.objects.pop(key, None)
+        else:
+            self.server.uploads.pop(upload, None)
+        return 204, b"", ""
+
+    def _upload(self, method: str, key: str, body: bytes) -> tuple[int, bytes, str]:
+        uploads, query = self.server.uploads, self._query()
+        if method == "POST":
+            one = f"upload-{self.server.requests['POST']}"
+            uploads[one] = {}
+            return 200, *_xml(
+                f"<InitiateMultipartUploadResult><UploadId>{one}</UploadId>"
+                "</InitiateMultipartUploadResult>"
+            )
+        one = query["uploadId"]
+        if one not in uploads:
+            return 404, *_error("NoSuchUpload")
+        if method == "PART":
+            uploads[one][int(query["partNumber"])] = body
+            return 200, b"", ""
+        parts = uploads.pop(one)
+        self._put(key, b"".join(parts[number] for number in sorted(parts)))
+        return 200, *_xml(
+            "<CompleteMultipartUploadResult><ETag>&quot;1&quot;</ETag>"
+            "</CompleteMultipartUploadResult>"
+        )
 
     def _put(self, key: str, body: bytes) -> tuple[int, bytes, str]:
         server = self.server
@@ -210,9 +270,9 @@ class _Handler(BaseHTTPRequestHandler):
         server.stored.append((key, body))
         return 200, b"", ""
 
-    def _listing(self) -> tuple[bytes, str]:
-        query = parse_qs(urlsplit(self.path).query)
-        prefix, after = query.get("prefix", [""])[0], query.get("continuation-token", [""])[0]
+    def _listing(self, _key: str, _body: bytes) -> tuple[int, bytes, str]:
+        query = self._query()
+        prefix, after = query.get("prefix", ""), query.get("continuation-token", "")
         keys = sorted(k for k in self.server.objects if k.startswith(prefix) and k > after)
         shown, more = keys[: self.server.page], len(keys) > self.server.page
         items = "".join(
@@ -223,7 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
         last = escape(shown[-1]) if more else ""
         token = f"<NextContinuationToken>{last}</NextContinuationToken>" if more else ""
-        return _xml(
+        return 200, *_xml(
             f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{items}"
             "</ListBucketResult>"
         )
@@ -235,7 +295,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Last-Modified", formatdate(usegmt=True))
         self.send_header("Content-Type", kind or "application/octet-stream")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
 
 def _error(code: str) -> tuple[bytes, str]:
