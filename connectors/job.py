@@ -64,7 +64,9 @@ _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)?s
 _SECONDS: Final = {None: 1.0, "millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
 _TRIGGER: Final = re.compile(r"\d+ (millisecond|second|minute|hour)s?")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_SECRET: Final = re.compile(r"password|jaas|secret|token|conninfo|credential", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    r"password|jaas|secret|token|conninfo|credential|_key$|signature", re.IGNORECASE
+)
 
 
 def load_job(path: Path, environment: Mapping[str, str]) -> JobDefinition:
