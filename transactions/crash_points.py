@@ -54,6 +54,13 @@ FILE_POINTS: Final = (
     "renamed",  # driver: it has its final name, nothing is synced
 )
 
+#: Points that only a sink of files in an object store meets; they know no checkpoint.
+OBJECT_POINTS: Final = (
+    "upload_started",  # worker, before `records_flushed`: the transaction is there, no file yet
+    "mark_stored",  # driver, before `renamed`: the file is committed, its transaction is there
+    "file_discarded",  # driver, in a sweep: the file is gone, its transaction is there
+)
+
 #: Points of a savepoint that the driver makes, between two checkpoints.
 SAVEPOINT_POINTS: Final = (
     "savepoint_copied",  # driver: all is durable, and has no name yet
@@ -80,7 +87,7 @@ def _from_environment() -> Hook | None:
     if not wanted:
         return None
     name, _, checkpoint = wanted.partition("@")
-    if name not in (*POINTS, *STAGE_POINTS, *FILE_POINTS, *SAVEPOINT_POINTS):
+    if name not in (*POINTS, *STAGE_POINTS, *FILE_POINTS, *OBJECT_POINTS, *SAVEPOINT_POINTS):
         raise ValueError(f"SPARKONCE_CRASH_AT={wanted}: there is no crash point {name!r}")
     once = os.environ.get("SPARKONCE_CRASH_ONCE")
     when = os.environ.get("SPARKONCE_CRASH_WHEN")

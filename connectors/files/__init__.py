@@ -1,6 +1,10 @@
-"""Files: a sink whose commit is an atomic rename, and the reader of its whole checkpoints."""
+"""Files: a sink whose commit is an atomic rename, and the reader of its whole checkpoints.
 
+In an object store the commit is a put-if-absent: see `object_folder`.
+"""
+
+from connectors.files.abandoned_files import abandoned_files
 from connectors.files.checkpoint_manifest import CommittedFile, committed_files
 from connectors.files.file_sink import FileSink
 
-__all__ = ["CommittedFile", "FileSink", "committed_files"]
+__all__ = ["CommittedFile", "FileSink", "abandoned_files", "committed_files"]

@@ -1,6 +1,6 @@
 """The manifest: which files one checkpoint consists of, for readers of whole checkpoints.
 
-A file is committed by its own rename, so between two renames a plain reader sees half of a
+A file is committed by its own step (a rename), so between two of them a plain reader sees half of a
 checkpoint. The manifest closes that: it is durable before the decision, and it counts from the
 moment at which every file that it names is there. It says nothing about the decision, so it needs
 no state, and nothing that must be undone: of an attempt that was not decided no file ever appears.
@@ -16,14 +16,14 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from connectors.files.local_folder import LocalFolder
 from connectors.files.prepared_file import PreparedFile
+from connectors.files.target_folder import TargetFolder, open_folder
 from transactions.committable import Committable
 from transactions.errors import LogVersionError
 
@@ -35,7 +35,7 @@ class CommittedFile:
     """A file of a whole checkpoint.
 
     Attributes:
-        path: where it is.
+        path: where it is; in an object store its address.
         application_id: of the pipeline that wrote it.
         log_id: of its decision log; checkpoints of another log are counted from 0 again.
         sink: name of the sink.
@@ -55,7 +55,7 @@ class CommittedFile:
     size: int
 
 
-def write_manifest(folder: LocalFolder, committables: Sequence[Committable]) -> None:
+def write_manifest(folder: TargetFolder, committables: Sequence[Committable]) -> None:
     """Write which files the transactions of one checkpoint will become. On the driver, before the
     decision.
 
@@ -87,23 +87,27 @@ def write_manifest(folder: LocalFolder, committables: Sequence[Committable]) -> 
     folder.put_manifest(name, orjson.dumps(data), temporary)
 
 
-def committed_files(path: str | Path) -> list[CommittedFile]:
+def committed_files(
+    path: str | Path, store: Mapping[str, str] | None = None
+) -> list[CommittedFile]:
     """Return the files of all whole checkpoints; safe beside a running pipeline.
 
     What it returned once it returns ever after (as long as nobody removes files), and between two
     calls whole checkpoints are added.
 
     Args:
-        path: the target folder of a `FileSink`; before its first record there is none.
+        path: of a `FileSink`; before its first record there is no such folder.
+        store: options of an object store, see `FileSink`; they need not be those of the writer.
 
     Returns:
         Sorted by application, log, sink, checkpoint and subtask.
 
     Raises:
         OSError: the folder cannot be read.
+        ConfigurationError: there cannot be such a folder, or an option of the store is wrong.
         LogVersionError: a manifest is of a newer version.
     """
-    folder = LocalFolder(str(path))
+    folder = open_folder(str(path), store or {})
     by_sink: defaultdict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for name, data in folder.manifests().items():
         manifest = _read(data, f"{path}, {name}")
@@ -118,7 +122,7 @@ def committed_files(path: str | Path) -> list[CommittedFile]:
     there = folder.published()
     files = [
         CommittedFile(
-            path=str(Path(path) / file.pop("name")),
+            path=folder.path_of(file.pop("name")),
             application_id=key[0],
             log_id=key[1],
             sink=key[2],

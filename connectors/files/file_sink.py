@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 import pyarrow as pa
 
 from connectors.files import json_lines, parquet_rows
+from connectors.files.target_folder import address_of, is_address, open_folder
 from transactions.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _SUFFIXES: Final = {PARQUET: ".parquet", JSON: ".jsonl"}
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _OPTIONS: Final = ("path", "format", "name", "compression")
+#: What stands before the options of an object store, in a job file.
+_STORE: Final = "store."
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +36,22 @@ class FileSink:
     """A folder of files as the target of a branch, exactly once.
 
     Attributes:
-        path: the folder, on a local file system; made absolute, and made when there is none. A
-            ``file://`` URL is read as a path.
+        path: the folder, on a local file system: made absolute, and made when there is none; a
+            ``file://`` URL is read as a path. Or an address in an object store:
+            ``s3://bucket/prefix``, ``gs://...``, ``az://...``.
         format: ``parquet``, or ``json``: one object a line.
         name: unique in the driver and the same at every restart; the folder's name by default.
         compression: of Parquet: ``snappy`` (default), ``zstd``, ``gzip`` or ``none``.
+        store: options of the object store, by its names (``region``, ``endpoint``), see
+            `transactions.object_store.ObjectStore`; credentials, too, where the environment of the
+            driver and the workers does not have them. In no text of an error.
     """
 
     path: str
     format: str = PARQUET
     name: str = ""
     compression: str = ""
+    store: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         """Check every option, and all of them together.
@@ -51,13 +59,7 @@ class FileSink:
         Raises:
             ConfigurationError: an option is wrong.
         """
-        path = self.path.removeprefix("file://")
-        if not path.strip():
-            raise _wrong("A file sink needs a folder.", "none is named", "path=(absent)")
-        if "://" in path or path.startswith("file:"):
-            why = "a commit is an atomic rename and an fsync, which object stores do not have"
-            raise _wrong("The folder must be on a local file system.", why, f"path={path}")
-        object.__setattr__(self, "path", os.path.abspath(path))  # noqa: PTH100 - without ".."
+        self._complete_path()
         if self.format not in FORMATS:
             why = f"known: {', '.join(FORMATS)}"
             raise _wrong("The format is unknown.", why, f"format={self.format}")
@@ -68,6 +70,19 @@ class FileSink:
         if not _NAME.fullmatch(self.name):
             why = "it stands in the names of files, up to 100 characters"
             raise _wrong("A sink's name has letters, digits, _ and -.", why, f"name={self.name}")
+
+    def _complete_path(self) -> None:
+        path = self.path.removeprefix("file://")
+        if not path.strip():
+            raise _wrong("A file sink needs a folder.", "none is named", "path=(absent)")
+        if path.startswith("file:"):
+            why = "a URL of a file has two slashes, and then the path"
+            raise _wrong("The path cannot be read.", why, f"path={path}")
+        absolute = os.path.abspath(path)  # noqa: PTH100 - without ".."
+        path = address_of(path) if is_address(path) else absolute
+        object.__setattr__(self, "path", path)
+        object.__setattr__(self, "store", dict(self.store))
+        open_folder(path, self.store)  # what is wrong with them is told; nothing is sent
 
     def _complete_compression(self) -> None:
         known = FORMATS[self.format]
@@ -125,24 +140,26 @@ class FileSink:
         checkpoint_timeout_s: float,  # noqa: ARG002
         schema: pa.Schema | None = None,  # noqa: ARG002
     ) -> TransactionalFileSink:
-        """Return the sink of the two-phase contract. On the driver; nothing is written yet.
+        """Return the sink of the two-phase contract. On the driver; a store is tried with an
+        object that is removed again.
 
         Args:
             checkpoint_timeout_s: how long any one task may take; a file waits for nobody.
             schema: of the rows that will come; a file takes any that `check_columns` does.
 
         Raises:
-            ConfigurationError: the path is no folder.
+            ConfigurationError: the path is no folder; the store refuses us, or has no conditional
+                put.
+            BrokerUnavailableError: the store does not answer.
         """
         # Imported here: it imports this file.
         from connectors.files.transactional_file_sink import (  # noqa: PLC0415
             TransactionalFileSink,
         )
 
-        path = Path(self.path)
-        if path.exists() and not path.is_dir():
-            raise _wrong("The path is not a folder.", "a file lies there", f"path={self.path}")
-        return TransactionalFileSink(self)
+        sink = TransactionalFileSink(self)
+        sink.check_target()
+        return sink
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
@@ -152,13 +169,20 @@ class FileSink:
             ConfigurationError: an option is unknown or wrong.
         """
         given: dict[str, str] = {}
+        store: dict[str, str] = {}
         for name, value in options.items():
-            if name.lower() not in _OPTIONS:
-                near = difflib.get_close_matches(name.lower(), _OPTIONS, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_OPTIONS)}"
-                raise _wrong(f"The file sink has no option {name!r}.", hint, f"{name}={value}")
-            given[name.lower()] = value
-        return cls(**{"path": "", **given})
+            lowered = name.lower()
+            if lowered.startswith(_STORE):
+                store[lowered.removeprefix(_STORE)] = value
+            elif lowered in _OPTIONS:
+                given[lowered] = value
+            else:
+                near = difflib.get_close_matches(lowered, _OPTIONS, 1)
+                known = f"known: {', '.join(_OPTIONS)}; {_STORE}* of an object store"
+                hint = f"did you mean {near[0]!r}?" if near else known
+                # Its value may be a secret of the store that is misnamed: never shown.
+                raise _wrong(f"The file sink has no option {name!r}.", hint, name)
+        return cls(**{"path": "", **given}, store=store)
 
 
 def _wrong(what: str, cause: str, option: str) -> ConfigurationError:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from transactions.committable import Outcome
+from transactions.errors import ConfigurationError
 from transactions.log_backend import sync_folder
 
 _TRANSACTIONS: Final = "_transactions"
@@ -25,25 +26,32 @@ _BUFFER: Final = 1 << 20
 
 
 class LocalFolder:
-    """One target folder. Holds nothing open; made in a task or on the driver.
+    """One target folder. See `TargetFolder`."""
 
-    Every method raises OSError when the file system refuses.
-    """
+    at_once: Final = 1  # a rename is quicker than a thread
+    trouble: Final = "the disk is full, read-only or gone"
 
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._transactions = self._path / _TRANSACTIONS
         self._manifests = self._path / _MANIFESTS
+
+    def path_of(self, name: str) -> str:
+        """See `TargetFolder.path_of`."""
+        return str(self._path / name)
 
     # --- in a task --------------------------------------------------------------------------
 
     def create(self, transaction_id: str) -> BinaryIO:
-        """Return the new, hidden file of a transaction."""
+        """See `TargetFolder.create`."""
         self._transactions.mkdir(parents=True, exist_ok=True)
         return (self._transactions / transaction_id).open("xb", _BUFFER)
 
-    def seal(self, file: BinaryIO) -> int:
-        """Make a file of `create` durable and close it; return its bytes."""
+    def seal(self, file: BinaryIO, transaction_id: str, name: str) -> int:  # noqa: ARG002
+        """See `TargetFolder.seal`: the file and the entry of its folder are synced."""
+        return self._sync(file)
+
+    def _sync(self, file: BinaryIO) -> int:
         file.flush()
         os.fsync(file.fileno())
         size = os.fstat(file.fileno()).st_size
@@ -52,10 +60,20 @@ class LocalFolder:
         return size
 
     def discard(self, transaction_id: str) -> None:
-        """Remove the hidden file of a transaction; an absent one is fine."""
+        """See `TargetFolder.discard`: without its file no writer can commit."""
         (self._transactions / transaction_id).unlink(missing_ok=True)
 
     # --- on the driver ----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """See `TargetFolder.check`; the folder is made when the first record comes."""
+        if self._path.exists() and not self._path.is_dir():
+            raise ConfigurationError(
+                "The path is not a folder.",
+                where="options of a file sink",
+                cause="a file lies there",
+                option=f"path={self._path}",
+            )
 
     def make_durable(self) -> None:
         """Sync the folder's own entry, and those of the folders above it that we may have made."""
@@ -65,13 +83,13 @@ class LocalFolder:
                 sync_folder(folder)
 
     def obstacle(self) -> str:
-        """Return why a hidden file could not be renamed into the folder, "" if it can."""
+        """See `TargetFolder.obstacle`."""
         if self._transactions.stat().st_dev != self._path.stat().st_dev:
             return f"{_TRANSACTIONS} is on another file system than its folder"
         return "" if os.access(self._path, os.W_OK | os.X_OK) else "the folder cannot be written"
 
-    def size_of(self, transaction_id: str) -> int | None:
-        """Return the bytes of a hidden file that can be read, None when it is absent."""
+    def size_of(self, transaction_id: str, name: str) -> int | None:  # noqa: ARG002
+        """See `TargetFolder.size_of`; the file can be read."""
         try:
             with (self._transactions / transaction_id).open("rb") as file:
                 return os.fstat(file.fileno()).st_size
@@ -79,10 +97,7 @@ class LocalFolder:
             return None
 
     def publish(self, transaction_id: str, name: str) -> Outcome:
-        """Rename a hidden file to its final name. Not durable before `sync_published`.
-
-        Returns:
-            COMMITTED; ALREADY_COMMITTED if it had been renamed; ABORTED if there is neither.
+        """See `TargetFolder.publish`: the hidden file is renamed to its final name.
 
         Raises:
             OSError: it is not known; also when the folder of transactions itself is absent, which
@@ -98,43 +113,43 @@ class LocalFolder:
         return Outcome.COMMITTED
 
     def sync_published(self) -> None:
-        """Let every rename so far survive a power cut: new names first, then what was removed."""
+        """See `TargetFolder.sync_published`: new names first, then what was removed."""
         sync_folder(self._path)
         sync_folder(self._transactions)
 
     def open_ids(self) -> list[str]:
-        """Return the names of all hidden files, whosoever they are."""
+        """See `TargetFolder.open_ids`: the names of all hidden files."""
         try:
             return sorted(entry.name for entry in os.scandir(self._transactions))
         except FileNotFoundError:
             return []
 
     def put_manifest(self, name: str, data: bytes, transaction_id: str) -> None:
-        """Store a manifest whole and durably.
-
-        Args:
-            name: nobody has used it.
-            data: its content.
-            transaction_id: under which it lies until it is whole; the sweep knows such names.
-        """
+        """See `TargetFolder.put_manifest`: a hidden file that is renamed when it is whole."""
         with self.create(transaction_id) as file:
             file.write(data)
-            self.seal(file)
+            self._sync(file)
         (self._transactions / transaction_id).rename(self._manifests / name)
         sync_folder(self._manifests)
 
     # --- for readers ------------------------------------------------------------------------
 
     def manifests(self) -> dict[str, bytes]:
-        """Return the content of every manifest by its name."""
+        """See `TargetFolder.manifests`."""
         try:
             return {one.name: one.read_bytes() for one in sorted(self._manifests.iterdir())}
         except FileNotFoundError:
             return {}
 
     def published(self) -> set[str]:
-        """Return the names of the files that readers see."""
+        """See `TargetFolder.published`."""
         try:
             return {entry.name for entry in os.scandir(self._path) if entry.name[0] not in "._"}
         except FileNotFoundError:
             return set()
+
+    # --- for people -------------------------------------------------------------------------
+
+    def abandoned(self) -> list[str]:
+        """See `TargetFolder.abandoned`: the sweep sees every hidden file."""
+        return []

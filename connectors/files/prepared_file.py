@@ -36,3 +36,8 @@ class PreparedFile:
 def final_name(checkpoint_id: int, subtask: int, unique: str, suffix: str) -> str:
     """Return the name under which readers see a file; sorted by name is sorted by checkpoint."""
     return f"part-{checkpoint_id:010d}-{subtask:05d}-{unique}{suffix}"
+
+
+def unique_of(name: str) -> str:
+    """Return what a final name shares with the id of its transaction, and with no other's."""
+    return name.rpartition("-")[2].partition(".")[0]

@@ -1,4 +1,6 @@
-"""The file sink: its options, its formats, and the two-phase contract on a real folder."""
+"""The file sink: its options, its formats, and the two-phase contract on a real folder and in an
+object store. What only an object store has is in test_object_file_sink.py.
+"""
 
 import datetime as dt
 import json
@@ -11,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,6 +20,17 @@ from connectors.files import FileSink, committed_files
 from connectors.files.local_folder import LocalFolder
 from connectors.files.transactional_file_sink import TransactionalFileSink
 from connectors.row_fingerprint import RowFingerprint
+from tests.unit.file_targets import (
+    change,
+    everything,
+    hidden_files,
+    history,
+    options_on,
+    place_of,
+    seen,
+    served,
+    server_of,
+)
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import ConfigurationError, PhaseOneError, RecordRefusedError
@@ -26,15 +38,29 @@ from transactions.sink import Attempt, Owner
 
 OWNER = Owner(application_id="app", log_id="log", run_epoch=12)
 FORMATS = ("parquet", "json")
+LOCAL = [(one, "folder") for one in FORMATS]
+IN_A_STORE = [(one, "objects") for one in FORMATS]
+#: Of a test about what a disk does.
+on_disk = pytest.mark.parametrize("sink", LOCAL, indirect=True, ids="-".join)
 
 
-@pytest.fixture(params=FORMATS)
-def sink(request: pytest.FixtureRequest, tmp_path: Path) -> TransactionalFileSink:
-    return sink_in(tmp_path / "out", request.param)
+@pytest.fixture(params=[*LOCAL, *IN_A_STORE], ids="-".join)
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransactionalFileSink]:
+    file_format, place = request.param
+    if place == "folder":
+        yield sink_in(tmp_path / "out", file_format)
+        return
+    with served() as server:
+        yield opened(options_on(server, file_format))
+
+
+def opened(options: FileSink) -> TransactionalFileSink:
+    """Return the sink of another driver."""
+    return options.open_sink(checkpoint_timeout_s=9)
 
 
 def sink_in(path: Path, file_format: str = "parquet", **options: str) -> TransactionalFileSink:
-    return FileSink(path=str(path), format=file_format, **options).open_sink(checkpoint_timeout_s=9)
+    return opened(FileSink(path=str(path), format=file_format, **options))
 
 
 def batch(*numbers: int) -> pa.RecordBatch:
@@ -69,26 +95,12 @@ def soon() -> Deadline:
     return Deadline(10)
 
 
-def seen(sink: TransactionalFileSink) -> list[int]:
-    """Return what a plain reader of the folder finds, in order of number."""
-    if sink.options.format == "json":
-        return sorted(
-            json.loads(line)["number"]
-            for file in Path(sink.options.path).glob("[!_.]*")
-            for line in file.read_text("utf-8").splitlines()
-        )
-    table = pyarrow.dataset.dataset(sink.options.path, format="parquet").to_table()
-    return sorted(table["number"].to_pylist()) if table.num_columns else []
-
-
 def whole(sink: TransactionalFileSink) -> list[tuple[int, int, int]]:
-    files = committed_files(sink.options.path)
-    assert all(Path(one.path).stat().st_size == one.size for one in files)
+    files = committed_files(sink.options.path, sink.options.store)
+    there = everything(sink)
+    for one in files:
+        assert len(there[one.path.removeprefix(f"{sink.options.path}/")]) == one.size
     return [(one.checkpoint_id, one.subtask, one.records) for one in files]
-
-
-def hidden_files(sink: TransactionalFileSink) -> list[str]:
-    return sorted(one.name for one in (Path(sink.options.path) / "_transactions").iterdir())
 
 
 # --- options -------------------------------------------------------------------------------------
@@ -112,13 +124,15 @@ def test_options_have_defaults_and_an_absolute_path(monkeypatch, tmp_path):
     ("options", "word"),
     [
         ({}, "path=(absent)"),
-        ({"path": "s3://bucket/x"}, "path=s3://bucket/x"),
+        ({"path": "file:/x"}, "path=file:/x"),
+        ({"path": "hdfs://x/y"}, "path=hdfs://x/y"),
+        ({"path": "/x", "store.region": "hidden"}, "store: region"),
         ({"path": "/x", "format": "csv"}, "format=csv"),
         ({"path": "/x", "name": "a.b"}, "name=a.b"),
         ({"path": "/x", "compression": "lzo"}, "compression=lzo"),
         ({"path": "/x", "format": "json", "compression": "zstd"}, "compression=zstd"),
         ({"path": "/x", "fromat": "json"}, "did you mean 'format'?"),
-        ({"path": "/x", "zzz": "1"}, "zzz=1"),
+        ({"path": "/x", "zzz": "hidden"}, "no option 'zzz'"),
     ],
 )
 def test_a_wrong_option_is_refused_and_named(options: dict[str, str], word: str):
@@ -126,6 +140,7 @@ def test_a_wrong_option_is_refused_and_named(options: dict[str, str], word: str)
         FileSink.from_options(options)
     error = caught.value
     assert word in str(error)
+    assert "hidden" not in str(error)
     assert all((error.what, error.where, error.cause, error.option))
 
 
@@ -172,9 +187,9 @@ def test_two_columns_of_one_name_and_none_at_all_are_refused():
 def test_nothing_is_on_disk_before_the_first_record(sink):
     transaction = sink.begin_transaction(attempt())
     sink.invoke(transaction, batch())
-    assert not Path(sink.options.path).exists()
+    assert everything(sink) == {}
     assert sink.pre_commit(transaction) is None
-    assert not Path(sink.options.path).exists()
+    assert everything(sink) == {}
     assert sink.lingering(OWNER, soon()) == []
     sink.abort(transaction)
 
@@ -198,10 +213,10 @@ def test_open_and_prepared_are_invisible_and_a_commit_is_exact(sink):
 def test_a_second_commit_changes_nothing(sink):
     committable = prepared(sink, 1, 2)
     decide(sink, committable)
-    before = {one: one.stat().st_mtime_ns for one in Path(sink.options.path).iterdir()}
-    for again in (sink.commit, sink_in(Path(sink.options.path)).recover_and_commit):
+    before = history(sink)
+    for again in (sink.commit, opened(sink.options).recover_and_commit):
         assert again([committable], soon()) == {committable.token: Outcome.ALREADY_COMMITTED}
-    assert {one: one.stat().st_mtime_ns for one in Path(sink.options.path).iterdir()} == before
+    assert history(sink) == before
     assert seen(sink) == [1, 2]
 
 
@@ -229,9 +244,10 @@ def test_an_abort_leaves_nothing(sink, when):
     sink.invoke(transaction, batch(1, 2))
     if when == "prepared":
         sink.pre_commit(transaction)
-    assert len(hidden_files(sink)) == 1
+    is_there = when == "prepared" or server_of(sink) is None
+    assert hidden_files(sink) == [transaction.transaction_id] * is_there
     sink.abort(transaction)
-    assert hidden_files(sink) == []
+    assert everything(sink) == {}
     assert seen(sink) == []
 
 
@@ -239,7 +255,7 @@ def test_a_hidden_file_that_is_gone_was_lost(sink):
     """The engine heals what is proven ABORTED; its siblings are committed."""
     lost, kept = prepared(sink, 1), prepared(sink, 2, subtask=1)
     sink.check_prepared([lost, kept], soon())
-    (Path(sink.options.path) / "_transactions" / lost.transactional_id).unlink()
+    change(sink, place_of(sink, lost), None)
     assert sink.recover_and_commit([lost, kept], soon()) == {
         lost.token: Outcome.ABORTED,
         kept.token: Outcome.COMMITTED,
@@ -251,6 +267,7 @@ def test_a_hidden_file_that_is_gone_was_lost(sink):
     assert (seen(sink), whole(sink)) == ([1, 2], [(1, 0, 1), (1, 1, 1)])
 
 
+@on_disk
 def test_a_disk_that_is_away_proves_nothing(sink):
     """An empty mount point has none of the files; healing would write every record twice."""
     committable = prepared(sink, 1)
@@ -262,13 +279,14 @@ def test_a_disk_that_is_away_proves_nothing(sink):
     assert sink.commit([committable], soon()) == unknown
     assert sink.recover_and_commit([committable], soon()) == unknown
     with pytest.raises(FileNotFoundError):
-        LocalFolder(str(folder)).publish(committable.transactional_id, "part")
+        LocalFolder(folder).publish(committable.transactional_id, "part")
     folder.rmdir()
     away.rename(folder)
     assert sink.recover_and_commit([committable], soon()) == {committable.token: Outcome.COMMITTED}
     assert seen(sink) == [1]
 
 
+@on_disk
 def test_a_rename_that_fails_is_unknown(sink, monkeypatch):
     committable = prepared(sink, 1)
 
@@ -300,6 +318,7 @@ def test_lingering_is_exactly_the_owners(sink):
         return prepared(sink, 1, owner=owner)
 
     mine = [of("app", "log", 12), of("app", "log", 9)]
+    sink.check_prepared(mine, soon())
     others = [
         of("app-2", "log", 1),
         of("ap", "log", 1),
@@ -319,6 +338,7 @@ def test_lingering_is_exactly_the_owners(sink):
     assert all(v is Outcome.COMMITTED for v in sink.commit(others, soon()).values())
 
 
+@on_disk
 def test_of_two_attempts_only_the_decided_one_is_seen(sink):
     zombie = sink.begin_transaction(attempt(task=1))
     sink.invoke(zombie, batch(1, 2))
@@ -336,11 +356,8 @@ def test_of_two_attempts_only_the_decided_one_is_seen(sink):
 @pytest.mark.parametrize("harm", ["gone", "cut"])
 def test_a_harmed_file_fails_the_checkpoint_before_its_decision(sink, harm):
     good, bad = prepared(sink, 1), prepared(sink, 2, subtask=1)
-    file = Path(sink.options.path) / "_transactions" / bad.transactional_id
-    if harm == "gone":
-        file.unlink()
-    else:
-        file.write_bytes(file.read_bytes()[:-1])
+    place = place_of(sink, bad)
+    change(sink, place, None if harm == "gone" else everything(sink)[place][:-1])
     with pytest.raises(PhaseOneError) as caught:
         sink.check_prepared([good, bad], soon())
     text = str(caught.value)
@@ -415,6 +432,7 @@ def test_a_folder_that_cannot_be_written_is_named():
     sink.abort(transaction)
 
 
+@on_disk
 def test_a_disk_that_fills_up_at_the_manifest_fails_before_the_decision(sink, monkeypatch):
     committable = prepared(sink, 1)
 
