@@ -3,14 +3,17 @@
 Spark's order of log writes around the coordinator: offsets/N, the batch, commits/N. The input is
 the numbers below `total`; two sinks under one decision, Parquet and JSON lines, and two subtasks.
 
-    python -m tests.integration.file_sink_main <folder> <total>
+    python -m tests.integration.file_sink_main <folder> <total> [<url> <options of its store>]
+
+Without a URL the files lie in the folder as well, beside the log.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,14 +52,15 @@ def rows(numbers: Sequence[int]) -> pa.RecordBatch:
 class Driver:
     """One run: fence, recover, then every batch that is left."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str = "", store: Mapping[str, str] | None = None) -> None:
         self.commits = folder / "commits"
         self.commits.mkdir(exist_ok=True)
         backend = LocalFileBackend(folder / "log")
         self.log = DecisionLog.open(backend, application_id="app", identity={})
         self.sinks: dict[str, AnySink] = {}
         for one in FORMATS:
-            options = FileSink(path=str(folder / one), format=one)
+            path = f"{url or folder}/{one}"
+            options = FileSink(path=path, format=one, store=store or {})
             self.sinks[one] = options.open_sink(checkpoint_timeout_s=TIMEOUT_S)
         self.next = len(list(self.commits.iterdir()))
         settled = recover(self.log, self.sinks, Deadline(TIMEOUT_S), finished=self.next - 1)
@@ -116,4 +120,5 @@ class Driver:
 
 
 if __name__ == "__main__":
-    Driver(Path(sys.argv[1])).run(int(sys.argv[2]))
+    where, how_many, *target = sys.argv[1:]
+    Driver(Path(where), *target[:1], *map(json.loads, target[1:])).run(int(how_many))
