@@ -46,6 +46,8 @@ LOOP = "connectors/continuous/checkpoint_loop.py"
 STAGE_TASK = "connectors/continuous/stage_task.py"
 RUN = "connectors/kafka/run.py"
 
+OBJECT_FOLDER = "connectors/files/object_folder.py"
+
 ON_SINK = "tests/integration/test_transactional_sink.py::"
 ON_WIRE = "tests/integration/test_coordinator_wire.py::"
 ON_HEALING = "tests/integration/test_healing.py::"
@@ -55,6 +57,7 @@ HEAL = "tests/simulation/test_healing.py::"
 GUARANTEES = "tests/simulation/test_continuous_guarantees.py::"
 UNIT_GUARANTEES = "tests/unit/test_guarantees.py::"
 UNIT_LOG = "tests/unit/test_decision_log.py::"
+ON_OBJECTS = "tests/unit/test_object_file_sink.py::"
 
 MUTATIONS = (
     Mutation(
@@ -445,6 +448,70 @@ MUTATIONS = (
         "[:2] == mine and",
         "[:1] == mine[:1] and",
         "tests/unit/test_file_sink.py::test_lingering_is_exactly_the_owners",
+    ),
+    Mutation(
+        "files in a store: a sweep asks for the mark before it deletes a file",
+        OBJECT_FOLDER,
+        '            if self._store.size_of(f"{_COMMITTED}/{name.decode()}") is None:\n',
+        "            if True:\n",
+        ON_OBJECTS + "test_what_is_committed_survives_the_sweep_of_what_was_not_cleaned",
+    ),
+    Mutation(
+        "files in a store: a bucket that is away or new proves no loss",
+        OBJECT_FOLDER,
+        "            elif self._store.has_any(_MANIFESTS):\n",
+        "            elif True:\n",
+        ON_OBJECTS + "test_a_bucket_that_is_away_proves_nothing",
+    ),
+    Mutation(
+        "files in a store: the commit is a put if absent",
+        OBJECT_FOLDER,
+        'self._store.put_if_absent(f"{_COMMITTED}/{name}", mark)',
+        'self._store.put(f"{_COMMITTED}/{name}", mark) is None',
+        ON_OBJECTS + "test_of_drivers_that_commit_at_the_same_time_one_has_done_it",
+    ),
+    Mutation(
+        "files in a store: a store that overwrites is refused",
+        OBJECT_FOLDER,
+        "            self._store.check_exclusive()\n",
+        "",
+        ON_OBJECTS + "test_a_store_that_overwrites_is_refused_before_anything_is_written",
+    ),
+    Mutation(
+        "files in a store: who was swept while he uploaded is not prepared",
+        OBJECT_FOLDER,
+        'if self._store.size_of(f"{_TRANSACTIONS}/{transaction_id}") is None:',
+        "if False:",
+        ON_OBJECTS + "test_an_upload_that_ends_after_its_sweep_stays_invisible",
+    ),
+    Mutation(
+        "files in a store: the sweep knows of an upload before it begins",
+        OBJECT_FOLDER,
+        '            self._store.put(f"{_TRANSACTIONS}/{transaction_id}", name.encode())\n'
+        '            crash_points.reach("upload_started")\n'
+        "            size = file.seek(0, os.SEEK_END)\n"
+        '            self._store.put(f"{_DATA}/{name}", file)\n',
+        "            size = file.seek(0, os.SEEK_END)\n"
+        '            self._store.put(f"{_DATA}/{name}", file)\n'
+        '            crash_points.reach("upload_started")\n'
+        '            self._store.put(f"{_TRANSACTIONS}/{transaction_id}", name.encode())\n',
+        "tests/unit/test_object_file_kill.py::test_killed_in_a_batch",
+    ),
+    Mutation(
+        "files in a store: a refusal in phase 2 leaves the end unknown",
+        OBJECT_FOLDER,
+        '        raise OSError(f"{error.what} {error.cause}") from error\n',
+        "        raise\n",
+        ON_OBJECTS + "test_a_bucket_that_is_away_proves_nothing",
+    ),
+    Mutation(
+        "files in a store: what comes while one looks is not abandoned",
+        OBJECT_FOLDER,
+        "            files = self._store.names(_DATA)\n"
+        "            open_ids = self._store.names(_TRANSACTIONS)\n",
+        "            open_ids = self._store.names(_TRANSACTIONS)\n"
+        "            files = self._store.names(_DATA)\n",
+        ON_OBJECTS + "test_what_is_committed_while_one_looks_is_not_abandoned",
     ),
     Mutation(
         "postgres: what is gone is asked for its mark",
