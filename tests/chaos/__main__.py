@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from connectors.pipeline_modes import MICRO_BATCH, MODES
-from tests.chaos.runner import Options, run
+from tests.chaos.runner import AGGREGATION, STATEFUL, Options, run
 from tests.chaos.schedule import EVERYTHING, OF_THREE, Kind
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -26,6 +26,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults are done")
     parser.add_argument("--seed", type=int, default=None, help="replays a schedule")
     parser.add_argument("--mode", choices=MODES, default=MICRO_BATCH, help="of the pipeline")
+    parser.add_argument(
+        "--stateful", choices=STATEFUL, default=AGGREGATION, help="how micro-batches count"
+    )
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=3)
     parser.add_argument("--rate", type=float, default=100.0, help="input records per second")
     parser.add_argument("--kinds", nargs="+", choices=[k.name for k in Kind], help="only these")
@@ -33,6 +36,8 @@ def main() -> int:
         "--keep", metavar="NAME", type=_file_name, help="append the line to benchmarks/results"
     )
     given = parser.parse_args()
+    if given.mode != MICRO_BATCH and given.stateful != AGGREGATION:
+        parser.error(f"--stateful {given.stateful}: the {given.mode} mode keeps no state")
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     kinds = [Kind[name] for name in given.kinds or ()] or [
         kind for kind in EVERYTHING if given.brokers == 3 or kind not in OF_THREE
@@ -40,7 +45,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="sparkonce-chaos-"))
     mode = "" if given.mode == MICRO_BATCH else f" MODE={given.mode}"
-    again = f"make chaos MINUTES={given.minutes:g} SEED={seed}{mode}"
+    state = "" if given.stateful == AGGREGATION else f' ARGS="--stateful {given.stateful}"'
+    again = f"make chaos MINUTES={given.minutes:g} SEED={seed}{mode}{state}"
     keep_logs = True
     try:
         report = run(
@@ -50,6 +56,7 @@ def main() -> int:
                 folder=folder,
                 brokers=given.brokers,
                 mode=given.mode,
+                stateful=given.stateful,
                 kinds=kinds,
                 rate=given.rate,
             ),

@@ -30,6 +30,10 @@ PROXY_KINDS = {Kind.REQUESTS, Kind.PARTITIONED}
 
 Say = Callable[[str], None]
 
+AGGREGATION = "aggregation"
+#: How the stateful branch counts: `groupBy().count()`, or a value state as in examples/page_views.
+STATEFUL = (AGGREGATION, "transform-with-state")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -41,6 +45,7 @@ class Options:
         folder: an empty one, for checkpoints and logs.
         brokers: 1 or 3.
         mode: of the pipeline. The continuous one has one output, since it has no state.
+        stateful: one of `STATEFUL`; of micro-batches only.
         kinds: the faults.
         rate: input records per second.
         patience: the longest time without a new visible record when no fault is in force, and
@@ -54,6 +59,7 @@ class Options:
     folder: Path
     brokers: int = 3
     mode: str = MICRO_BATCH
+    stateful: str = AGGREGATION
     kinds: Sequence[Kind] = EVERYTHING
     rate: float = 100.0
     patience: float = 150.0
@@ -69,6 +75,7 @@ class Report:
     seconds: float
     brokers: int
     mode: str = MICRO_BATCH
+    stateful: str = AGGREGATION
     faults: dict[str, int] = field(default_factory=dict)
     missed: dict[str, int] = field(default_factory=dict)  # there was no victim at that moment
     left_out: dict[str, str] = field(default_factory=dict)  # not possible here, and why
@@ -114,7 +121,9 @@ class _Chaos:
         self._options = options
         self._say = say
         self._stack = stack
-        self.report = Report(options.seed, options.seconds, options.brokers, options.mode)
+        self.report = Report(
+            options.seed, options.seconds, options.brokers, options.mode, options.stateful
+        )
         self._continuous = options.mode == CONTINUOUS
         self._application_id = f"chaos-{uuid.uuid4().hex[:8]}"
         self._undo: list[tuple[float, int, Done, Fault]] = []
@@ -236,7 +245,8 @@ class _Chaos:
         if self._continuous:
             return {**common, "output": self._topics["copies"]}
         outputs = {name: self._topics[name] for name in ("copies", "counts")}
-        return {**common, **outputs, "max-offsets": 2000, "trigger": "0 seconds"}
+        ours = {"max-offsets": 2000, "trigger": "0 seconds", "stateful": self._options.stateful}
+        return {**common, **outputs, **ours}
 
     def _possible(self, disk: Disk) -> list[Kind]:
         kinds = list(self._options.kinds)

@@ -20,7 +20,7 @@ def chaos(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]
     def run(report: Report, *arguments: str) -> int:
         def a_run(options: Options, _say: Callable[[str], None]) -> Report:
             report.seed, report.seconds = options.seed, options.seconds
-            report.mode = options.mode
+            report.mode, report.stateful = options.mode, options.stateful
             (options.folder / "checkpoints").mkdir()
             (options.folder / "driver-0.log").touch()
             return report
@@ -67,6 +67,20 @@ def test_a_violation_is_kept_as_well_and_the_exit_code_says_it(chaos, tmp_path, 
     assert "make chaos MINUTES=10 SEED=7 MODE=continuous" in told
     (logs,) = (line for line in told.splitlines() if line.startswith("logs of the drivers: "))
     assert (Path(logs.partition(": ")[2]) / "driver-0.log").exists()
+
+
+def test_a_run_says_how_it_counted(chaos, capsys):
+    report = Report(0, 0.0, 3, violations=["count went back"])
+    assert chaos(report, "--stateful", "transform-with-state") == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["stateful"] == "transform-with-state"
+    assert 'make chaos MINUTES=10 SEED=7 ARGS="--stateful transform-with-state"' in said.err
+
+
+def test_state_in_the_mode_that_has_none_is_refused(chaos, capsys):
+    with pytest.raises(SystemExit):
+        chaos(Report(0, 0.0, 3), "--mode", "continuous", "--stateful", "transform-with-state")
+    assert "keeps no state" in capsys.readouterr().err
 
 
 def test_nothing_is_kept_unless_it_is_asked_for(chaos, tmp_path):
