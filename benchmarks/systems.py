@@ -9,7 +9,7 @@ from pathlib import Path
 
 from connectors.bench.system import Task, our_system
 from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH
-from connectors.sink_options import AT_LEAST_ONCE
+from connectors.sink_options import AT_LEAST_ONCE, NO_GUARANTEE
 from transactions.errors import SparkOnceError
 
 
@@ -29,10 +29,11 @@ MODES = {
     "micro-batch": OURS,
     "continuous": our_system(CONTINUOUS),
     **{
-        f"{mode}-{AT_LEAST_ONCE}": our_system(
-            mode, name=f"sparkonce {mode}, {AT_LEAST_ONCE}", guarantee=AT_LEAST_ONCE
+        f"{mode}-{guarantee}": our_system(
+            mode, name=f"sparkonce {mode}, {guarantee}", guarantee=guarantee
         )
         for mode in (MICRO_BATCH, CONTINUOUS)
+        for guarantee in (AT_LEAST_ONCE, NO_GUARANTEE)
     },
     **{
         f"continuous-{ms}": our_system(
@@ -42,13 +43,14 @@ MODES = {
     },
     # With one interval the guarantee is all that differs.
     **{
-        f"continuous-{ms}-{AT_LEAST_ONCE}": our_system(
+        f"continuous-{ms}-{guarantee}": our_system(
             CONTINUOUS,
-            name=f"sparkonce continuous, {ms} ms, {AT_LEAST_ONCE}",
+            name=f"sparkonce continuous, {ms} ms, {guarantee}",
             barrier_interval_s=ms / 1000,
-            guarantee=AT_LEAST_ONCE,
+            guarantee=guarantee,
         )
         for ms in (100, 1000)
+        for guarantee in (AT_LEAST_ONCE, NO_GUARANTEE)
     },
 }
 #: Those that are measured when nobody chooses.
