@@ -27,7 +27,7 @@ from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.wire_helpers import begin, eventually, open_producer, settled
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.errors import HiddenCommitError, PhaseOneError
+from transactions.errors import BrokerUnavailableError, HiddenCommitError, PhaseOneError
 
 PATIENCE_S = 60.0
 #: Between the EndTxn of the first transaction of a checkpoint and that of the second: no point of
@@ -173,17 +173,26 @@ def test_x16_k16_a_coordinator_that_is_gone_for_good_moves(three, job_on):
         brokers.heal()
 
 
-def test_k16_every_call_is_bounded_while_the_only_broker_is_down(one, job_on):
-    """send_offsets and abort fail in bounded time and the same call succeeds later; a decided
-    checkpoint waits for the broker.
+@pytest.mark.parametrize(
+    ("point", "errors"),
+    [
+        # Flush and offsets meet no broker.
+        ("records_queued", PhaseOneError),
+        # The offsets are sent beside the flush: they are there already, or meet no broker.
+        ("records_flushed", (PhaseOneError, BrokerUnavailableError)),
+    ],
+)
+def test_k16_every_call_is_bounded_while_the_only_broker_is_down(one, job_on, point, errors):
+    """Flush, offsets, check and abort fail in bounded time and the same call succeeds later; a
+    decided checkpoint waits for the broker.
     """
     job = job_on(one)
     job.checkpoint_timeout_s = 4.0
     run = job.start()
     run.checkpoint(b"a")
-    with hooked(once_at("records_flushed", lambda: one.kill_broker(0))):
+    with hooked(once_at(point, lambda: one.kill_broker(0))):
         began = time.monotonic()
-        with pytest.raises(PhaseOneError) as failed:
+        with pytest.raises(errors) as failed:
             run.checkpoint(b"b")
         assert time.monotonic() - began < 5 * job.checkpoint_timeout_s  # its abort as well
         assert all(part in str(failed.value) for part in ("where:", "cause:", "look at:"))
