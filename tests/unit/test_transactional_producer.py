@@ -1,6 +1,8 @@
 """The producer's own waits, on a client that does as it is told: flush, and offsets beside it."""
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -120,3 +122,22 @@ def test_an_abort_waits_for_offsets_under_way(producer):
     threading.Timer(0.05, client.offsets_may_end.set).start()
     producer.abort(Deadline(60.0))
     assert client.calls == ["offsets", "purge", "abort"]
+
+
+def test_a_producer_that_is_dropped_after_a_failed_flush_goes_at_once(monkeypatch):
+    """Nobody waits for its offsets then; it must not need a garbage collection to go."""
+    monkeypatch.setattr(TransactionalProducer, "_make_client", lambda _, given: Client(given))
+    monkeypatch.setattr(transactional_producer, "_group_metadata", str.encode)
+    producer = TransactionalProducer({}, "id", timeout_ms=60_000)
+    producer.send_offsets("app", OFFSETS, "token", Deadline(60.0))
+    call = producer._offsets_call
+    assert call is not None
+    assert call.ended()
+    del call
+    gone = weakref.ref(producer)
+    gc.disable()
+    try:
+        del producer
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -200,9 +200,9 @@ class _Call:
     def __init__(self, function: Callable[[], None], *, name: str, seconds: float) -> None:
         self.seconds = seconds
         self.failure: SparkOnceError | None = None
-        self._function = function
         self._patience = Deadline(seconds + _GRACE_S)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        # The function knows the producer, which keeps this call: a thread forgets what it ran.
+        self._thread = threading.Thread(target=self._run, args=(function,), name=name, daemon=True)
         self._thread.start()
 
     def ended(self) -> bool:
@@ -210,9 +210,9 @@ class _Call:
         self._thread.join(self._patience.remaining())
         return not self._thread.is_alive()
 
-    def _run(self) -> None:
+    def _run(self, function: Callable[[], None]) -> None:
         try:
-            self._function()
+            function()
         except SparkOnceError as error:
             self.failure = error
 
