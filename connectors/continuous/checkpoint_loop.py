@@ -164,16 +164,15 @@ class CheckpointLoop:
 
     def _run(self) -> None:
         try:
-            wait_s = self._pace.wait_s
             self._watch.start()
-            while not self._draining.wait(wait_s):
+            while not self._draining.wait(self._pace.wait_s):
                 # A partition that comes later begins at 0: none of it was ever read.
                 added = self._shares.add(dict.fromkeys(self._watch.take(), 0))
                 if added or self._stage.await_moved(_IDLE_S):
                     began = SYSTEM_CLOCK.monotonic()
                     behind = self._checkpoint(added)
                     took = SYSTEM_CLOCK.monotonic() - began
-                    wait_s = self._pace.after(took, behind=behind)
+                    self._pace.after(took, behind=behind)
             self._checkpoint({}, last=True)
             self._coordinator.await_visible()  # no good end before readers see all of it
             self._stage.close()  # the tasks stay until then

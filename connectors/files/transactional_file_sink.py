@@ -288,6 +288,8 @@ class TransactionalFileSink:
 
     def _for_each(self, all_of_them: Iterable[_T], do: Callable[[_T], _R]) -> list[_R]:
         """Do something with every file, some at a time where that is quicker."""
+        if self._folder.at_once == 1:
+            return [do(one) for one in all_of_them]
         with ThreadPoolExecutor(self._folder.at_once) as pool:
             return list(pool.map(do, all_of_them))
 

@@ -75,7 +75,7 @@ class ContinuousDriver(DriverLife):
         target_latency_s: a record shall be visible this long after it was read. When the tasks
             fall behind, barriers come less often, down to one in `most_interval_s`.
         most_interval_s: the longest time from one barrier to the next.
-        barrier_interval_s: a fixed interval instead of these two.
+        barrier_interval_s: a fixed interval instead of these two, from start to start.
         native: let tasks hand librdkafka pointers into Arrow buffers where that is possible; False
             moves each record as a Python object, at three times the CPU.
         checkpoint_timeout_s: how long one checkpoint may take.
