@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.job_process import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 SYSTEMS = ("sparkonce micro-batch", "sparkonce continuous")
 PEER = "hand-written loop, 100 ms"
@@ -22,7 +24,7 @@ def test_lines_of_a_small_run():
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -69,7 +71,7 @@ def test_recovery_after_a_sigkill_of_the_driver():
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=PATIENCE_S,
         check=False,
     )
 

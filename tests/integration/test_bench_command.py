@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 from confluent_kafka.admin import AdminClient
 
+from tests.integration.job_process import PATIENCE_S
+
 BENCH = [sys.executable, "-m", "connectors.cli.main", "bench"]
 PREFIX = "sparkonce-bench-"
 PHASES = {"start", "write", "check", "decide", "commit", "finish"}
@@ -49,7 +51,7 @@ def test_commit_in_continuous_mode_with_a_picture_and_a_line(bootstrap: str, tmp
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=PATIENCE_S,
         env=environment(tmp_path),
     )
 
@@ -100,7 +102,7 @@ def test_an_interrupted_run_leaves_nothing_behind(bootstrap: str, tmp_path: Path
     assert len(left_on(bootstrap)) >= 2
     bench.send_signal(signal.SIGINT)
     bench.send_signal(signal.SIGTERM)  # an impatient user: removing goes on all the same
-    _, errors = bench.communicate(timeout=90)
+    _, errors = bench.communicate(timeout=PATIENCE_S)
 
     assert bench.returncode == 130, errors
     _, alive = psutil.wait_procs(started, timeout=5)
@@ -115,7 +117,7 @@ def test_brokers_that_are_not_there_are_told_and_end_with_1(tmp_path: Path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=PATIENCE_S,
         env=environment(tmp_path),
     )
 
@@ -131,7 +133,7 @@ def test_more_replicas_than_brokers_end_with_2(bootstrap: str, tmp_path: Path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=PATIENCE_S,
         env=environment(tmp_path),
     )
 

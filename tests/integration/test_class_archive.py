@@ -10,6 +10,7 @@ from pathlib import Path
 from connectors.java import ensure_java_home
 from connectors.spark import class_archive
 from connectors.spark.class_archive import ensure_class_archive, find_archive
+from tests.integration.job_process import PATIENCE_S
 
 SESSION = """
 import sys
@@ -26,7 +27,7 @@ def output_of_a_session(**environment: str) -> str:
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from connectors.kafka.cluster.broker_settings import choose_addresses
+from tests.integration.job_process import PATIENCE_S
 from transactions.clock import Deadline
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -31,7 +32,7 @@ def kafka(environment: dict[str, str]) -> Iterator[Command]:
             [sys.executable, "-m", "connectors.cli.main", "kafka", *arguments],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_S,
             env=environment,
             check=False,
         )
@@ -117,7 +118,7 @@ def test_a_taken_port_is_wrong_configuration(kafka: Command) -> None:
         [sys.executable, "-c", TAKEN, str(port)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert other.returncode == 2

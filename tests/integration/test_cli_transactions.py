@@ -16,6 +16,7 @@ import pytest
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.sink_options import KafkaSink
+from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import begin, eventually, open_producer, soon, values
 from transactions.decision_log import DecisionLog, LogState, read_log
@@ -33,7 +34,7 @@ def transactions(*arguments: str, stdin: str = "") -> subprocess.CompletedProces
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -22,6 +22,7 @@ from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.testing.run import Run, running
 from tests.auditor import checkers
 from tests.auditor.reader import Follower, read_committed
+from tests.integration.job_process import PATIENCE_S
 from tests.integration.metrics_view import end_of, group_offset, open_transactions, scraped
 from transactions.clock import Deadline
 from transactions.decision_log import LogState, read_log
@@ -86,7 +87,7 @@ class Copy:
         """Run until everything is visible, then stop it in order."""
         self.produce()
         with self.running(**options) as run:
-            follower.until(lambda seen: len(seen) >= self.produced, timeout=90)
+            follower.until(lambda seen: len(seen) >= self.produced, timeout=PATIENCE_S)
             assert run.stop() == 0, run.text()
         return run
 
@@ -105,7 +106,7 @@ class Copy:
 
     def until_fenced(self, run_epoch: int) -> None:
         """Wait until another run has written its Fence."""
-        deadline = Deadline(90)
+        deadline = Deadline(PATIENCE_S)
         while self.log().run_epoch == run_epoch:
             assert not deadline.expired()
             deadline.pause(0.1)
@@ -143,7 +144,7 @@ def copy(bootstrap: str, topic: Callable[..., str], application_id: str, tmp_pat
 
 def frozen_worker(run: Run) -> psutil.Process:
     """Wait for the worker that stopped itself at its crash point."""
-    deadline = Deadline(60)
+    deadline = Deadline(PATIENCE_S)
     while True:
         assert run.process.poll() is None, run.text()
         assert not deadline.expired(), run.text()
@@ -215,10 +216,10 @@ def test_a_task_that_dies_is_replaced_by_the_restart_strategy(copy: Copy):
             assert found["checkpoints_failed_total"] == 0
 
             frozen.kill()
-            follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
+            follower.until(lambda seen: len(seen) >= copy.produced, timeout=PATIENCE_S)
             run.until(lambda one: "event=restarted" in one.text())
             copy.produce()
-            follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
+            follower.until(lambda seen: len(seen) >= copy.produced, timeout=PATIENCE_S)
             found = scraped_until(
                 run, copy.seen_from_outside, transactions_open=0, transactions_pending=0
             )
@@ -259,14 +260,14 @@ def test_x15_the_newest_continuous_driver_wins(copy: Copy):
     with Follower(copy.bootstrap, copy.output) as follower:
         copy.produce()
         with copy.running() as older:
-            follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
+            follower.until(lambda seen: len(seen) >= copy.produced, timeout=PATIENCE_S)
             first = copy.log().run_epoch
             with copy.running() as newer:
                 copy.until_fenced(first)
                 copy.produce()
                 assert older.wait() == 3, older.text()
                 assert "newer run" in older.text()
-                follower.until(lambda seen: len(seen) >= copy.produced, timeout=90)
+                follower.until(lambda seen: len(seen) >= copy.produced, timeout=PATIENCE_S)
                 assert newer.stop() == 0, newer.text()
         copy.audit(follower)
 

@@ -13,6 +13,7 @@ import signal
 import pytest
 
 from tests.auditor.reader import Follower
+from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 
 RECORDS = 9_000
@@ -21,7 +22,6 @@ PER_CHECKPOINT = 450  # twenty checkpoints, of two branches each
 SHARE = RECORDS // 5
 #: As K1's: batches of 512 bytes, five in flight.
 SMALL = '{"batch.size": "512", "max.in.flight.requests.per.connection": "5"}'
-PATIENCE_S = 120.0
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from connectors.demo.dataset import arrivals, load_flights, messages
 from connectors.demo.history import Kind
 from connectors.demo.supervisor import DemoOptions, Supervisor
 from connectors.kafka.demo.demo_reader import read_committed
+from tests.integration.job_process import PATIENCE_S
 from transactions.clock import Deadline
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def test_two_kills_in_continuous_mode_and_a_failed_proof_is_exit_code_1_with_a_p
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=PATIENCE_S,
     )
 
     assert run.returncode == 1, run.stdout + run.stderr
@@ -99,7 +100,7 @@ def test_ctrl_c_leaves_nothing_behind(bootstrap: str, tmp_path: Path):
         assert line, "the demo ended too early"
     started = psutil.Process(demo.pid).children(recursive=True)
     demo.send_signal(signal.SIGINT)
-    _, errors = demo.communicate(timeout=60)
+    _, errors = demo.communicate(timeout=PATIENCE_S)
 
     assert demo.returncode == 130, errors
     _, alive = psutil.wait_procs(started, timeout=5)
@@ -117,7 +118,7 @@ def test_bad_options_are_exit_code_2(arguments: list[str], tmp_path: Path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
     assert run.returncode == 2
@@ -159,7 +160,7 @@ def produce(bootstrap: str, topic: str, flights: pa.Table) -> None:
 def until_visible(
     bootstrap: str, topic: str, count: int, job: subprocess.Popen[bytes], folder: Path
 ) -> list[tuple[bytes, bytes]]:
-    deadline = Deadline(120.0)
+    deadline = Deadline(PATIENCE_S)
     while len(seen := list(read_committed(bootstrap, topic))) < count:
         assert job.poll() is None, (folder / "log").read_text()
         assert not deadline.expired(), f"{len(seen)} flights"

@@ -14,6 +14,7 @@ import pytest
 
 from connectors.kafka.cluster.local_cluster import LocalCluster
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from tests.integration.job_process import PATIENCE_S
 from tests.integration.wire_helpers import begin, open_producer, soon
 from transactions.clock import Deadline
 
@@ -25,7 +26,7 @@ def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "connectors.cli.main", "doctor", *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

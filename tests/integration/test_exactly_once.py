@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.auditor.reader import Follower, read_committed
+from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from transactions.clock import Deadline
 from transactions.decision_log import LogState, read_log
@@ -122,7 +123,7 @@ def _log_of(pipeline: Pipeline) -> LogState:
 
 def _until_fenced(pipeline: Pipeline) -> None:
     """Wait until a second run has written its Fence."""
-    deadline = Deadline(90)
+    deadline = Deadline(PATIENCE_S)
     while _log_of(pipeline).run_epoch == 1:
         assert not deadline.expired()
         deadline.pause(0.1)
@@ -130,5 +131,5 @@ def _until_fenced(pipeline: Pipeline) -> None:
 
 def _until_visible(pipeline: Pipeline) -> None:
     with Follower(pipeline.bootstrap, pipeline.copies) as follower:
-        follower.until(lambda records: len(records) == pipeline.produced, timeout=60)
+        follower.until(lambda records: len(records) == pipeline.produced, timeout=PATIENCE_S)
     assert len(read_committed(pipeline.bootstrap, pipeline.copies)) == pipeline.produced

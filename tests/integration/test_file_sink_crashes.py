@@ -19,6 +19,7 @@ import pytest
 
 from connectors.files import committed_files
 from tests.integration.file_sink_main import FORMATS, PER_BATCH, SUBTASKS, Driver
+from tests.integration.job_process import PATIENCE_S
 from transactions import crash_points
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
@@ -69,7 +70,13 @@ def run(folder: Path, crash_at: str = "") -> int:
         environment["SPARKONCE_CRASH_AT"] = crash_at
     command = [sys.executable, "-m", "tests.integration.file_sink_main", str(folder), str(TOTAL)]
     child = subprocess.run(
-        command, env=environment, cwd=ROOT, timeout=120, capture_output=True, text=True, check=False
+        command,
+        env=environment,
+        cwd=ROOT,
+        timeout=PATIENCE_S,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if child.returncode not in (0, -signal.SIGKILL):
         pytest.fail(child.stderr)

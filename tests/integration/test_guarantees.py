@@ -26,6 +26,7 @@ from connectors.testing.run import Run
 from tests.auditor.reader import Follower, read_committed
 from tests.integration import test_continuous
 from tests.integration.in_process import send
+from tests.integration.job_process import PATIENCE_S
 from tests.integration.test_continuous import Copy
 from transactions import crash_points
 from transactions.clock import Deadline
@@ -57,7 +58,7 @@ def go_on(copy: Copy, guarantee: str, *, twice: int) -> Run:
         Follower(copy.bootstrap, copy.output) as follower,
         copy.running(guarantee=guarantee) as run,
     ):
-        follower.until(lambda seen: len(seen) >= copy.produced + twice, timeout=90)
+        follower.until(lambda seen: len(seen) >= copy.produced + twice, timeout=PATIENCE_S)
         assert run.stop() == 0, run.text()
     return run
 

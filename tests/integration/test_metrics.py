@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from tests.auditor import checkers
 from tests.auditor.reader import read_committed
-from tests.integration.job_process import JobProcess, running
+from tests.integration.job_process import PATIENCE_S, JobProcess, running
 from tests.integration.metrics_view import scraped
 from transactions.clock import Deadline
 from transactions.events import Event, parse_event
@@ -62,7 +62,7 @@ def events(run: JobProcess) -> list[Event]:
 
 def scraped_until(run: JobProcess, **expected: float) -> dict[str, float]:
     """Scrape until the metrics have these values; a commit's markers need a moment."""
-    deadline = Deadline(60.0)
+    deadline = Deadline(PATIENCE_S)
     while True:
         found = scraped(run.text)
         if all(found.get(name) == value for name, value in expected.items()):

@@ -22,6 +22,7 @@ from connectors.spark import StreamingDriver
 from tests.auditor.reader import Follower, read_committed
 from tests.auditor.reader import assert_no_open_transaction as assert_all_ended
 from tests.integration.conftest import assert_no_open_transaction
+from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import pipeline_on
 from tests.integration.test_bad_input import produce
 from transactions import events
@@ -59,7 +60,7 @@ def test_k3_a_broker_that_is_killed_and_comes_back(tmp_path: Path):
             cluster.start_broker(0)
             pipeline.produce(80)
             with Follower(bootstrap, pipeline.copies) as reader:
-                reader.until(lambda seen: len(seen) == pipeline.produced, timeout=90)
+                reader.until(lambda seen: len(seen) == pipeline.produced, timeout=PATIENCE_S)
             run.process.terminate()
             assert run.wait() == 0, run.text()
         assert "event=restarted app=restarts attempt=1" in "".join(run.errors)
@@ -180,7 +181,7 @@ def test_a_permanent_error_ends_the_pipeline_at_once(
     driver = copying(spark, bootstrap, application_id, tmp_path, source, sink, trigger="0 seconds")
     driver.start()
     with Follower(bootstrap, sink) as reader:
-        reader.until(lambda seen: len(seen) == 1, timeout=60)
+        reader.until(lambda seen: len(seen) == 1, timeout=PATIENCE_S)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([source])[source].result()
     with pytest.raises(MissingTopicError):
@@ -213,7 +214,7 @@ def test_x15_an_older_driver_that_would_restart_itself_does_not_take_over(
 
 def _stopped_worker(driver: int) -> psutil.Process:
     """Return the Python worker of a driver that has stopped itself at its crash point."""
-    deadline = Deadline(60)
+    deadline = Deadline(PATIENCE_S)
     while True:
         for child in psutil.Process(driver).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from connectors.cli.run import command
 from tests.auditor import checkers
 from tests.auditor.reader import Follower, read_committed, read_uncommitted
-from tests.integration.job_process import running
+from tests.integration.job_process import PATIENCE_S, running
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -115,7 +115,7 @@ def test_sigterm_and_ctrl_c_stop_between_two_checkpoints(job: Job):
     path = job.write()
     with Follower(job.bootstrap, job.output) as reader:
         with running(path, BROKERS=job.bootstrap) as process:
-            reader.until(lambda seen: len(seen) == 500, timeout=240)
+            reader.until(lambda seen: len(seen) == 500, timeout=PATIENCE_S)
             process.until(lambda text: "checkpoint 0: 500 records" in text)
             assert process.terminate() == 0, process.text
         assert "SIGTERM: stopping" in process.text
@@ -124,7 +124,7 @@ def test_sigterm_and_ctrl_c_stop_between_two_checkpoints(job: Job):
 
         job.produce(500)
         with running(path, BROKERS=job.bootstrap) as process:
-            reader.until(lambda seen: len(seen) == 1000, timeout=240)
+            reader.until(lambda seen: len(seen) == 1000, timeout=PATIENCE_S)
             assert process.ctrl_c() == 0, process.text
         assert "ctrl-C: stopping" in process.text
     job.audit(job.output)
@@ -183,9 +183,9 @@ def test_a_continuous_job_stops_in_order_and_goes_on_after_a_kill(job: Job):
     job.produce(500)
     with Follower(job.bootstrap, job.output) as reader:
         with running(path, BROKERS=job.bootstrap) as process:
-            reader.until(lambda seen: len(seen) == 500, timeout=240)
+            reader.until(lambda seen: len(seen) == 500, timeout=PATIENCE_S)
             job.produce(500)
-            reader.until(lambda seen: len(seen) == 1000, timeout=240)
+            reader.until(lambda seen: len(seen) == 1000, timeout=PATIENCE_S)
             assert process.terminate() == 0, process.text
         assert "SIGTERM: stopping" in process.text
         assert "stopped; 1,000 records in" in process.text
@@ -195,7 +195,7 @@ def test_a_continuous_job_stops_in_order_and_goes_on_after_a_kill(job: Job):
         with running(path, BROKERS=job.bootstrap, **crash) as process:
             assert process.wait() == -9, process.text
         with running(path, BROKERS=job.bootstrap) as process:
-            reader.until(lambda seen: len(seen) == 1500, timeout=240)
+            reader.until(lambda seen: len(seen) == 1500, timeout=PATIENCE_S)
             assert process.ctrl_c() == 0, process.text
         assert "transactions of an earlier run committed" in process.text
     job.audit(job.output)

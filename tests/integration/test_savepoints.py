@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from tests.auditor.reader import Follower, read_committed
-from tests.integration.job_process import ROOT, running
+from tests.integration.job_process import PATIENCE_S, ROOT, running
 from tests.integration.test_run import ARROW, PARTITIONS, UPPER, Job
 
 pytestmark = pytest.mark.timeout(900)
@@ -34,7 +34,7 @@ def savepoint(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
         cwd=job.folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -71,10 +71,10 @@ def test_x10_f35_taken_while_running_stopped_with_and_restored_elsewhere(job: Jo
     job.produce(300)
     with Follower(job.bootstrap, job.output) as reader:
         with running(path, BROKERS=job.bootstrap) as process:
-            reader.until(lambda seen: len(seen) == 300, timeout=240)
+            reader.until(lambda seen: len(seen) == 300, timeout=PATIENCE_S)
             older = take(job, path)
             job.produce(300)
-            reader.until(lambda seen: len(seen) == 600, timeout=240)
+            reader.until(lambda seen: len(seen) == 600, timeout=PATIENCE_S)
             newer = take(job, path, "--stop")
             assert process.wait() == 0, process.text
         again = take(job, path)  # of a stopped pipeline: the same once more
@@ -84,11 +84,11 @@ def test_x10_f35_taken_while_running_stopped_with_and_restored_elsewhere(job: Jo
             job, "other", master="local[3]", **{**parts, "app": parts["app"] + tasks.format(2)}
         )
         with running(path, "--from-savepoint", newer, BROKERS=job.bootstrap) as process:
-            reader.until(lambda seen: len(seen) == 900, timeout=240)
+            reader.until(lambda seen: len(seen) == 900, timeout=PATIENCE_S)
             process.kill()
         job.produce(100)  # the same command line goes on where it was
         with running(path, "--from-savepoint", newer, BROKERS=job.bootstrap) as process:
-            reader.until(lambda seen: len(seen) == 1000, timeout=240)
+            reader.until(lambda seen: len(seen) == 1000, timeout=PATIENCE_S)
             assert process.terminate() == 0, process.text
     job.audit(job.output)
 
@@ -145,7 +145,7 @@ def test_a_kill_while_it_is_made_leaves_a_whole_one_or_none(job: Job, step: str)
     with Follower(job.bootstrap, job.output) as reader:
         crash = {"SPARKONCE_CRASH_AT": step}
         with running(path, BROKERS=job.bootstrap, **crash) as process:
-            reader.until(lambda seen: len(seen) == 100, timeout=240)
+            reader.until(lambda seen: len(seen) == 100, timeout=PATIENCE_S)
             done = savepoint(job, "take", str(path), "--to", "savepoints")
             assert process.wait() == -9, process.text
         assert done.returncode == 2, done.stderr
@@ -157,7 +157,7 @@ def test_a_kill_while_it_is_made_leaves_a_whole_one_or_none(job: Job, step: str)
             assert savepoint(job, "show", one["path"]).returncode == 0
         job.produce(100)
         with running(path, BROKERS=job.bootstrap) as process:
-            reader.until(lambda seen: len(seen) == 200, timeout=240)
+            reader.until(lambda seen: len(seen) == 200, timeout=PATIENCE_S)
             assert process.terminate() == 0, process.text
     job.audit(job.output)
 

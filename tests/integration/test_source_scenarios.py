@@ -28,6 +28,7 @@ from tests.integration.in_process import (
     stop,
     values,
 )
+from tests.integration.job_process import PATIENCE_S
 from transactions.clock import Deadline
 
 pytestmark = pytest.mark.timeout(300)
@@ -192,7 +193,7 @@ class Stress:
     def see(self, reader: Follower) -> None:
         """Wait until everything is visible, where somebody is at work."""
         if self.running:
-            reader.until(lambda seen: len(seen) >= self.count, timeout=60)
+            reader.until(lambda seen: len(seen) >= self.count, timeout=PATIENCE_S)
 
 
 def test_p17_random_records_partitions_and_restarts(

@@ -23,13 +23,13 @@ from tests.auditor.reader import (
     read_committed,
     read_uncommitted,
 )
+from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import PARTITIONS, Pipeline, Run
 from tests.integration.spark_cluster import Found, SparkCluster
 from tests.integration.test_continuous import ROOT, Copy
 from transactions.clock import Deadline
 
 BATCH = 40
-PATIENCE_S = 60.0
 TRIES = 5
 #: A task that takes twice the median gets a copy on the other host, soon.
 SPECULATION = {
@@ -203,6 +203,7 @@ def test_x5_an_executor_dies_under_a_continuous_stage(
     assert _aborted_records(copy.bootstrap, copy.output) > 0  # what the dead task had prepared
 
 
+@pytest.mark.timeout(1800)  # fourteen moments, each with its own patience
 def test_x5_x14_executors_die_then_the_driver(story: Story):
     with story.running() as run:
         story.pipeline.produce(BATCH, at_once=True)

@@ -50,6 +50,7 @@ from tests.integration.in_process import (
     stop,
     values,
 )
+from tests.integration.job_process import PATIENCE_S
 from transactions.clock import Deadline
 
 pytestmark = pytest.mark.timeout(300)
@@ -109,7 +110,7 @@ def test_s1_p16_a_copy_through_a_topic_in_two_drivers_restarted_twice(
                 driver.start()
             send(bootstrap, source, range(produced, produced + 60))
             produced += 60
-            reader.until(lambda seen, enough=produced: len(seen) >= enough, timeout=90)
+            reader.until(lambda seen, enough=produced: len(seen) >= enough, timeout=PATIENCE_S)
             stopping = Deadline(STOP_SECONDS)
             stop(*drivers)
             assert not stopping.expired()
@@ -155,7 +156,7 @@ class FailsOnceBeside:
         for batch in batches:
             poisoned = self._poison in batch.column("value").to_pylist()
             if poisoned and not self._flag.exists():
-                deadline = Deadline(60)
+                deadline = Deadline(PATIENCE_S)
                 while len(read_uncommitted(self._bootstrap, self._output)) < self._written:
                     assert not deadline.expired()
                     deadline.pause(0.05)
@@ -258,13 +259,13 @@ def test_s6_a_stalled_instance_is_overtaken_and_then_goes_on(
             reader.until(lambda seen: len(seen) == 20)
             newer = copying.driver(trigger=CONTINUOUS)
             newer.start()
-            reader.until(lambda seen: len(seen) >= 40, timeout=60)
+            reader.until(lambda seen: len(seen) >= 40, timeout=PATIENCE_S)
             send(bootstrap, source, range(40, 60))
-            reader.until(lambda seen: len(seen) >= 60, timeout=60)
+            reader.until(lambda seen: len(seen) >= 60, timeout=PATIENCE_S)
         assert older.wait() == 3, older.text()
         assert words in older.text()
         send(bootstrap, source, range(60, 80))
-        reader.until(lambda seen: len(seen) >= 80, timeout=60)
+        reader.until(lambda seen: len(seen) >= 80, timeout=PATIENCE_S)
         stop(newer)
         assert values(reader.drain()) == list(range(80))
     assert values(read_committed(bootstrap, output)) == list(range(80))
@@ -273,7 +274,7 @@ def test_s6_a_stalled_instance_is_overtaken_and_then_goes_on(
 @contextlib.contextmanager
 def frozen(run: Run) -> Iterator[None]:
     """Wait until the driver has stopped itself, and stop what it has started as well."""
-    driver, deadline = psutil.Process(run.process.pid), Deadline(90)
+    driver, deadline = psutil.Process(run.process.pid), Deadline(PATIENCE_S)
     while driver.status() != psutil.STATUS_STOPPED:
         assert not deadline.expired(), run.text()
         deadline.pause(0.05)

@@ -20,6 +20,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.integration.job_process import PATIENCE_S
 from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     PostgresDatabase,
     postgres,
@@ -58,7 +59,7 @@ def run(folder: Path, kind: str, **crash_at: str) -> int:
         env=os.environ | crash_at | {"SPARKONCE_CRASH_ONCE": str(once)},
         cwd=ROOT,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert once.exists() == bool(crash_at), "the moment was not reached"
     return done.returncode
