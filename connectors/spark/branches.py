@@ -107,6 +107,12 @@ def unite(branches: list[Branch]) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), routed)
 
 
+def places_of_sources(frame: DataFrame) -> int:
+    """Return how many sources Spark counts in a plan: each use of a streaming frame is one."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - no public way
+    return sum(bool(leaves.apply(number).isStreaming()) for number in range(leaves.size()))
+
+
 def _wrong(sink: KafkaSink, what: str, cause: str) -> ConfigurationError:
     return ConfigurationError(
         what, where=f"sink {sink.name!r}", cause=cause, option=f"topic={sink.topic}"

@@ -7,9 +7,10 @@ Spark's `HDFSMetadataLog`, `StateStore`.)
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +56,25 @@ def files_of(checkpoint: Path, batch_id: int) -> dict[str, Path]:
     return found
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class SparkFiles:
-    """Spark's part of a checkpoint folder; see `connectors.kafka.restoring.EngineFiles`."""
+    """Spark's part of a checkpoint folder; see `connectors.kafka.restoring.EngineFiles`.
+
+    Attributes:
+        places: of sources in the plan that goes on. Spark gives a source that two branches read
+            two places, with one and the same offset. None: one for each source.
+    """
+
+    places: int | None = None
 
     def has_state(self, names: Mapping[str, Any]) -> bool:
         """See `EngineFiles.has_state`."""
         return any(name.startswith(f"{SPARK}/state/") for name in names)
 
     def fit(self, folder: Path, checkpoint_id: int, sources: int, forget: frozenset[str]) -> None:
-        """See `EngineFiles.fit`."""
-        path = folder / SPARK / "offsets" / str(checkpoint_id)
-        version, facts, *lines = path.read_text("utf-8").splitlines()
+        """See `EngineFiles.fit`. A single source gets as many places as branches read it now."""
+        offsets = folder / SPARK / "offsets"
+        version, _, *lines = (offsets / str(checkpoint_id)).read_text("utf-8").splitlines()
         if version != _VERSION:
             if not forget:
                 return  # Spark itself compares the number of sources
@@ -75,22 +84,26 @@ class SparkFiles:
                 cause="another version of Spark has written it",
                 option="subscribe: keep the topics for the first run; take a savepoint of that",
             )
-        if len(lines) != sources:
+        places = self.places or sources
+        same = len(lines) == places
+        # State has its place in the plan as well, and that cannot be moved.
+        stateless = not (folder / SPARK / "state").exists()
+        if not same and not (stateless and sources == 1 and len(set(lines)) == 1):
             raise SavepointError(
                 "The savepoint is of a pipeline with another number of sources.",
-                where=f"offsets/{checkpoint_id}: {len(lines)}, the pipeline has {sources}",
+                where=f"offsets/{checkpoint_id}: {len(lines)}, the pipeline has {places}",
                 cause="Spark finds the offsets of a source by its place",
                 option="read(): as often as before; a source can subscribe to several topics",
             )
-        if not forget:
-            return
-        kept = [one if one == "-" else _without(one, forget) for one in lines]
-        with path.open("w", encoding="utf-8") as file:
-            file.write("\n".join([version, facts, *kept]))
-            file.flush()
-            os.fsync(file.fileno())
-        path.with_name(f".{checkpoint_id}.crc").unlink(missing_ok=True)  # Hadoop goes on without
-        sync_folder(path.parent)
+        if not same:  # Spark compares the number in the batch before, too
+            for path in (offsets / str(number) for number in (checkpoint_id - 1, checkpoint_id)):
+                if path.exists():
+                    _rewrite(path, lambda old: old[:1] * places)
+        if forget:
+            _rewrite(
+                offsets / str(checkpoint_id),
+                lambda old: [one if one == "-" else _without(one, forget) for one in old],
+            )
 
 
 class NoFiles:
@@ -106,3 +119,14 @@ class NoFiles:
 
 def _without(text: str, gone: frozenset[str]) -> str:
     return format_offsets(without_topics(parse_offsets(text), gone))
+
+
+def _rewrite(path: Path, changed: Callable[[list[str]], list[str]]) -> None:
+    """Write other offsets into a batch's file, durably."""
+    version, facts, *lines = path.read_text("utf-8").splitlines()
+    with path.open("w", encoding="utf-8") as file:
+        file.write("\n".join([version, facts, *changed(lines)]))
+        file.flush()
+        os.fsync(file.fileno())
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop goes on without
+    sync_folder(path.parent)

@@ -28,7 +28,7 @@ from connectors.driver_metrics import DriverMetrics
 from connectors.kafka.restoring import FromSavepoint
 from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.options import KafkaSource
-from connectors.spark.branches import Branch, make_branch, unite
+from connectors.spark.branches import Branch, make_branch, places_of_sources, unite
 from connectors.spark.checkpoint_files import SPARK, SparkFiles, files_of, finished_checkpoint
 from connectors.spark.data_source import register
 from connectors.spark.driver_life import POLL_S, DriverLife
@@ -78,8 +78,6 @@ class StreamingDriver(DriverLife):
         decision_log: where the log is kept; None: in ``decisions`` of the checkpoint folder.
         from_savepoint: with what a new checkpoint folder begins; see `connectors.kafka.restoring`.
     """
-
-    _engine = SparkFiles()
 
     def __init__(
         self,
@@ -174,6 +172,7 @@ class StreamingDriver(DriverLife):
         """
         if not self._branches:
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
+        self._engine = SparkFiles(places_of_sources(unite(self._branches)))
         outputs = kafka_sinks([each.sink for each in self._branches])
         self._metrics.open(outputs, self._sources, self._known_log)
         with self._metrics.closed_on_error():

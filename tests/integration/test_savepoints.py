@@ -47,7 +47,7 @@ def take(job: Job, path: Path, *options: str) -> str:
     return place
 
 
-def moved(job: Job, folder: str, *, master: str = "local[2]", **parts: str) -> Path:
+def moved(job: Job, folder: str, *, master: str = "local[2]", **parts: object) -> Path:
     """Write the job file for another checkpoint folder."""
     path = job.write(**parts)  # type: ignore[arg-type]
     text = path.read_text().replace('checkpoint = "state"', f'checkpoint = "{folder}"')
@@ -130,6 +130,30 @@ def test_state_goes_on_after_a_restore_and_a_claimed_savepoint_is_gone(job: Job)
         f"record {number}".encode(): b"3" if number < 50 else b"1" for number in range(70)
     }
     assert not Path(place).exists()
+
+
+def test_a_sink_more_and_a_sink_less(job: Job):
+    """Both read one source; Spark counts it once for each, in the offsets of its checkpoint."""
+    job.produce(30)
+    with running(job.write(app=ONCE), BROKERS=job.bootstrap) as process:
+        assert process.wait() == 0, process.text
+    place = take(job, job.folder / "job.toml")
+    job.produce(30)
+    both = (job.output, job.second)
+    with running(
+        moved(job, "both", app=ONCE, sinks=both), "--from-savepoint", place, BROKERS=job.bootstrap
+    ) as process:
+        assert process.wait() == 0, process.text
+    job.audit(job.output)
+    assert len(read_committed(job.bootstrap, job.second)) == 30, "what came behind the savepoint"
+
+    place = take(job, job.folder / "job.toml")
+    job.produce(30)
+    words = ("--from-savepoint", place, "--allow-non-restored-state")
+    with running(moved(job, "one", app=ONCE), *words, BROKERS=job.bootstrap) as process:
+        assert process.wait() == 0, process.text
+    job.audit(job.output)
+    assert len(read_committed(job.bootstrap, job.second)) == 30
 
 
 def _with_two_partitions(path: Path) -> Path:

@@ -1,7 +1,8 @@
 """One source into Kafka, Parquet files and PostgreSQL under one decision: all or none.
 
-The job is a TOML file under `sparkonce run`, killed with SIGKILL at every step of the protocol, and
-judged by three readers that share nothing with it: a read_committed consumer, pyarrow, SQL.
+The job is examples/three_sinks.toml under `sparkonce run`, with names of this test, killed with
+SIGKILL at every step of the protocol, and judged by three readers that share nothing with it: a
+read_committed consumer, pyarrow, SQL.
 """
 
 # ruff: noqa: F811 - a fixture is imported, and named again by who takes it
@@ -9,6 +10,7 @@ judged by three readers that share nothing with it: a read_committed consumer, p
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,7 @@ from confluent_kafka import Producer
 
 from connectors.files import committed_files
 from tests.auditor.reader import Follower, read_committed
-from tests.integration.job_process import running
+from tests.integration.job_process import ROOT, running
 from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     PostgresDatabase,
     postgres,
@@ -34,42 +36,19 @@ PARTITIONS = 2
 RECORDS = 120
 PER_CHECKPOINT = 40
 LOG = "s3://bucket/three-sinks"
-TABLE = "CREATE TABLE words (word text NOT NULL, source_offset bigint NOT NULL)"
-JOB = """
-[app]
-id = "{app}"
-checkpoint = "state"
-master = "local[2]"
-trigger = "available-now"
-restart_strategy = "none"
-[source]
-kafka.bootstrap.servers = "${{BROKERS}}"
-subscribe = "{source}"
-startingOffsets = "earliest"
-maxOffsetsPerTrigger = {per_checkpoint}
-[spark]
-driver.extraJavaOptions = "-XX:TieredStopAtLevel=1"
-[[sink]]
-kafka.bootstrap.servers = "${{BROKERS}}"
-topic = "{output}"
-sql = "SELECT key, value FROM source"
-[[sink]]
-kind = "files"
-path = "words"
-format = "parquet"
-sql = "SELECT CAST(value AS STRING) AS word, partition, offset, timestamp FROM source"
-[[sink]]
-kind = "postgres"
-conninfo = "${{DATABASE}}"
-table = "words"
-name = "database"
-sql = "SELECT CAST(value AS STRING) AS word, offset AS source_offset FROM source"
-"""
+EXAMPLE = ROOT / "examples/three_sinks.toml"
+#: What a test runs otherwise: once, in small checkpoints, and without a second try.
+ONCE = 'trigger = "available-now"\nrestart_strategy = "none"\nmaster = "local[2]"'
+HERE = {
+    'trigger = "1 second"': ONCE,
+    "maxOffsetsPerTrigger = 50000": f"maxOffsetsPerTrigger = {PER_CHECKPOINT}",
+}
+QUICK = '\n[spark]\ndriver.extraJavaOptions = "-XX:TieredStopAtLevel=1"\n'
 
 
 @dataclasses.dataclass
 class Story:
-    """The job, its input, and a reader of each output."""
+    """The example, its input, and a reader of each output."""
 
     folder: Path
     bootstrap: str
@@ -107,7 +86,7 @@ class Story:
 
     def in_files(self) -> Counter[str]:
         """Every file that a plain reader finds, whatever a manifest says."""
-        folder = self.folder / "words"
+        folder = self.folder / "output/words"
         if not list(folder.glob("[!_]*")):
             return Counter()
         return Counter(ds.dataset(folder, format="parquet").to_table()["word"].to_pylist())
@@ -125,11 +104,18 @@ def story(
     postgres: PostgresDatabase,
 ) -> Story:
     source, output = topic(PARTITIONS, "source"), topic(PARTITIONS, "output")
-    text = JOB.format(
-        app=application_id, source=source, output=output, per_checkpoint=PER_CHECKPOINT
-    )
-    (tmp_path / "job.toml").write_text(text)
-    postgres.execute(TABLE)
+    names = {
+        'id = "three-sinks"': f'id = "{application_id}"',
+        'subscribe = "words"': f'subscribe = "{source}"',
+        'topic = "words-copied"': f'topic = "{output}"',
+    }
+    text = EXAMPLE.read_text("utf-8")
+    for written, real in (names | HERE).items():
+        assert text.count(written) == 1, written
+        text = text.replace(written, real)
+    (tmp_path / "job.toml").write_text(text + QUICK)
+    (table,) = re.findall(r"CREATE TABLE .*(?=')", text)
+    postgres.execute(table)
     made = Story(tmp_path, bootstrap, source, output, postgres)
     made.produce()
     return made
@@ -162,7 +148,7 @@ def test_a_sigkill_at_each_step_after_the_decision(story: Story):
         code, text = story.run()
         assert code == 0, text
         assert ObjectStoreBackend(LOG, **store.options()).list()
-    assert not (story.folder / "state" / "decisions").exists()
+    assert not (story.folder / "state/three-sinks/decisions").exists()
     judge(story)
 
 
@@ -172,6 +158,6 @@ def judge(story: Story) -> None:
     assert story.in_kafka() == everything
     assert story.in_files() == everything
     assert story.in_database() == everything
-    whole = committed_files(story.folder / "words")
+    whole = committed_files(story.folder / "output/words")
     assert sum(file.records for file in whole) == RECORDS
     assert story.database.prepared() == []

@@ -223,7 +223,8 @@ def test_a_file_that_is_not_there(tmp_path):
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.name)
 def test_the_examples_are_valid(path):
-    job = load_job(path, {"BROKERS": "localhost:9092"})
+    places = {"BROKERS": "localhost:9092", "DATABASE": "postgresql://localhost/words"}
+    job = load_job(path, places)
     assert job.sinks
 
 

@@ -87,8 +87,8 @@ def saved(tmp_path: Path, spark: Path, committed: dict[str, int]) -> Path:
     return write_savepoint(tmp_path / "savepoints", savepoint_of(log.state), files)
 
 
-def restored(place: Path, run: RunOptions, **wanted: bool):
-    return restore(FromSavepoint(place=place, **wanted), run, SparkFiles())
+def restored(place: Path, run: RunOptions, *, places: int | None = None, **wanted: bool):
+    return restore(FromSavepoint(place=place, **wanted), run, SparkFiles(places))
 
 
 def test_a_folder_begins_as_the_first_one_was(place: Path, tmp_path: Path):
@@ -287,6 +287,44 @@ def test_another_number_of_sources_is_refused(place: Path, tmp_path: Path):
     run = dataclasses.replace(run, sources=[*run.sources, *run.sources])
     with pytest.raises(SavepointError, match="another number of sources"):
         restored(place, run)
+    assert not run.checkpoint.exists()
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (2, 2), (3, 2)])
+def test_one_source_has_a_place_for_each_branch_that_reads_it(
+    spark: Path, tmp_path: Path, committed: dict[str, int], before: int, now: int
+):
+    """Spark writes the offset of each place, and wants as many in the last two batches."""
+    for number in (6, 7):
+        (spark / f"offsets/{number}").write_text("\n".join(["v1", "{}", *[OFFSETS] * before]))
+    run = options(tmp_path / "second")
+    restored(saved(tmp_path, spark, committed), run, places=now)
+    for number in (6, 7):
+        lines = (run.checkpoint / f"spark/offsets/{number}").read_text().splitlines()
+        assert lines == ["v1", "{}", *[OFFSETS] * now]
+    assert (run.checkpoint / "spark/offsets/.7.crc").exists() is (before == now)
+
+
+def test_another_plan_above_state_is_refused(
+    spark: Path, tmp_path: Path, committed: dict[str, int]
+):
+    """The sinks are as they were, but their queries are not: state would go to another operator."""
+    (spark / "state/0/0").mkdir(parents=True)
+    (spark / "state/0/0/8.delta").write_bytes(b"state")
+    run = options(tmp_path / "second")
+    with pytest.raises(SavepointError, match="another number of sources"):
+        restored(saved(tmp_path, spark, committed), run, places=2)
+    assert not run.checkpoint.exists()
+
+
+def test_places_of_different_sources_are_not_guessed(
+    spark: Path, tmp_path: Path, committed: dict[str, int]
+):
+    """Two sources became one: which of the offsets would be its own?"""
+    (spark / "offsets/7").write_text(f'v1\n{{}}\n{OFFSETS}\n{{"in":{{"0":11}}}}')
+    run = options(tmp_path / "second")
+    with pytest.raises(SavepointError, match="another number of sources"):
+        restored(saved(tmp_path, spark, committed), run, places=1)
     assert not run.checkpoint.exists()
 
 
