@@ -26,6 +26,7 @@ from connectors.files import FileSink, committed_files
 from connectors.postgres import PostgresSink
 from connectors.spark import arrow_pipeline
 from connectors.testing.run import running as running_command
+from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from tests.integration.job_process import PATIENCE_S, running
 from tests.integration.metrics_view import group_offset
 from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
@@ -255,6 +256,60 @@ def test_what_a_sink_cannot_carry_it_refuses_in_both_modes(spark: SparkSession, 
         said.append(str(caught.value))
     assert said[0] == said[1]
     assert "'headers'" in said[0]
+
+
+# --- a write-ahead sink -----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Appended(WriteAheadSink):
+    """A user's own: it appends to a file, on the driver."""
+
+    target: Path
+
+    def send_values(self, records, *, checkpoint_id, subtask, timestamp_ms):
+        with self.target.open("a") as file:
+            for batch in records:
+                file.writelines(f"{value.decode()}\n" for value in batch["value"].to_pylist())
+        return True
+
+
+def test_a_write_ahead_sink_sends_each_checkpoint_when_it_is_decided(
+    words: Words, spark: SparkSession
+):
+    """Two starts, the second one in the middle of what a first stop has left to read."""
+    target, buffer = words.folder / "sent", words.folder / "buffer"
+    target.touch()
+
+    def read() -> Counter[bytes]:
+        return Counter(target.read_bytes().split())
+
+    for _ in range(2):
+        words.produce()
+        pipeline = arrow_pipeline(
+            spark,
+            app_id=words.app,
+            checkpoint=words.folder / "state",
+            source=KafkaSource(
+                bootstrap_servers=words.bootstrap,
+                subscribe=words.source,
+                starting_offsets="earliest",
+            ),
+            sink=Appended(
+                name="sent",
+                buffer=buffer,
+                committer=FileCheckpointCommitter(words.folder / "marks"),
+                target=target,
+            ),
+            mode="continuous",
+            parallelism=2,
+        )
+        pipeline.start()
+        words.until_visible(read)
+        pipeline.stop()
+        assert pipeline.await_termination(60)
+    assert read() == words.expected()
+    assert list((buffer / "sent").iterdir()) == []
 
 
 # --- a database -------------------------------------------------------------------------------
