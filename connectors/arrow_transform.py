@@ -77,6 +77,23 @@ def normalised(batch: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
+def complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a normalised batch with all columns of a sink, null where it has none: a sink with
+    columns of its own is told them before the function has run.
+
+    Args:
+        batch: columns of the schema, by name, in types that can be cast to its.
+        schema: what the sink was told.
+    """
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def _wrong(cause: str) -> ConfigurationError:
     return ConfigurationError(
         "The Arrow function returned something that cannot be written.",

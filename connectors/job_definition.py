@@ -14,7 +14,7 @@ from connectors.pipeline_modes import (
     CONTINUOUS,
     MICRO_BATCH,
     check_source,
-    continuous_sink,
+    one_sink,
 )
 from connectors.sink_options import KafkaSink
 from transactions.errors import ConfigurationError
@@ -103,6 +103,10 @@ class JobDefinition:
             check_source(self.mode, self.source)
         except ConfigurationError as error:
             raise self._wrong(error.what, "[source]", error.cause, error.option) from error
+        try:
+            one_sink([definition.sink for definition in self.sinks])
+        except ConfigurationError as error:
+            raise self._wrong(error.what, "[sink] 2", error.cause, error.option) from error
         for kind, text in (("sql", self.sql), ("function", self.function)):
             if text is not None:
                 raise self._wrong(
@@ -112,19 +116,6 @@ class JobDefinition:
                     f"{kind} = {text}",
                 )
         for number, definition in enumerate(self.sinks, 1):
-            if number > 1:
-                raise self._wrong(
-                    "A continuous job has one sink.",
-                    f"[sink] {number}",
-                    "a task writes one output; its rows can name their topics in a column, "
-                    f'or take mode = "{MICRO_BATCH}"',
-                    f"name = {definition.sink.name}",
-                )
-            try:
-                continuous_sink(definition.sink)
-            except ConfigurationError as error:
-                place = f"[sink] {number}"
-                raise self._wrong(error.what, place, error.cause, error.option) from error
             if definition.sql is not None:
                 raise self._wrong(
                     "The sink of a continuous job has no query of its own.",

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from connectors.branch_sink import BranchSink
 from connectors.options import KafkaSource
-from connectors.sink_options import KafkaSink
 from transactions.errors import ConfigurationError
 
 MICRO_BATCH: Final = "micro-batch"
@@ -119,18 +118,21 @@ def check_source(mode: str, source: KafkaSource) -> None:
             )
 
 
-def continuous_sink(sink: BranchSink) -> KafkaSink:
-    """Return the sink of a continuous pipeline.
+def one_sink(sinks: BranchSink | Sequence[BranchSink]) -> BranchSink:
+    """Return what a continuous pipeline writes to: Kafka, or any other two-phase sink.
 
     Raises:
-        ConfigurationError: it is not Kafka's.
+        ConfigurationError: there are several, or none.
     """
-    if not isinstance(sink, KafkaSink):
+    if not isinstance(sinks, Sequence):
+        return sinks
+    if len(sinks) != 1:
+        names = ", ".join(one.name for one in sinks)
         raise ConfigurationError(
-            "A continuous pipeline writes to Kafka only.",
-            where=f"sink {sink.name!r}",
-            cause="its tasks end their own transactions while the next ones fill, which only the "
-            f'Kafka sinks can do; take mode = "{MICRO_BATCH}"',
-            option=f"mode={CONTINUOUS}",
+            "A continuous pipeline has one sink.",
+            where=f"a pipeline in {CONTINUOUS} mode",
+            cause="a task writes one output; its rows can name their Kafka topics in a column, "
+            f'or take mode = "{MICRO_BATCH}"',
+            option=f"sinks: {names or 'none'}",
         )
-    return sink
+    return sinks[0]

@@ -11,6 +11,10 @@ What the outside system must offer:
 * data of an open or prepared transaction is invisible to its readers;
 * a transaction outlives the longest checkpoint plus the longest downtime.
 
+In a micro-batch a task's calls come one after the other on one thread. In a continuous stage they
+do, too, but some come from a second thread, and a task begins its next transaction when the one
+before is prepared, which may be before that is decided.
+
 A sink that promises less than exactly-once needs none of this, and is a user of the same contract:
 in phase 1 it writes and, where it promises at-least-once, waits for its target; what it returns
 says `Committable.needs_commit` False. No method of phase 2 is called for it.

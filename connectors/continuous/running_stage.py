@@ -156,6 +156,11 @@ class RunningStage:
         """Tell whether an id belongs to a task of this stage. From any thread."""
         return transactional_id in self._ids
 
+    @property
+    def has_writers(self) -> bool:
+        """Tell whether its tasks write under ids that they have told: see `is_writer`."""
+        return bool(self._ids)
+
     def await_moved(self, timeout_s: float) -> bool:
         """Wait until a task has something for the next checkpoint; False if none has in time.
 

@@ -1,5 +1,9 @@
 """The sink of a running stage, as the checkpoint coordinator sees it: one of the contract.
 
+Transactions of any sink but Kafka's are prepared and ended as in micro-batches, by the driver's
+`commit`; of theirs this file only says what is swept while they fill (`lingering`). The rest is
+about Kafka.
+
 What differs from micro-batches is who ends a transaction: **one ender**, and that is the task
 which wrote it. The driver ends only what a task did not confirm, after it has closed that task's
 channel and retired its ids, so that no transaction can ever begin on them again.
@@ -28,6 +32,7 @@ recovery that finds A gone on cannot read the group then, and ends in OutcomeUnk
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,8 +87,9 @@ class StageSink:
     def commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink`: the tasks do it. What one of them did not confirm is UNKNOWN;
-        its stage is over then, and the coordinator settles it by asking the broker.
+        """See `TwoPhaseCommitSink`: tasks with ids of their own do it. What one of them did not
+        confirm is UNKNOWN; its stage is over then, and the coordinator settles it by asking the
+        broker.
         """
         ours = [one for one in committables if self._stage.is_writer(one.transactional_id)]
         confirmed: set[int] = set()
@@ -106,10 +112,18 @@ class StageSink:
         return self._sink.recover_and_commit(committables, deadline)
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
-        """See `TwoPhaseCommitSink`: the tasks' own transactions are open all the time."""
+        """See `TwoPhaseCommitSink`: the tasks' own transactions are open all the time.
+
+        Where tasks have no ids of their own, nothing tells a transaction that fills from one that
+        lingers, but for its run: this one's are left to the sweep after its end. An older one's are
+        not: a task that froze in it can wake up at any time, and what it prepares then would hold
+        locks for as long as this stage runs.
+        """
         if not self._stage.is_ready or not self._next_sweep.expired():
             return []
         self._next_sweep = Deadline(self._sweep_every_s)
+        if not self._stage.has_writers:
+            owner = dataclasses.replace(owner, run_epoch=owner.run_epoch - 1)
         found = self._sink.lingering(owner, deadline)
         return [one for one in found if not self._stage.is_writer(one)]
 

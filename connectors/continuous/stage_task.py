@@ -62,7 +62,13 @@ class Reader(Protocol):
 
 
 class Writer(Protocol):
-    """What a task writes with; see `connectors.kafka.sink.stage_writer`."""
+    """What a task writes with; see `connectors.kafka.sink.stage_writer`, `contract_writer`."""
+
+    @property
+    def ends_transactions(self) -> bool:
+        """Tell whether the task ends what it prepared, when it is told of the decision. If not,
+        the driver does, and the task hears no more of it.
+        """
 
     def open(self, owner: Owner, deadline: Deadline) -> tuple[str, ...]:
         """Make what transactions are written with and return the ids."""
@@ -74,7 +80,7 @@ class Writer(Protocol):
         """See `TwoPhaseCommitSink`."""
 
     def flush(self, transaction: Any, source_offsets: Mapping[str, int]) -> None:
-        """Wait until the brokers have every record; nothing else is written meanwhile.
+        """Wait until the target has every record; nothing else is written meanwhile.
 
         Args:
             transaction: from `begin_transaction`.
@@ -85,7 +91,7 @@ class Writer(Protocol):
         """See `TwoPhaseCommitSink`; after `flush`, while the next transaction fills."""
 
     def end(self, transaction: Any) -> None:
-        """Commit a decided transaction, with a clear answer."""
+        """Commit a decided transaction, with a clear answer; where the task ends them."""
 
     def serve(self) -> None:
         """Take what waits for callbacks. An idle source makes no barriers, and the statistics of
@@ -93,7 +99,7 @@ class Writer(Protocol):
         """
 
     def close(self) -> None:
-        """Forget everything; what is open is swept."""
+        """Forget everything; what is open is aborted, or swept."""
 
 
 class Task(Protocol):
@@ -290,6 +296,8 @@ class _Loop:
         crash_points.reach("acknowledged", number)
         if committable is None or not committable.needs_commit:
             return
+        if not self._writer.ends_transactions:
+            return  # the driver does: what comes next is another barrier
         decided = self._channel.receive()
         assert isinstance(decided, Commit), f"{decided} where a Commit is due"
         assert decided.checkpoint_id == number

@@ -1,15 +1,20 @@
-"""What a continuous stage from Kafka to Kafka carries to its tasks; frozen data, pickled once."""
+"""What a continuous stage carries to its tasks; frozen data, pickled once."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
+import pyarrow as pa
+
 from connectors.arrow_transform import ArrowFunction
+from connectors.branch_sink import OpenSink
+from connectors.continuous.contract_writer import ContractWriter
 from connectors.kafka.native.chosen_path import plain_producer_kind, producer_kind, reader_kind
 from connectors.kafka.sink.plain_sink import AnyKafkaSink, KafkaPlainSink
 from connectors.kafka.sink.plain_writer import PlainWriter
 from connectors.kafka.sink.stage_writer import StageWriter
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.options import KafkaSource
 
@@ -25,6 +30,7 @@ class KafkaTask:
         source: what is read.
         transform: the user's Arrow function, or its ``module:name``.
         sink: what is written.
+        schema: of the rows that a sink gets which is not Kafka's.
         native: whether records may move as pointers into Arrow buffers.
         timeout_s: how long making producers may take.
         parallelism: how many tasks the stage has.
@@ -35,7 +41,8 @@ class KafkaTask:
     stage: str
     source: KafkaSource
     transform: str | ArrowFunction
-    sink: AnyKafkaSink
+    sink: AnyKafkaSink | OpenSink
+    schema: pa.Schema | None
     native: bool
     timeout_s: float
     parallelism: int
@@ -44,11 +51,14 @@ class KafkaTask:
         """Make what the task reads from."""
         return reader_kind(native=self.native)(self.source, offsets)
 
-    def writer(self) -> StageWriter | PlainWriter:
-        """Make what the task writes with, as the sink's guarantee says."""
+    def writer(self) -> StageWriter | PlainWriter | ContractWriter:
+        """Make what the task writes with, as the sink's kind and guarantee say."""
         if isinstance(self.sink, KafkaPlainSink):
             kind = plain_producer_kind(native=self.native)
             return PlainWriter(self.sink, producer_kind=kind)
+        if not isinstance(self.sink, KafkaTransactionalSink):
+            assert self.schema is not None, "the driver has told it to the sink"
+            return ContractWriter(self.sink, self.schema)
         same = self.source.bootstrap_servers == self.sink.options.bootstrap_servers
         transactional = producer_kind(native=self.native)
         return StageWriter(

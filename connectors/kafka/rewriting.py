@@ -10,8 +10,9 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-from connectors.arrow_transform import ArrowFunction, load_function, normalised
-from connectors.kafka.sink.plain_sink import AnyKafkaSink
+import pyarrow as pa
+
+from connectors.arrow_transform import ArrowFunction, complete, load_function, normalised
 from connectors.kafka.source.offsets import OffsetRange, parse_offsets, split_key
 from connectors.kafka.source.range_reader import read_range
 from connectors.options import KafkaSource
@@ -32,12 +33,14 @@ class Rewriting:
         source: what was read.
         transform: the user's function.
         sinks: by name.
+        schemas: of the rows that those of them get which are not Kafka's.
         owner: of this run.
     """
 
     source: KafkaSource
     transform: str | ArrowFunction
-    sinks: Mapping[str, AnyKafkaSink]
+    sinks: Mapping[str, AnySink]
+    schemas: Mapping[str, pa.Schema]
     owner: Owner
 
     def write_again(self, decision: Decision, lost: Sequence[Committable]) -> list[Committable]:
@@ -64,7 +67,7 @@ class Rewriting:
         start = parse_offsets(decision.start_offsets[0])
         end = parse_offsets(decision.end_offsets[0])
         function = load_function(self.transform)
-        sink: AnySink = self.sinks[one.sink]
+        sink, schema = self.sinks[one.sink], self.schemas.get(one.sink)
         attempt = Attempt(
             owner=self.owner,
             checkpoint_id=one.checkpoint_id,
@@ -77,7 +80,8 @@ class Rewriting:
             for name in filter(None, decision.partitioning[str(one.subtask)].split(",")):
                 wanted = OffsetRange(*split_key(name), start.get(name, 0), end.get(name, 0))
                 for batch in read_range(self.source, wanted):
-                    sink.invoke(transaction, normalised(function(batch)))
+                    made = normalised(function(batch))
+                    sink.invoke(transaction, made if schema is None else complete(made, schema))
             return sink.pre_commit(transaction)
         except BaseException:
             sink.abort(transaction)

@@ -77,6 +77,7 @@ class RunOptions:
         restart_budget_s: how long a restart may take.
         identity: further options that must be the same at every restart on one checkpoint.
         schemas: of the branches, by the names of their sinks; of those that are not Kafka's.
+        fills_s: how long a transaction of those can be open before its checkpoint begins.
         decision_log: where the log lies instead.
     """
 
@@ -88,6 +89,7 @@ class RunOptions:
     restart_budget_s: float
     identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
     schemas: Mapping[str, pa.Schema] = dataclasses.field(default_factory=dict)
+    fills_s: float = 0.0
     decision_log: LogLocation | None = None
 
     @property
@@ -165,12 +167,6 @@ class Run:
         """The log of this run; its Fence stops every older one."""
         assert self._log is not None, "call open() first"
         return self._log
-
-    @property
-    def kafka_sinks(self) -> dict[str, AnyKafkaSink]:
-        """Those of the sinks that write to Kafka, by name."""
-        kafka = (KafkaTransactionalSink, KafkaPlainSink)
-        return {name: sink for name, sink in self.sinks.items() if isinstance(sink, kafka)}
 
     @property
     def known_log(self) -> DecisionLog | None:
@@ -296,7 +292,7 @@ class Run:
         for each in options.sinks:
             if not isinstance(each, KafkaSink):
                 self.sinks[each.name] = each.open_sink(
-                    checkpoint_timeout_s=options.checkpoint_timeout_s,
+                    checkpoint_timeout_s=options.checkpoint_timeout_s + options.fills_s,
                     schema=options.schemas[each.name],
                 )
                 continue

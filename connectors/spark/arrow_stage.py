@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from connectors.arrow_transform import ArrowFunction, load_function, normalised
+from connectors.arrow_transform import ArrowFunction, complete, load_function, normalised
 from connectors.records import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 
 
@@ -24,7 +24,8 @@ class ArrowStage:
         """Run one task."""
         function = load_function(self.transform)
         for batch in batches:
-            yield complete(normalised(function(as_read(batch))))
+            # Spark's schema is declared before the function has run, and a batch must match it.
+            yield complete(normalised(function(as_read(batch))), SINK_SCHEMA)
 
 
 def as_read(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -32,21 +33,4 @@ def as_read(batch: pa.RecordBatch) -> pa.RecordBatch:
     sees them: Spark's own differ in the time zone and in the names inside of lists.
     """
     headers = "headers" in batch.schema.names
-    return _as(batch, SOURCE_SCHEMA_WITH_HEADERS if headers else SOURCE_SCHEMA)
-
-
-def complete(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a normalised batch with all columns of the sink: Spark's schema is declared before
-    the function has run, and a batch must match it.
-    """
-    return _as(batch, SINK_SCHEMA)
-
-
-def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        batch.column(field.name).cast(field.type)
-        if field.name in batch.schema.names
-        else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return complete(batch, SOURCE_SCHEMA_WITH_HEADERS if headers else SOURCE_SCHEMA)

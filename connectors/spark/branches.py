@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -55,8 +55,13 @@ class Branch:
     @property
     def schema(self) -> pa.Schema:
         """What record batches of it look like in a task."""
-        zone = self.frame.sparkSession.conf.get("spark.sql.session.timeZone")
-        return to_arrow_schema(self.frame.schema, timezone=zone)
+        return schema_in_a_task(self.frame.schema, self.frame.sparkSession)
+
+
+def schema_in_a_task(schema: t.StructType, spark: SparkSession) -> pa.Schema:
+    """Return what record batches of a Spark schema look like in a task."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    return to_arrow_schema(schema, timezone=zone)
 
 
 def make_branch(frame: DataFrame, sink: BranchSink) -> Branch:

@@ -22,10 +22,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from connectors.arrow_transform import ArrowFunction, copy_records, load_function
-from connectors.branch_sink import kafka_sinks
+from connectors.branch_sink import BranchSink, kafka_sinks
 from connectors.continuous.barrier_pace import BarrierPace
 from connectors.continuous.checkpoint_loop import QUERY_ID, CheckpointLoop, LoopOptions
 from connectors.continuous.partition_shares import PartitionShares
@@ -38,9 +40,10 @@ from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options import KafkaSource
-from connectors.pipeline_modes import continuous_sink
+from connectors.records import SINK_SCHEMA
 from connectors.sink_options import KafkaSink
 from connectors.spark.barrier_stage import BarrierStage
+from connectors.spark.branches import schema_in_a_task
 from connectors.spark.checkpoint_files import NoFiles
 from connectors.spark.driver_life import POLL_S, DriverLife
 from connectors.spark.failures import error_in
@@ -61,14 +64,15 @@ _REPORTS = 1000
 
 
 class ContinuousDriver(DriverLife):
-    """One pipeline from a Kafka source through an Arrow function to a Kafka sink.
+    """One pipeline from a Kafka source through an Arrow function to a sink.
 
     Args:
         spark: a classic session with a slot for every task.
         app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
         checkpoint: a folder of its own on a local file system, for the decision log.
         source: what to read.
-        sink: what to write.
+        sink: what to write: a `KafkaSink`, or another two-phase sink, which gets all columns of
+            `SINK_SCHEMA`, null where the function gives none.
         transform: see `connectors.arrow_transform`; a function or its ``module:name``.
         parallelism: number of tasks; None takes as many as Spark has slots, at most one per
             partition.
@@ -96,7 +100,7 @@ class ContinuousDriver(DriverLife):
         app_id: str,
         checkpoint: str | Path,
         source: KafkaSource,
-        sink: KafkaSink,
+        sink: BranchSink,
         transform: str | ArrowFunction = copy_records,
         parallelism: int | None = None,
         target_latency_s: float = 0.02,
@@ -128,11 +132,15 @@ class ContinuousDriver(DriverLife):
         self._parallelism = parallelism
         self._native = native
         self._pace = (target_latency_s, most_interval_s, barrier_interval_s)
+        self._schemas = _told_columns(sink, spark)
         self._options = RunOptions(
             app_id=checked_app_id(app_id),
             checkpoint=folder,
             sources=[source],
-            sinks=[continuous_sink(sink)],
+            sinks=[sink],
+            schemas=self._schemas,
+            # Behind a checkpoint that takes its time twice, to its barrier's end and to its commit.
+            fills_s=max(most_interval_s, barrier_interval_s or 0.0) + 2 * checkpoint_timeout_s,
             checkpoint_timeout_s=checkpoint_timeout_s,
             restart_budget_s=restart_budget_s,
             identity={"mode": QUERY_ID},
@@ -197,13 +205,15 @@ class ContinuousDriver(DriverLife):
                 completed=self._completed,
             ),
         )
+        (sink,) = run.sinks.values()
         task = KafkaTask(
             address=stage.address,
             key=stage.key,
             stage=stage.name,
             source=self._source,
             transform=self._transform,
-            sink=next(iter(run.kafka_sinks.values())),
+            sink=sink,
+            schema=self._schemas.get(sink.name),
             native=self._native,
             timeout_s=self._timeout_s,
             parallelism=parallelism,
@@ -264,7 +274,8 @@ class ContinuousDriver(DriverLife):
         return Rewriting(
             source=self._source,
             transform=self._transform,
-            sinks=self._run.kafka_sinks,
+            sinks=self._run.sinks,
+            schemas=self._schemas,
             owner=self._run.log.owner,
         ).write_again(decision, lost)
 
@@ -333,6 +344,19 @@ class ContinuousDriver(DriverLife):
             self._loop = None
         if self._run is not None:
             self._run.close()
+
+
+def _told_columns(sink: BranchSink, spark: SparkSession) -> dict[str, pa.Schema]:
+    """Return, for a sink that is not Kafka's, what it gets: the very schema of a micro-batch.
+
+    Raises:
+        ConfigurationError: it cannot carry it.
+    """
+    if isinstance(sink, KafkaSink):
+        return {}
+    schema = schema_in_a_task(from_arrow_schema(SINK_SCHEMA), spark)
+    sink.check_columns(schema)
+    return {sink.name: schema}
 
 
 def _check_positive(**options: float | None) -> None:

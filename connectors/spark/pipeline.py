@@ -1,4 +1,4 @@
-"""One pipeline, Kafka source -> Arrow function -> Kafka sink, in the mode that an option chooses.
+"""One pipeline, Kafka source -> Arrow function -> sink, in the mode that an option chooses.
 
     pipeline = arrow_pipeline(
         spark,
@@ -34,7 +34,7 @@ from connectors.pipeline_modes import (
     check_mode,
     check_options,
     check_source,
-    continuous_sink,
+    one_sink,
 )
 from connectors.records import SINK_SCHEMA
 from connectors.spark.arrow_stage import ArrowStage
@@ -116,7 +116,8 @@ def arrow_pipeline(
         checkpoint: a folder of its own. It belongs to one mode: an application changes its mode
             with a new application id and folder, from the offsets that it names.
         source: what to read.
-        sink: what to write.
+        sink: what to write; one that is not Kafka's gets all columns of `SINK_SCHEMA`, null where
+            the function gives none, and refuses here what it cannot carry.
         transform: see `connectors.arrow_transform`; a function or its ``module:name``.
         mode: ``micro-batch`` or ``continuous``.
         options: arguments of `StreamingDriver` or of `ContinuousDriver`, as the mode says.
@@ -138,7 +139,7 @@ def arrow_pipeline(
             checkpoint=checkpoint,
             source=source,
             transform=transform,
-            sink=continuous_sink(sink),
+            sink=one_sink(sink),
             **options,
         )
     batches = StreamingDriver(spark, app_id=app_id, checkpoint=checkpoint, **options)

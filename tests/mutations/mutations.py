@@ -217,6 +217,21 @@ MUTATIONS = (
         "test_a_hidden_commit_is_found_before_its_producer_is_used_again",
     ),
     Mutation(
+        "13 what fills in a running stage is not swept, where tasks have no ids of their own",
+        "connectors/continuous/stage_sink.py",
+        "owner = dataclasses.replace(owner, run_epoch=owner.run_epoch - 1)",
+        "pass",
+        "tests/simulation/test_continuous_files.py::test_a_sweep_of_what_fills_is_found",
+    ),
+    Mutation(
+        "13 a task that is ending prepares nothing of what it has given up",
+        "connectors/continuous/contract_writer.py",
+        "if self._closed:",
+        "if False:",
+        "tests/unit/test_contract_writer.py::"
+        "test_a_task_that_ends_gives_up_what_fills_and_never_what_is_prepared",
+    ),
+    Mutation(
         "14 the transaction outlives checkpoint and restart",
         "connectors/kafka/sink/preflight.py",
         "if timeout < at_least_s * 1000:",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from connectors.continuous import control_channel
+from connectors.continuous.contract_writer import ContractWriter
 from connectors.continuous.control_channel import (
     Acknowledge,
     ControlChannel,
@@ -23,7 +24,9 @@ from connectors.continuous.stage_task import Reader, run_task
 from connectors.kafka.sink.plain_sink import KafkaPlainSink
 from connectors.kafka.sink.plain_writer import PlainWriter
 from connectors.kafka.sink.stage_writer import StageWriter
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.partition_reader import Read
+from connectors.records import SINK_SCHEMA
 from transactions.clock import Deadline
 from transactions.errors import PhaseOneError, SparkOnceError
 from transactions.sink import Owner
@@ -150,9 +153,12 @@ class Hooked:
     def invoke(self, transaction: Any, batch: pa.RecordBatch) -> None:
         self.process.enter()
         super().invoke(transaction, batch)  # type: ignore[misc]
+        self.sent(transaction)
+        self.world.point("invoked")
+
+    def sent(self, transaction: Any) -> None:
         plain = getattr(transaction, "producer", None)
         (plain or transaction.slot.producer)._producer.flush()
-        self.world.point("invoked")
 
     def flush(self, transaction: Any, source_offsets: Mapping[str, int]) -> None:
         self.process.enter()
@@ -175,12 +181,25 @@ class SimulatedPlainWriter(Hooked, PlainWriter):
     """The product's, without transactions."""
 
 
+class SimulatedContractWriter(Hooked, ContractWriter):
+    """The product's, for any sink that the driver commits."""
+
+    def sent(self, transaction: Any) -> None:
+        return
+
+    def close(self) -> None:
+        if not self.process.dead:  # who is killed tidies nothing up
+            super().close()
+
+
 def writer_of(world: ContinuousWorld, process: Process) -> Hooked:
     """Make what `KafkaTask.writer` would."""
     sink = world.make_sink()
     made: Hooked
     if isinstance(sink, KafkaPlainSink):
         made = SimulatedPlainWriter(sink)
+    elif not isinstance(sink, KafkaTransactionalSink):
+        made = SimulatedContractWriter(sink, SINK_SCHEMA)
     else:
         made = SimulatedWriter(sink, carries_offsets=world.carries_offsets)
     made.world, made.process = world, process

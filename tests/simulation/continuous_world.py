@@ -249,6 +249,11 @@ class ContinuousWorld:
         """Drop some rows: what is read and not written must move on as well."""
         return batch.filter(pc.invert(pc.ends_with(batch.column("value"), ":3")))
 
+    @staticmethod
+    def as_written(batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what the sink gets of a normalised batch."""
+        return batch
+
     # --- what is below ---------------------------------------------------------------------
 
     def make_reader(self, offsets: Mapping[str, int]) -> Reader:
@@ -257,7 +262,7 @@ class ContinuousWorld:
     def before_barrier(self) -> None:
         """Be called on a driver's thread; a story can hold it there."""
 
-    def make_sink(self) -> SimulatedSink | KafkaPlainSink:
+    def make_sink(self) -> Any:
         if self.guarantee == EXACTLY_ONCE:
             return SimulatedSink(self)
         options = KafkaSink(
@@ -622,7 +627,8 @@ class SimulatedDriver(ContinuousDriver):
             for name in filter(None, decision.partitioning[str(one.subtask)].split(",")):
                 rows = self.world.inputs[name][start.get(name, 0) : end.get(name, 0)]
                 values = [value.encode() for value in rows if value and kept(value)]
-                sink.invoke(transaction, pa.record_batch({"value": pa.array(values, pa.binary())}))
+                batch = pa.record_batch({"value": pa.array(values, pa.binary())})
+                sink.invoke(transaction, self.world.as_written(batch))
             committable = sink.pre_commit(transaction)
             made += [committable] if committable is not None else []
         return made

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from connectors.files import FileSink
 from connectors.job import load_job, parse_job
 from connectors.job_definition import JobDefinition
 from connectors.spark.failures import error_in
@@ -209,6 +210,15 @@ def test_an_arrow_function_runs_in_both_modes():
 )
 def test_what_the_continuous_mode_cannot_do_is_refused(app, rest, says):
     assert says in str(refused(text(app=CONTINUOUS + app, **rest)))
+
+
+def test_a_continuous_job_writes_files():
+    files = 'kind = "files"\npath = "out"\n'
+    job = parse(text(app=CONTINUOUS).replace(SINK, files))
+    (definition,) = job.sinks
+    assert definition.sink == FileSink(path=str(FOLDER / "out"))
+    two = refused(text(app=CONTINUOUS, sink='name = "first"', more=f"[[sink]]\n{files}"))
+    assert "sinks: first, out" in str(two)
 
 
 def test_a_secret_is_never_shown():

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from connectors import KafkaSink, KafkaSource
+from connectors.files import FileSink
 from connectors.pipeline_modes import (
     CHECKPOINT_TIMEOUT_S,
     CONTINUOUS,
@@ -15,11 +19,15 @@ from connectors.pipeline_modes import (
     MODES,
     OF_ONE_MODE,
     check_options,
+    one_sink,
 )
+from connectors.postgres import PostgresSink
 from connectors.records import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from connectors.spark import ContinuousDriver, StreamingDriver, arrow_pipeline
 from connectors.spark.arrow_stage import ArrowStage
+from connectors.spark.branches import schema_in_a_task
 from connectors.spark.pipeline import options_of
+from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from transactions.errors import ConfigurationError
 
 SOURCE = {"bootstrap_servers": "b:1", "subscribe": "in"}
@@ -35,9 +43,8 @@ def refused(mode: str, *, source: dict[str, object] | None = None, **options: ob
             app_id="app",
             checkpoint="state",
             source=KafkaSource(**{**SOURCE, **(source or {})}),
-            sink=SINK,
             mode=mode,
-            **options,
+            **{"sink": SINK, **options},
         )
     error = caught.value
     for part in (error.what, error.where, error.cause, error.option):
@@ -82,6 +89,53 @@ def test_a_job_file_has_the_defaults_of_the_drivers():
 )
 def test_what_does_not_fit_the_mode_is_refused(mode, options, says):
     assert says in refused(mode, **options)
+
+
+def test_several_sinks_are_refused_in_continuous_mode():
+    sinks = [SINK, FileSink(path="out", name="files")]
+    assert "one sink" in refused("continuous", sink=sinks)
+    assert "sinks: out, files" in refused("continuous", sink=sinks)
+    assert "sinks: none" in refused("continuous", sink=[])
+    assert one_sink(SINK) is one_sink([SINK]) is SINK
+
+
+ZONE = {"spark.sql.session.timeZone": "Europe/Berlin"}
+#: What a driver asks a session for before it starts.
+SESSION: Any = SimpleNamespace(conf=SimpleNamespace(get=ZONE.get), _jsparkSession=None)
+
+
+class WriteAhead(WriteAheadSink):
+    """A user's own; it promises to send."""
+
+    def send_values(self, records, *, checkpoint_id, subtask, timestamp_ms):
+        raise AssertionError("nothing is sent")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "write-ahead"])
+def test_a_sink_that_is_not_kafkas_is_told_all_columns(kind, tmp_path):
+    """Those of a micro-batch, before any data moves."""
+    sink = (
+        WriteAhead(name="own", buffer=tmp_path, committer=FileCheckpointCommitter(tmp_path))
+        if kind == "write-ahead"
+        else FileSink(path=str(tmp_path), format=kind, name="own")
+    )
+    driver = ContinuousDriver(
+        SESSION, app_id="app", checkpoint=tmp_path, source=KafkaSource(**SOURCE), sink=sink
+    )
+    (told,) = driver._options.schemas.values()
+    assert told.names == SINK_SCHEMA.names
+    assert told == schema_in_a_task(from_arrow_schema(SINK_SCHEMA), SESSION)
+    assert driver._options.sinks == [sink]
+    # A transaction fills while the checkpoint before takes all the time that it has.
+    assert driver._options.fills_s == 1.0 + 2 * CHECKPOINT_TIMEOUT_S[CONTINUOUS]
+
+
+def test_a_sink_that_cannot_carry_a_column_refuses_it_before_any_data_moves(tmp_path):
+    sink = PostgresSink(conninfo="host=nowhere dbname=words", table="words")
+    with pytest.raises(ConfigurationError, match=r"column 'headers'.*does not carry"):
+        ContinuousDriver(
+            SESSION, app_id="app", checkpoint=tmp_path, source=KafkaSource(**SOURCE), sink=sink
+        )
 
 
 @pytest.mark.parametrize("mode", MODES)

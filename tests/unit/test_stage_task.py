@@ -88,6 +88,8 @@ class FakeReader:
 class FakeWriter:
     """A transaction is a list of what was written."""
 
+    ends_transactions = True
+
     def __init__(self) -> None:
         self.begun: list[int] = []
         self.invoked: list[bytes] = []
@@ -261,6 +263,20 @@ def test_an_empty_checkpoint_waits_for_no_decision(story):
     one = story()
     assert one.barrier(5).committable is None
     assert one.barrier(6).committable is None
+
+
+def test_where_the_driver_ends_what_was_prepared_the_next_message_is_a_barrier(story):
+    """It is told of no decision, says nothing of one, and never ends a transaction itself."""
+    one = story()
+    one.write.ends_transactions = False
+    for number, value in ((5, b"a"), (6, b"b")):
+        one.read.put("in-0", number, value)
+        assert one.next(moved=True) == Moved()
+        assert one.barrier(number).committable is not None
+    assert one.write.prepared == {5: [b"a"], 6: [b"b"]}
+    one.driver.close()
+    one.task.exception(SOON_S)
+    assert one.write.ended == []
 
 
 def test_moved_is_said_once_per_barrier(story):

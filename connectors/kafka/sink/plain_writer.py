@@ -25,6 +25,8 @@ class PlainWriter:
         producer_kind: the class of its producers.
     """
 
+    ends_transactions = False
+
     def __init__(
         self, sink: KafkaPlainSink, *, producer_kind: type[PlainProducer] = PlainProducer
     ) -> None:

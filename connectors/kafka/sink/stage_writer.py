@@ -49,6 +49,8 @@ class StageWriter:
         parallelism: how many tasks the stage has.
     """
 
+    ends_transactions = True
+
     def __init__(
         self,
         sink: KafkaTransactionalSink,

@@ -1,0 +1,133 @@
+"""What a continuous task writes with when its sink is any other user of the two-phase contract.
+
+The sink sees what it sees in a micro-batch: its transactions one after the other, each begun with
+its first record, and all columns of the branch. Kafka's producers take turns to overlap; nothing
+in the contract says that two transactions of one task may, so here one is prepared before the next
+one's first record. What is prepared is ended by the driver, with `commit`: it needs nothing of
+the process that wrote it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from connectors.arrow_transform import complete
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.errors import PhaseOneError
+from transactions.sink import AnySink, Attempt, Owner
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(slots=True)
+class ContractWrite:
+    """What is read between two barriers; the sink hears of it when there is something to write.
+
+    Attributes:
+        attempt: whose it is.
+        begun: whether there is a transaction of the sink.
+        transaction: the sink's own.
+        committable: of the prepared transaction.
+    """
+
+    attempt: Attempt
+    begun: bool = False
+    transaction: Any = None
+    committable: Committable | None = None
+
+
+class ContractWriter:
+    """See `connectors.continuous.stage_task.Writer`, and `StageWriter` for its threads.
+
+    The sink's methods are called on both threads of a task, never two of them at once.
+
+    Args:
+        sink: the task's own copy.
+        schema: of the branch, as a micro-batch would give it to the sink.
+    """
+
+    ends_transactions = False
+
+    def __init__(self, sink: AnySink, schema: pa.Schema) -> None:
+        self._sink = sink
+        self._schema = schema
+        self._lock = threading.Lock()  # between the end of the task and a barrier
+        self._filling: ContractWrite | None = None
+        self._closed = False
+
+    def open(self, owner: Owner, deadline: Deadline) -> tuple[str, ...]:  # noqa: ARG002
+        """Do nothing: an id of the contract is of one transaction, and there is none yet."""
+        return ()
+
+    def begin_transaction(self, attempt: Attempt) -> ContractWrite:
+        """Begin nothing: an idle branch shall leave no open file and no session."""
+        # A task's id is unique for its life, an attempt's for a checkpoint of it.
+        unique = f"{attempt.attempt_id}-{attempt.checkpoint_id}"
+        return ContractWrite(dataclasses.replace(attempt, attempt_id=unique))
+
+    def invoke(self, transaction: ContractWrite, batch: pa.RecordBatch) -> None:
+        """See `TwoPhaseCommitSink.invoke`."""
+        if not transaction.begun:
+            transaction.transaction = self._sink.begin_transaction(transaction.attempt)
+            transaction.begun = True
+            self._filling = transaction
+        self._sink.invoke(transaction.transaction, complete(batch, self._schema))
+
+    def flush(self, transaction: ContractWrite, source_offsets: Mapping[str, int]) -> None:  # noqa: ARG002
+        """Prepare the transaction, while nothing is written: see the module. Offsets travel with
+        the decision alone.
+
+        Raises:
+            PhaseOneError: the task is ending, and has given its transaction up.
+            SparkOnceError: the sink could not prepare it.
+        """
+        if not transaction.begun:
+            return
+        with self._lock:
+            if self._closed:
+                raise PhaseOneError(
+                    "A barrier came while the task was ending.",
+                    where=f"checkpoint {transaction.attempt.checkpoint_id}, "
+                    f"subtask {transaction.attempt.subtask}",
+                    cause="its reading thread has failed, and tells why",
+                )
+            self._filling = None
+            try:
+                transaction.committable = self._sink.pre_commit(transaction.transaction)
+            except Exception:
+                self._abort(transaction)
+                raise
+
+    def pre_commit(self, transaction: ContractWrite) -> Committable | None:
+        """Return what `flush` has prepared, None when nothing was written."""
+        return transaction.committable
+
+    def end(self, transaction: ContractWrite) -> NoReturn:
+        """Never called: the driver ends it."""
+        raise AssertionError(f"the driver ends the transaction of {transaction.attempt}")
+
+    def serve(self) -> None:
+        """See `connectors.continuous.stage_task.Writer`: nothing waits."""
+
+    def close(self) -> None:
+        """Abort what is filling; what was prepared may be decided already, and is the driver's."""
+        with self._lock:
+            self._closed = True
+            filling, self._filling = self._filling, None
+        if filling is not None:
+            self._abort(filling)
+
+    def _abort(self, transaction: ContractWrite) -> None:
+        try:
+            self._sink.abort(transaction.transaction)
+        except Exception:
+            logger.exception(
+                "aborting a transaction of sink %s failed; the sweep ends it", self._sink.name
+            )
