@@ -136,6 +136,7 @@ class _Parser:
             "restart_budget_s": self._seconds(app, "restart_budget"),
             "restart_strategy": self._restart_strategy(app),
             "tolerable_failed_checkpoints": self._count(app, "tolerable_failed_checkpoints"),
+            "target_checkpoint_s": self._seconds(app, "target_checkpoint"),
             "metrics_port": self._count(app, "metrics_port"),
             "master": app.get("master"),
             "log_level": self._log_level(app),

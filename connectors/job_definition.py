@@ -51,6 +51,7 @@ class JobDefinition:
         restart_budget_s: see `StreamingDriver`.
         restart_strategy: see `transactions.restart_strategy`.
         tolerable_failed_checkpoints: see `StreamingDriver`.
+        target_checkpoint_s: see `StreamingDriver`.
         metrics_port: see `StreamingDriver`.
         continuous: arguments of `ContinuousDriver` that only it has, as far as they are given.
         master: Spark's master URL.
@@ -73,6 +74,7 @@ class JobDefinition:
     restart_budget_s: float = 60.0
     restart_strategy: RestartStrategy = DEFAULT_RESTART_STRATEGY
     tolerable_failed_checkpoints: int = 0
+    target_checkpoint_s: float | None = None
     metrics_port: int | None = None
     continuous: Mapping[str, float] = dataclasses.field(default_factory=dict)
     master: str = "local[*]"

@@ -38,6 +38,9 @@ OF_ONE_MODE: Final[Mapping[str, OneMode]] = {
     "trigger": OneMode(
         MICRO_BATCH, "records move all the time; see target_latency or barrier_interval"
     ),
+    "target_checkpoint": OneMode(
+        MICRO_BATCH, "barriers come as often as a record's latency wants; see target_latency"
+    ),
     "tolerable_failed_checkpoints": OneMode(
         MICRO_BATCH, "a failed checkpoint ends its stage; see restart_strategy"
     ),

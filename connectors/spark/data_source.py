@@ -7,6 +7,7 @@ process of its own beside the driver; `read` runs in Spark's Python workers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options import EARLIEST, LATEST, KafkaSource
 from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from connectors.spark.batch_size import SIZE_FILE_OPTION, read_size
 from connectors.spark.worker_heap import settle_worker_heap
 
 NAME = "kafka-exactly-once"
@@ -51,18 +53,24 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return Spark's Kafka columns; called first, so all options are checked here."""
-        source = KafkaSource.from_options(self.options)
+        source = self._source()
         return from_arrow_schema(
             SOURCE_SCHEMA_WITH_HEADERS if source.include_headers else SOURCE_SCHEMA
         )
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Return the batch reader."""
-        return KafkaBatchReader(KafkaSource.from_options(self.options))
+        return KafkaBatchReader(self._source())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         """Return the stream reader."""
-        return KafkaStreamReader(KafkaSource.from_options(self.options))
+        file = self.options.get(SIZE_FILE_OPTION)
+        return KafkaStreamReader(self._source(), None if file is None else Path(file))
+
+    def _source(self) -> KafkaSource:
+        options = dict(self.options)
+        options.pop(SIZE_FILE_OPTION, None)
+        return KafkaSource.from_options(options)
 
 
 class KafkaPartition(InputPartition):  # type: ignore[misc]
@@ -92,14 +100,15 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Plans micro-batches with admission control."""
 
-    def __init__(self, source: KafkaSource) -> None:
+    def __init__(self, source: KafkaSource, size_file: Path | None) -> None:
         self._source = source
+        self._size_file = size_file
         self._planner: SourcePlanner | None = None
         self._ceiling: dict[str, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what `read` needs goes to the workers; clients stay here."""
-        return {"_source": self._source, "_planner": None, "_ceiling": None}
+        return {"_source": self._source, "_planner": None, "_ceiling": None, "_size_file": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query begins."""
@@ -117,6 +126,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next micro-batch."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if self._size_file is not None:
+            size = read_size(self._size_file)
+            most = size if most is None else min(most, size)
         return nest(self._plans().next_end(flatten(start), most, self._ceiling))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

@@ -109,6 +109,7 @@ def _micro_batches(
         restart_budget_s=job.restart_budget_s,
         restart_strategy=job.restart_strategy,
         tolerable_failed_checkpoints=job.tolerable_failed_checkpoints,
+        target_checkpoint_s=job.target_checkpoint_s,
         on_checkpoint=on_checkpoint,
         metrics_port=job.metrics_port,
         decision_log=job.decision_log,

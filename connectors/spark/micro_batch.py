@@ -12,10 +12,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.kafka.source.offsets import merged_offsets
+from connectors.kafka.source.offsets import merged_offsets, parse_offsets
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
+from connectors.spark.batch_size import BatchSize
 from connectors.spark.failures import error_in
 from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder
+from transactions.clock import SYSTEM_CLOCK
 from transactions.committable import Committable
 from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport, Replay
 from transactions.errors import DataLossError
@@ -33,6 +35,7 @@ class MicroBatches:
         clusters: brokers of all sources; their offsets can be part of a transaction only on the
             cluster they belong to.
         spark_checkpoint: Spark's own part of the checkpoint folder.
+        size: is told what each batch took; None where batches have no target.
     """
 
     def __init__(
@@ -42,8 +45,10 @@ class MicroBatches:
         *,
         clusters: frozenset[str],
         spark_checkpoint: Path,
+        size: BatchSize | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._size = size
         self._sinks = tuple(sinks.values())
         self._state = spark_checkpoint / "state"
         self._offsets_sink = next(
@@ -63,6 +68,7 @@ class MicroBatches:
             SparkOnceError: see `CheckpointCoordinator.commit_batch`.
             Exception: what Spark raised while the job ran.
         """
+        began = SYSTEM_CLOCK.monotonic()
         offsets = read_batch_offsets(query, batch_id)
         tasks = _partitions(frame)
         checkpoint = Checkpoint(
@@ -92,7 +98,10 @@ class MicroBatches:
                 # A stateful plan must run once more, or its state is corrupt (seen).
                 self._run_job(frame, dataclasses.replace(order, write=False))
             return report
-        return self._coordinator.commit_batch(checkpoint, phase_one, rerun)
+        report = self._coordinator.commit_batch(checkpoint, phase_one, rerun)
+        if self._size is not None:
+            self._size.after(_most_read(offsets), SYSTEM_CLOCK.monotonic() - began)
+        return report
 
     def _branch_of(self, one: Committable) -> int:
         return next(n for n, sink in enumerate(self._sinks) if sink.name == one.sink)
@@ -119,6 +128,15 @@ class MicroBatches:
             last_decided=self._coordinator.last_decided(),
             retired=self._coordinator.retired(),
         )
+
+
+def _most_read(offsets: BatchOffsets) -> int:
+    """Return how many offsets the source covers that has most of them: each has the same limit."""
+    read = [0]
+    for before, after in zip(offsets.start, offsets.end, strict=True):
+        start = parse_offsets(before) if before else {}
+        read.append(sum(end - start.get(name, 0) for name, end in parse_offsets(after).items()))
+    return max(read)
 
 
 def _partitions(frame: DataFrame) -> int:

@@ -28,6 +28,7 @@ from connectors.driver_metrics import DriverMetrics
 from connectors.kafka.restoring import FromSavepoint
 from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.options import KafkaSource
+from connectors.spark.batch_size import SIZE_FILE_OPTION, BatchSize
 from connectors.spark.branches import Branch, make_branch, places_of_sources, unite
 from connectors.spark.checkpoint_files import SPARK, SparkFiles, files_of, finished_checkpoint
 from connectors.spark.data_source import register
@@ -72,6 +73,9 @@ class StreamingDriver(DriverLife):
             `transactions.restart_strategy`, also for what is never restarted.
         tolerable_failed_checkpoints: how many checkpoints in a row may fail, and be run again at
             once, before the restart strategy counts a failure.
+        target_checkpoint_s: how long a checkpoint shall take when there is more to read than fits
+            into it: the size of batches adapts, up to the source's `maxOffsetsPerTrigger`. None:
+            only that limits them.
         on_checkpoint: called after each checkpoint, on the query's thread; an exception from it
             fails the query after the commit, and loses nothing.
         metrics_port: where `connectors.metrics` is served on this machine; 0 takes a free port.
@@ -90,6 +94,7 @@ class StreamingDriver(DriverLife):
         restart_budget_s: float = 60.0,
         restart_strategy: str | RestartStrategy = DEFAULT_RESTART_STRATEGY,
         tolerable_failed_checkpoints: int = 0,
+        target_checkpoint_s: float | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         metrics_port: int | None = None,
         decision_log: LogLocation | None = None,
@@ -105,6 +110,7 @@ class StreamingDriver(DriverLife):
         self._trigger = trigger
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._restart_budget_s = restart_budget_s
+        self._size = None if target_checkpoint_s is None else BatchSize(target_checkpoint_s, folder)
         self._on_checkpoint = on_checkpoint
         self._metrics = DriverMetrics(app_id, metrics_port)
         self._sources: list[KafkaSource] = []
@@ -135,7 +141,10 @@ class StreamingDriver(DriverLife):
         """
         self._sources.append(source)
         reader = self._spark.readStream.format("kafka-exactly-once")
-        return reader.options(**source.to_options()).load()
+        options = source.to_options()
+        if self._size is not None:
+            options[SIZE_FILE_OPTION] = str(self._size.file)
+        return reader.options(**options).load()
 
     def write(self, frame: DataFrame, sink: BranchSink) -> None:
         """Add a branch; all branches of a driver commit under one decision: all or none.
@@ -199,6 +208,7 @@ class StreamingDriver(DriverLife):
                 self._run.sinks,
                 clusters=frozenset(source.bootstrap_servers for source in self._sources),
                 spark_checkpoint=self._checkpoint / SPARK,
+                size=self._size,
             )
             self._start_query()
         except BaseException:

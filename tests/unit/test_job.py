@@ -56,7 +56,7 @@ def test_a_whole_job():
         text(
             app='trigger = "5 seconds"\ncheckpoint_timeout = "10 minutes"\nrestart_budget = 30\n'
             'restart_strategy = "fixed-delay(attempts=3, delay=10s)"\n'
-            "tolerable_failed_checkpoints = 2\n"
+            'tolerable_failed_checkpoints = 2\ntarget_checkpoint = "500 milliseconds"\n'
             'guarantee = "exactly-once"\nmaster = "local[2]"\nlog_level = "warn"',
             source="maxOffsetsPerTrigger = 10\nincludeHeaders = true\n"
             'startingOffsets = "earliest"\n'
@@ -69,7 +69,7 @@ def test_a_whole_job():
     )
     assert (job.trigger, job.checkpoint_timeout_s, job.restart_budget_s) == ("5 seconds", 600, 30)
     assert job.restart_strategy == FixedDelay(attempts=3, delay_s=10.0)
-    assert job.tolerable_failed_checkpoints == 2
+    assert (job.tolerable_failed_checkpoints, job.target_checkpoint_s) == (2, 0.5)
     assert (job.master, job.log_level, job.sql) == ("local[2]", "WARN", "SELECT * FROM source")
     assert job.source.max_offsets_per_trigger == 10
     assert job.source.include_headers is True
@@ -196,6 +196,7 @@ def test_an_arrow_function_runs_in_both_modes():
     [
         ('trigger = "1 second"', {}, "option of the micro-batch mode"),
         ("tolerable_failed_checkpoints = 1", {}, "restart_strategy"),
+        ("target_checkpoint = 1", {}, "target_latency"),
         ("barrier_interval = 1\ntarget_latency = 1", {}, "fixed and adaptive"),
         ('barrier_interval = "soon"', {}, "not a time"),
         ("parallelism = 0", {}, "at least one task"),
