@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from connectors.bench import figures
 from connectors.bench.audit import Audit
+from connectors.bench.cpu_watch import CpuWatch
 from connectors.bench.figures import Line
 from connectors.bench.job_process import JobProcess
 from connectors.bench.shape import Shape
@@ -97,11 +98,17 @@ class Measurements:
             output = self._topics.create("out", self._shape.partitions)
             watcher = EndWatcher(self._kafka, output, self._shape.partitions)
             with self._job(system, (source, output), batch_records) as job:
+                cpu = CpuWatch(job.pid)
+
+                def see(visible: int) -> None:
+                    cpu.sample(visible)
+                    self._watch("measuring", min(visible, records), records)
+
                 watcher.wait_for(
                     records,
                     timeout_s=_START_S + records / _LEAST_PER_S,
                     check=job.check,
-                    watch=lambda visible: self._watch("measuring", min(visible, records), records),
+                    watch=see,
                 )
             phases = figures.checkpoints_of(job.report)
             audit, offsets = audit_topic(
@@ -117,6 +124,7 @@ class Measurements:
                 "commits": job.report["commits"] or len(batches),
                 **rates(records - audit.lost, watcher.times, watcher.visible(offsets), job.report),
                 "records_per_s_between": figures.records_between(phases),
+                "cpu_us_per_record": cpu.per_record(),
                 "spark_phases": figures.spark_phases(batches[1:] or batches),
             }
         self._phases("throughput phases", system, phases)
