@@ -122,14 +122,19 @@ def _hash_binary(column: pa.Array, null: npt.NDArray[np.bool_] | None) -> Words:
     whole = lengths >> 3
     # From each byte on there are as many words as a matrix is wide.
     width = min(int(whole.max()) + 1, _MATRIX_WORDS)
-    padded = np.zeros(last - first + 8 * width, dtype=np.uint8)
+    padded = np.empty(last - first + 8 * width, dtype=np.uint8)
     padded[: last - first] = np.frombuffer(data, np.uint8)[first:last]
+    padded[last - first :] = 0
     for chosen, begin, matrix in _matrices(padded, starts, whole):
         lanes[:, chosen] += _weights(begin + 1, matrix.shape[1]) @ matrix.T
     left = lengths & 7
     if left.any():
-        tails = _words(padded, starts + 8 * whole, 1)[:, 0] & _TAIL_MASK[left]
-        lanes += tails * _weights_at(whole + 1)
+        word_at_each_byte = np.ndarray((len(padded) - 7,), "<u8", padded, 0, (1,))
+        tails = word_at_each_byte[starts + 8 * whole]
+        tails &= _TAIL_MASK[left]
+        weights = _weights_at(whole + 1)
+        weights *= tails
+        lanes += weights
     return lanes
 
 
@@ -179,7 +184,7 @@ def _weights(begin: int, count: int) -> Words:
 def _weights_at(positions: Numbers) -> Words:
     most = int(positions.max())
     if most < _MATRIX_WORDS:
-        return _first_weights(most.bit_length())[:, positions]
+        return np.take(_first_weights(most.bit_length()), positions, axis=1)
     return _made_weights(positions)
 
 
@@ -197,9 +202,13 @@ def _made_weights(positions: Numbers) -> Words:
 
 def _mix(words: Words) -> Words:
     """Spread every input bit over the word (the finaliser of splitmix64)."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    mixed = words >> np.uint64(30)
+    mixed ^= words
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
 def _total(words: Words) -> int:
