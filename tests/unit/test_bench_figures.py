@@ -157,6 +157,7 @@ class Silent:
 
     ends = ((5, 5),)
     times = (1,)
+    pid = 0
 
     def __init__(self, *_arguments: Any, **_options: Any) -> None:
         self.report = report()
