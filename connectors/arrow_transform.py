@@ -9,7 +9,7 @@ and ends is chance, and a replay cuts it elsewhere.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -77,6 +77,29 @@ def normalised(batch: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
+def columns_of(names: Sequence[str] | None) -> pa.Schema:
+    """Return the columns of `SINK_SCHEMA` that a pipeline's rows have.
+
+    Args:
+        names: which; None for all. A sink with columns of its own has no place for some.
+
+    Raises:
+        ConfigurationError: one is unknown, or named twice, or `value` is missing.
+    """
+    if names is None:
+        return SINK_SCHEMA
+    known = SINK_SCHEMA.names
+    wrong = [name for name in names if name not in known or list(names).count(name) > 1]
+    if wrong or "value" not in names:
+        raise ConfigurationError(
+            "The columns of a pipeline are wrong.",
+            where="columns",
+            cause=f"{wrong[0]!r} is unknown or twice" if wrong else "'value' must be among them",
+            option=f"columns={', '.join(names)}; known: {', '.join(known)}",
+        )
+    return pa.schema([field for field in SINK_SCHEMA if field.name in names])
+
+
 def complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a normalised batch with all columns of a sink, null where it has none: a sink with
     columns of its own is told them before the function has run.
@@ -84,7 +107,12 @@ def complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Args:
         batch: columns of the schema, by name, in types that can be cast to its.
         schema: what the sink was told.
+
+    Raises:
+        ConfigurationError: the batch has a column that the sink was not told of.
     """
+    if more := set(batch.schema.names) - set(schema.names):
+        raise _wrong(f"it returned {min(more)!r}, which `columns` leaves out")
     columns = [
         batch.column(field.name).cast(field.type)
         if field.name in batch.schema.names

@@ -6,7 +6,8 @@
                  of one mode only: see `connectors.pipeline_modes`
     [source]     Spark's option names: kafka.bootstrap.servers, subscribe, startingOffsets, ...
     [transform]  sql = "SELECT ... FROM source", function = "module:name" (DataFrames), or
-                 arrow = "module:name" (record batches, in both modes); without it a copy
+                 arrow = "module:name" (record batches, in both modes); without it a copy;
+                 columns = "key, value": what an arrow function, or the copy, gives to the sinks
     [[sink]]     Spark's option names: kafka.bootstrap.servers, topic, ...; name; a sql of its own;
                  or another kind of sink (see `connectors.sink_kinds`) and its options
     [decision_log]  address = "s3://bucket/prefix" and options of the object store; without it the
@@ -58,7 +59,7 @@ _APP: Final = (
     "metrics_port",
     *OF_ONE_MODE,
 )
-_TRANSFORM: Final = ("sql", "function", "arrow")
+_TRANSFORM: Final = ("sql", "function", "arrow", "columns")
 _VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
 _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)?s?")
 _SECONDS: Final = {None: 1.0, "millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
@@ -222,12 +223,23 @@ class _Parser:
             )
         return LogLocation(address if "://" in address else self._relative(address), options)
 
-    def _transform(self, table: Mapping[str, str]) -> dict[str, str]:
-        if len(table) > 1:
+    def _transform(self, table: Mapping[str, str]) -> dict[str, str | tuple[str, ...]]:
+        kinds = {name: text for name, text in table.items() if name != "columns"}
+        if len(kinds) > 1:
             raise self._wrong(
-                "The transform is given twice.", "transform", "use one of them", ", ".join(table)
+                "The transform is given twice.", "transform", "use one of them", ", ".join(kinds)
             )
-        for kind, text in table.items():
+        found: dict[str, str | tuple[str, ...]] = {**kinds}
+        if "columns" in table:
+            if not kinds.keys() <= {"arrow"}:
+                raise self._wrong(
+                    "columns is for an Arrow function, or a plain copy.",
+                    "transform",
+                    "a query and a function of DataFrames name their columns themselves",
+                    f"columns = {table['columns']}, {', '.join(kinds)}",
+                )
+            found["columns"] = tuple(name.strip() for name in table["columns"].split(","))
+        for kind, text in kinds.items():
             if not text.strip():
                 raise self._wrong("The transform is empty.", "transform", "no text", kind)
             if kind != "sql" and not _FUNCTION.fullmatch(text):
@@ -237,7 +249,7 @@ class _Parser:
                     "the module is imported from the file's folder, or from the environment",
                     f"{kind} = {text}",
                 )
-        return dict(table)
+        return found
 
     # -- values -------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ class JobDefinition:
         sql: the transform as a query over `source`.
         function: the transform as ``module:name``; the file's folder is importable.
         arrow: the transform as the ``module:name`` of an Arrow function.
+        columns: what that function, or the plain copy, gives to the sinks; see `arrow_pipeline`.
         spark: further Spark settings.
     """
 
@@ -85,6 +86,7 @@ class JobDefinition:
     sql: str | None = None
     function: str | None = None
     arrow: str | None = None
+    columns: tuple[str, ...] | None = None
     spark: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

@@ -12,6 +12,7 @@ from typing import Final
 
 from connectors.branch_sink import BranchSink
 from connectors.options import KafkaSource
+from connectors.sink_options import KafkaSink
 from transactions.errors import ConfigurationError
 
 MICRO_BATCH: Final = "micro-batch"
@@ -119,6 +120,21 @@ def check_source(mode: str, source: KafkaSource) -> None:
                 cause="it says how micro-batches are cut; each task reads on as fast as it can",
                 option=f"{name}={value}",
             )
+
+
+def refuse_columns(columns: Sequence[str] | None, sink: BranchSink) -> None:
+    """Check that a sink has columns of its own, where a pipeline chooses some.
+
+    Raises:
+        ConfigurationError: it is Kafka's.
+    """
+    if columns is not None and isinstance(sink, KafkaSink):
+        raise ConfigurationError(
+            "columns is for sinks that have columns of their own.",
+            where=f"sink {sink.name!r}",
+            cause="a Kafka record has all that the Arrow function returns, and no more",
+            option=f"columns={', '.join(columns)}",
+        )
 
 
 def one_sink(sinks: BranchSink | Sequence[BranchSink]) -> BranchSink:

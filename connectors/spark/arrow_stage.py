@@ -16,16 +16,22 @@ from connectors.records import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HE
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ArrowStage:
-    """The function of the stage; importable, so that only the user's function is pickled."""
+    """The function of the stage; importable, so that only the user's function is pickled.
+
+    Attributes:
+        transform: the user's function, or its ``module:name``.
+        schema: what it yields, with nulls for what the function does not return.
+    """
 
     transform: str | ArrowFunction
+    schema: pa.Schema = dataclasses.field(default_factory=lambda: SINK_SCHEMA)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one task."""
         function = load_function(self.transform)
         for batch in batches:
             # Spark's schema is declared before the function has run, and a batch must match it.
-            yield complete(normalised(function(as_read(batch))), SINK_SCHEMA)
+            yield complete(normalised(function(as_read(batch))), self.schema)
 
 
 def as_read(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from connectors.arrow_transform import ArrowFunction, copy_records, load_function
+from connectors.arrow_transform import ArrowFunction, columns_of, copy_records, load_function
 from connectors.branch_sink import BranchSink, kafka_sinks
 from connectors.continuous.barrier_pace import BarrierPace
 from connectors.continuous.checkpoint_loop import QUERY_ID, CheckpointLoop, LoopOptions
@@ -40,7 +40,7 @@ from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options import KafkaSource
-from connectors.records import SINK_SCHEMA
+from connectors.pipeline_modes import refuse_columns
 from connectors.sink_options import KafkaSink
 from connectors.spark.barrier_stage import BarrierStage
 from connectors.spark.branches import schema_in_a_task
@@ -71,9 +71,10 @@ class ContinuousDriver(DriverLife):
         app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
         checkpoint: a folder of its own on a local file system, for the decision log.
         source: what to read.
-        sink: what to write: a `KafkaSink`, or another two-phase sink, which gets all columns of
-            `SINK_SCHEMA`, null where the function gives none.
+        sink: what to write: a `KafkaSink`, or another two-phase sink.
         transform: see `connectors.arrow_transform`; a function or its ``module:name``.
+        columns: those of `SINK_SCHEMA` that a sink gets which is not Kafka's, null where the
+            function returns none; all of them by default.
         parallelism: number of tasks; None takes as many as Spark has slots, at most one per
             partition.
         target_latency_s: a record shall be visible this long after it was read. When the tasks
@@ -102,6 +103,7 @@ class ContinuousDriver(DriverLife):
         source: KafkaSource,
         sink: BranchSink,
         transform: str | ArrowFunction = copy_records,
+        columns: Sequence[str] | None = None,
         parallelism: int | None = None,
         target_latency_s: float = 0.02,
         most_interval_s: float = 1.0,
@@ -132,7 +134,7 @@ class ContinuousDriver(DriverLife):
         self._parallelism = parallelism
         self._native = native
         self._pace = (target_latency_s, most_interval_s, barrier_interval_s)
-        self._schemas = _told_columns(sink, spark)
+        self._schemas = _told_columns(sink, columns, spark)
         self._options = RunOptions(
             app_id=checked_app_id(app_id),
             checkpoint=folder,
@@ -346,15 +348,18 @@ class ContinuousDriver(DriverLife):
             self._run.close()
 
 
-def _told_columns(sink: BranchSink, spark: SparkSession) -> dict[str, pa.Schema]:
+def _told_columns(
+    sink: BranchSink, columns: Sequence[str] | None, spark: SparkSession
+) -> dict[str, pa.Schema]:
     """Return, for a sink that is not Kafka's, what it gets: the very schema of a micro-batch.
 
     Raises:
         ConfigurationError: it cannot carry it.
     """
+    refuse_columns(columns, sink)
     if isinstance(sink, KafkaSink):
         return {}
-    schema = schema_in_a_task(from_arrow_schema(SINK_SCHEMA), spark)
+    schema = schema_in_a_task(from_arrow_schema(columns_of(columns)), spark)
     sink.check_columns(schema)
     return {sink.name: schema}
 

@@ -133,6 +133,7 @@ def _continuous(
         checkpoint=job.checkpoint,
         source=job.source,
         transform=job.arrow or copy_records,
+        columns=job.columns,
         sink=job.sinks[0].sink,
         mode=CONTINUOUS,
         checkpoint_timeout_s=job.checkpoint_timeout_s,
@@ -226,9 +227,9 @@ def branches(
 def _transformed(
     job: JobDefinition, session: SparkSession, source: DataFrame
 ) -> DataFrame | Mapping[str, DataFrame]:
-    if job.arrow is not None:
+    if job.arrow is not None or job.columns is not None:
         find_arrow_function(job)
-        return transformed(source, job.arrow)
+        return transformed(source, job.arrow or copy_records, job.columns)
     function = find_function(job)
     if job.sql is not None:
         with _user_code(job, "The transform query fails.", "sql"):

@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from connectors.arrow_transform import ArrowFunction, copy_records, load_function
+from connectors.arrow_transform import ArrowFunction, columns_of, copy_records, load_function
 from connectors.branch_sink import BranchSink
 from connectors.options import KafkaSource
 from connectors.pipeline_modes import (
@@ -35,8 +35,8 @@ from connectors.pipeline_modes import (
     check_options,
     check_source,
     one_sink,
+    refuse_columns,
 )
-from connectors.records import SINK_SCHEMA
 from connectors.spark.arrow_stage import ArrowStage
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.streaming_driver import StreamingDriver
@@ -45,7 +45,7 @@ from transactions.errors import ConfigurationError
 
 #: Arguments of the drivers that are the pipeline itself, not a tuning of its mode.
 _PIPELINE: Final = frozenset(
-    {"self", "spark", "app_id", "checkpoint", "source", "transform", "sink"}
+    {"self", "spark", "app_id", "checkpoint", "source", "transform", "columns", "sink"}
 )
 
 
@@ -105,6 +105,7 @@ def arrow_pipeline(
     source: KafkaSource,
     sink: BranchSink,
     transform: str | ArrowFunction = copy_records,
+    columns: Sequence[str] | None = None,
     mode: str = MICRO_BATCH,
     **options: Any,
 ) -> ArrowPipeline:
@@ -116,9 +117,10 @@ def arrow_pipeline(
         checkpoint: a folder of its own. It belongs to one mode: an application changes its mode
             with a new application id and folder, from the offsets that it names.
         source: what to read.
-        sink: what to write; one that is not Kafka's gets all columns of `SINK_SCHEMA`, null where
-            the function gives none, and refuses here what it cannot carry.
+        sink: what to write; one that is not Kafka's refuses here what it cannot carry.
         transform: see `connectors.arrow_transform`; a function or its ``module:name``.
+        columns: those of `SINK_SCHEMA` that a sink gets which is not Kafka's, null where the
+            function returns none; all of them by default.
         mode: ``micro-batch`` or ``continuous``.
         options: arguments of `StreamingDriver` or of `ContinuousDriver`, as the mode says.
 
@@ -132,6 +134,7 @@ def arrow_pipeline(
     _check_known(options, options_of(driver), mode)
     check_source(mode, source)
     load_function(transform)
+    refuse_columns(columns, sink)
     if mode == CONTINUOUS:
         return ContinuousDriver(
             spark,
@@ -139,17 +142,26 @@ def arrow_pipeline(
             checkpoint=checkpoint,
             source=source,
             transform=transform,
+            columns=columns,
             sink=one_sink(sink),
             **options,
         )
     batches = StreamingDriver(spark, app_id=app_id, checkpoint=checkpoint, **options)
-    batches.write(transformed(batches.read(source), transform), sink)
+    batches.write(transformed(batches.read(source), transform, columns), sink)
     return batches
 
 
-def transformed(records: DataFrame, transform: str | ArrowFunction) -> DataFrame:
-    """Return what an Arrow function makes of a source's records, in all columns of a sink."""
-    return records.mapInArrow(ArrowStage(transform), from_arrow_schema(SINK_SCHEMA))
+def transformed(
+    records: DataFrame, transform: str | ArrowFunction, columns: Sequence[str] | None = None
+) -> DataFrame:
+    """Return what an Arrow function makes of a source's records, in all columns of a sink, or in
+    these.
+
+    Raises:
+        ConfigurationError: see `connectors.arrow_transform.columns_of`.
+    """
+    schema = columns_of(columns)
+    return records.mapInArrow(ArrowStage(transform, schema), from_arrow_schema(schema))
 
 
 def options_of(driver: type) -> frozenset[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,6 @@ from connectors import KafkaSource
 from connectors.files import FileSink, committed_files
 from connectors.postgres import PostgresSink
 from connectors.spark import arrow_pipeline
-from connectors.testing.run import running as running_command
 from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from tests.integration.job_process import PATIENCE_S, running
 from tests.integration.metrics_view import group_offset
@@ -41,7 +39,6 @@ from transactions.log_backend import LocalFileBackend
 
 pytestmark = pytest.mark.timeout(600)
 
-ROOT = Path(__file__).parents[2]
 PARTITIONS = 2
 RECORDS = 40
 JOB = """
@@ -56,14 +53,23 @@ restart_strategy = "none"
 kafka.bootstrap.servers = "{bootstrap}"
 subscribe = "{source}"
 startingOffsets = "earliest"
-[transform]
-arrow = "tests.integration.continuous_main:copy"
 [spark]
 driver.extraJavaOptions = "-XX:TieredStopAtLevel=1"
+[transform]
+arrow = "tests.integration.continuous_main:copy"
+"""
+INTO_FILES = """
 [[sink]]
 kind = "files"
 path = "words"
 format = "parquet"
+"""
+INTO_A_DATABASE = """
+columns = "key, value, partition"
+[[sink]]
+kind = "postgres"
+conninfo = "{conninfo}"
+table = "words"
 """
 
 
@@ -105,31 +111,44 @@ def words(bootstrap: str, topic: Callable[..., str], application_id: str, tmp_pa
     return Words(bootstrap, topic(PARTITIONS, "source"), application_id, tmp_path)
 
 
+class Job:
+    """A file that `sparkonce run` is given."""
+
+    def __init__(self, words: Words, sink: str) -> None:
+        self.words = words
+        self.path = words.folder / "job.toml"
+        begin = JOB.format(app=words.app, bootstrap=words.bootstrap, source=words.source)
+        self.path.write_text(begin.rstrip() + sink)
+
+    def run_until_killed(self, crash_at: str) -> tuple[int, str]:
+        self.words.produce()
+        with running(self.path, SPARKONCE_CRASH_AT=crash_at) as process:
+            return process.wait(), process.text
+
+    def run_to_the_end(self, read: Callable[[], Counter[bytes]]) -> str:
+        self.words.produce()
+        with running(self.path) as process:
+            self.words.until_visible(read)
+            assert process.terminate() == 0, process.text
+            return process.text
+
+
 # --- files ------------------------------------------------------------------------------------
 
 
 class Files:
-    """The job of a file that `sparkonce run` is given, and what is in its folder."""
+    """What a job writes into a folder, as others see it."""
 
     def __init__(self, words: Words) -> None:
         self.words = words
         self.folder = words.folder / "words"
-        self.job = words.folder / "job.toml"
-        self.job.write_text(
-            JOB.format(app=words.app, bootstrap=words.bootstrap, source=words.source)
-        )
+        self.job = Job(words, INTO_FILES)
 
     def run_until_killed(self, crash_at: str) -> tuple[int, str]:
-        self.words.produce()
-        with running(self.job, SPARKONCE_CRASH_AT=crash_at) as process:
-            return process.wait(), process.text
+        return self.job.run_until_killed(crash_at)
 
     def run_to_the_end(self) -> str:
-        self.words.produce()
-        with running(self.job) as process:
-            self.words.until_visible(self.read)
-            assert process.terminate() == 0, process.text
-            return process.text
+        return self.job.run_to_the_end(self.read)
 
     def read(self) -> Counter[bytes]:
         """Every file that a plain reader finds, whatever a manifest says."""
@@ -319,34 +338,18 @@ def test_a_sigkill_at_each_step_on_the_way_into_a_database(
     words: Words, postgres: PostgresDatabase
 ):
     """A worker dies with a transaction prepared, then a driver with one decided."""
-    postgres.execute(
-        "CREATE TABLE words (key bytea, value bytea UNIQUE, topic text, partition int, "
-        '"timestamp" timestamptz)'
-    )
+    postgres.execute("CREATE TABLE words (key bytea, value bytea UNIQUE, partition int)")
 
     def read() -> Counter[bytes]:
         return Counter(bytes(value) for (value,) in postgres.execute("SELECT value FROM words"))
 
-    arguments = {
-        "bootstrap": words.bootstrap,
-        "input": words.source,
-        "conninfo": postgres.conninfo,
-        "app": words.app,
-        "checkpoint": str(words.folder / "state"),
-    }
-    command = [sys.executable, "-m", "tests.integration.continuous_database_main"]
-    command += [part for name, value in arguments.items() for part in (f"--{name}", value)]
-    for crash_at, code in (("offsets_sent", 3), ("decision_durable", -signal.SIGKILL)):
-        words.produce()
-        crash = {"SPARKONCE_CRASH_AT": crash_at}
-        with running_command(command, environment=crash, folder=ROOT) as run:
-            assert run.wait() == code, run.text()
+    job = Job(words, INTO_A_DATABASE.format(conninfo=postgres.conninfo))
+    for crash_at, code in (("offsets_sent", None), ("decision_durable", -signal.SIGKILL)):
+        ended, text = job.run_until_killed(crash_at)
+        assert ended == code or (code is None and ended > 0), text
         assert read() <= words.expected()
-        assert bool(postgres.prepared()) is (crash_at == "decision_durable")
-    words.produce()
-    with running_command(command, environment={}, folder=ROOT) as run:
-        words.until_visible(read)
-        assert run.stop() == 0, run.text()
+        assert bool(postgres.prepared()) is (crash_at == "decision_durable"), text
+    job.run_to_the_end(read)
     assert read() == words.expected()
     assert postgres.prepared() == []
     assert group_offset(words.bootstrap, words.app, words.source, PARTITIONS) == words.produced

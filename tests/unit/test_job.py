@@ -153,6 +153,7 @@ def test_unknown_keys_name_the_nearest(content, says):
         (text(more="[transform]\nfunction = 'b.c'"), "module:name"),
         (text(more="[transform]\narrow = 'a'"), "module:name"),
         (text(more="[transform]\narrow = 'a:b'\nsql = 'c'"), "given twice"),
+        (text(more="[transform]\nsql = 'a'\ncolumns = 'value'"), "name their columns themselves"),
         (text(more="[[transform]]"), "must be a table"),
         (text(app='mode = "continous"'), "did you mean 'continuous'"),
         (text(app='target_latency = "20 milliseconds"'), "option of the continuous mode"),
@@ -249,3 +250,10 @@ def test_an_error_is_found_in_a_traceback():
     assert str(found) == str(second)
     assert error_in("transactions.errors.NoSuchError: x") is None
     assert error_in("java.lang.Exception") is None
+
+
+def test_columns_of_an_arrow_function_or_of_a_copy():
+    assert parse(text()).columns is None
+    for transform in ("", "arrow = 'a:b'\n"):
+        job = parse(text(more=f"[transform]\n{transform}columns = 'key, value'"))
+        assert (job.columns, job.arrow) == (("key", "value"), "a:b" if transform else None)

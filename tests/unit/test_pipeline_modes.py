@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from connectors import KafkaSink, KafkaSource
+from connectors.arrow_transform import columns_of, copy_records
 from connectors.files import FileSink
 from connectors.pipeline_modes import (
     CHECKPOINT_TIMEOUT_S,
@@ -198,3 +199,34 @@ def test_rows_can_be_dropped_and_made():
 def test_what_cannot_be_written_is_refused_with_its_name(function, says):
     with pytest.raises(ConfigurationError, match=says):
         list(ArrowStage(function)(iter([as_spark_gives_it()])))
+
+
+def test_a_sink_gets_the_chosen_columns_only():
+    schema = columns_of(["value", "key"])
+    assert schema.names == ["key", "value"]
+    stage = ArrowStage(lambda batch: batch.select(["value"]), schema)
+    (made,) = stage(iter([as_spark_gives_it()]))
+    assert made.schema == schema
+    assert made["key"].null_count == made.num_rows == 2
+    with pytest.raises(ConfigurationError, match="'headers', which `columns` leaves out"):
+        list(ArrowStage(copy_records, schema)(iter([as_spark_gives_it()])))
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (["key"], "'value' must be"),
+        ([], "'value' must be"),
+        (["value", "offset"], "'offset' is unknown"),
+        (["value", "value"], "'value' is unknown or twice"),
+    ],
+)
+def test_wrong_columns_are_refused_with_what_is_known(columns, says):
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        columns_of(columns)
+    assert "known: key, value, headers, topic, partition, timestamp" in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", ["micro-batch", "continuous"])
+def test_columns_of_a_kafka_record_are_what_the_function_returns(mode):
+    assert "sinks that have columns of their own" in refused(mode, columns=["value"])
