@@ -211,7 +211,8 @@ def test_a_busy_pipeline_is_stopped_in_the_middle_of_its_work(job: Job):
     """The next batch is planned already: it ends without a decision, and is in no savepoint."""
     limit = "maxOffsetsPerTrigger = 50"
     path = job.write(source=limit)
-    job.produce(3000)
+    records = 30_000  # a minute of batches, whatever the two commands take
+    job.produce(records)
     with running(path, BROKERS=job.bootstrap) as process:
         process.until(lambda text: "checkpoint 0" in text)
         while_running = take(job, path)
@@ -219,7 +220,7 @@ def test_a_busy_pipeline_is_stopped_in_the_middle_of_its_work(job: Job):
         assert process.wait() == 0, process.text
     shown = orjson.loads(savepoint(job, "list", "savepoints", "--json").stdout)
     assert [one["path"] for one in shown] == [while_running, place]
-    assert 0 < len(read_committed(job.bootstrap, job.output)) < 3000
+    assert 0 < len(read_committed(job.bootstrap, job.output)) < records
     path = moved(job, "other", app=ONCE)
     with running(path, "--from-savepoint", place, BROKERS=job.bootstrap) as process:
         assert process.wait() == 0, process.text
