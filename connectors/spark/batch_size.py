@@ -45,7 +45,7 @@ class BatchSize:
 
     target_s: float
     folder: Path
-    size: int = _FIRST
+    size: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         """Go on with the size of the run before.
@@ -77,7 +77,16 @@ class BatchSize:
         wanted = self.size * min(max(self.target_s / took_s, _SHRINK), _GROW)
         if wanted < self.size or offsets >= _FULL * self.size:
             self.size = max(_LEAST, round(wanted))
-            _write(self.file, self.size)
+            self._write()
+
+    def _write(self) -> None:
+        """Replace the file as a whole. It is a hint, and no reason to fail a batch that is
+        committed: an older driver may replace it at the same moment, and a crash may lose it.
+        """
+        new = self.file.with_name(f".{FILE_NAME}.new")
+        with contextlib.suppress(OSError):
+            new.write_text(str(self.size), "ascii")
+            new.replace(self.file)
 
 
 def read_size(file: Path) -> int:
@@ -87,10 +96,3 @@ def read_size(file: Path) -> int:
     with contextlib.suppress(OSError, ValueError):
         return max(1, int(file.read_text("ascii")))
     return _FIRST
-
-
-def _write(file: Path, size: int) -> None:
-    """Replace the file as a whole; a size that a crash loses is measured again."""
-    new = file.with_name(f".{file.name}.new")
-    new.write_text(str(size), "ascii")
-    new.replace(file)

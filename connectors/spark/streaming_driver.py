@@ -181,7 +181,8 @@ class StreamingDriver(DriverLife):
         """
         if not self._branches:
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
-        self._engine = SparkFiles(places_of_sources(unite(self._branches)))
+        if self._from_savepoint is not None:  # only a restore needs the plan that early
+            self._engine = SparkFiles(places_of_sources(unite(self._branches)))
         outputs = kafka_sinks([each.sink for each in self._branches])
         self._metrics.open(outputs, self._sources, self._known_log)
         with self._metrics.closed_on_error():
