@@ -14,6 +14,8 @@ from typing import Final
 
 import psutil
 
+from connectors.bench.job_process import tree_of
+
 #: Looking through all processes of a machine takes some milliseconds.
 _EVERY_S: Final = 0.25
 
@@ -58,7 +60,7 @@ class CpuWatch:
         # The end is at rest for some seconds; the first look that sees all is the last that counts.
         (came, before), (all_came, after) = moved[0], self._samples[len(moved)]
         return {
-            role: round(1e6 * max(0.0, after[role] - before.get(role, 0.0)) / (all_came - came), 3)
+            role: round(1e6 * max(0.0, after[role] - before[role]) / (all_came - came), 3)
             for role in after
         }
 
@@ -67,8 +69,8 @@ class CpuWatch:
         found = dict.fromkeys(("driver", "jvm", "tasks", "broker", "bench"), 0.0)
         own = os.getpid()
         job = self._job_pid
-        of_job = {job, *(one.pid for one in _descendants(job))}
-        for one in [psutil.Process(own), *_descendants(own)]:
+        of_job = {job, *(one.pid for one in tree_of(job))}
+        for one in [psutil.Process(own), *tree_of(own)]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = one.cpu_times()
                 java = one.name() == "java"
@@ -80,9 +82,3 @@ class CpuWatch:
                     role = "broker" if java else "bench"
                 found[role] += times.user + times.system
         return {**found, "idle": idle.idle + getattr(idle, "iowait", 0.0)}
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return list(psutil.Process(pid).children(recursive=True))
-    return []

@@ -164,7 +164,7 @@ class JobProcess:
         process = self._process
         if process is None:
             return
-        tree = _tree_of(process.pid)
+        tree = tree_of(process.pid)
         try:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -200,7 +200,8 @@ class JobProcess:
             self._process.stdin.close()
 
 
-def _tree_of(pid: int) -> list[psutil.Process]:
+def tree_of(pid: int) -> list[psutil.Process]:
+    """Return what a process has started, and that in turn; nothing when it is gone."""
     # Once the parent is dead its children belong to init, and nobody knows whose they were.
     try:
         found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
