@@ -23,16 +23,6 @@ from tests.simulation.continuous_world import ContinuousWorld, Moment, kept
 from transactions.committable import Committable, Outcome
 from transactions.log_entries import Decision, Entry, Healed
 
-#: Every step of a task with such a sink: the driver tells it of no decision.
-TASK_STEPS = (
-    "registered",
-    "begun",
-    "invoked",
-    "records_queued",
-    "records_flushed",
-    "acknowledging",
-    "acknowledged",
-)
 DRIVER_STEPS = (
     "barrier_sent",
     "batch_started",

@@ -50,6 +50,13 @@ TASK_STEPS = (
     "committed_sent",
 )
 
+#: Where the task ends nothing: its sink has no transactions, or the driver commits them.
+TASK_STEPS_WITHOUT_END = tuple(
+    step
+    for step in TASK_STEPS
+    if step not in ("offsets_sent", "commit_received", "transaction_ended", "committed_sent")
+)
+
 here = threading.local()
 
 

@@ -382,6 +382,21 @@ class ContinuousWorld:
                 for driver in self.drivers:
                     driver.vanish()
 
+    def overtake_the_frozen_driver(self) -> BaseException | None:
+        """Start a driver that freezes, then a newer one, which drains; return how the older one
+        ended. It thaws with the newer one's first checkpoint, if the story says so, or after it.
+        """
+        with self.installed():
+            older = SimulatedDriver(self)
+            thread = threading.Thread(target=older.live)
+            thread.start()
+            assert self.froze.wait(10)
+            assert SimulatedDriver(self).live(), self.errors
+            self.thaw()
+            thread.join(20)
+            self.come_to_rest()
+        return older.failure
+
     def write_markers(self) -> None:
         """Stop everything and give the command, if the last run ended for that reason."""
         if not isinstance(self.errors[-1], HiddenCommitError):

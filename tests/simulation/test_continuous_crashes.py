@@ -6,8 +6,6 @@ Every story must come true: the step that it names was reached.
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from tests.simulation.continuous_task import TASK_STEPS, Killed
@@ -152,17 +150,9 @@ def test_a_driver_that_stalls_finds_that_the_newer_one_has_won(step, thaw):
     """Its tasks read and write on meanwhile; none of that is ever seen."""
     world = ContinuousWorld((step, 1, "freeze"))
     world.thaw_with_the_next_run = thaw == "in_the_next_run"
-    with world.installed():
-        older = SimulatedDriver(world)
-        thread = threading.Thread(target=older.live)
-        thread.start()
-        assert world.froze.wait(10)
-        assert SimulatedDriver(world).live(), world.errors
-        world.thaw()
-        thread.join(20)
-        world.come_to_rest()
+    failure = world.overtake_the_frozen_driver()
     world.check()
-    assert isinstance(older.failure, FencedError), older.failure
+    assert isinstance(failure, FencedError), failure
 
 
 def test_the_newest_of_two_live_drivers_wins():

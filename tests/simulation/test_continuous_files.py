@@ -16,7 +16,8 @@ import pytest
 
 from connectors.continuous.contract_writer import ContractWriter
 from connectors.continuous.running_stage import RunningStage
-from tests.simulation.continuous_files import DRIVER_STEPS, TASK_STEPS, FilesWorld
+from tests.simulation.continuous_files import DRIVER_STEPS, FilesWorld
+from tests.simulation.continuous_task import TASK_STEPS_WITHOUT_END as TASK_STEPS
 from tests.simulation.continuous_task import Killed
 from tests.simulation.continuous_world import Moment, SimulatedDriver
 from transactions.coordinator import CheckpointCoordinator
@@ -134,17 +135,9 @@ def test_a_task_that_stalls_is_given_up_and_may_wake_at_any_time(world, step, th
 def test_a_driver_that_stalls_finds_that_the_newer_one_has_won(world, step, thaw):
     one = world((step, 1, "freeze"))
     one.thaw_with_the_next_run = thaw == "in_the_next_run"
-    with one.installed():
-        older = SimulatedDriver(one)
-        thread = threading.Thread(target=older.live)
-        thread.start()
-        assert one.froze.wait(10)
-        assert SimulatedDriver(one).live(), one.errors
-        one.thaw()
-        thread.join(20)
-        one.come_to_rest()
+    failure = one.overtake_the_frozen_driver()
     one.check()
-    assert isinstance(older.failure, FencedError), older.failure
+    assert isinstance(failure, FencedError), failure
 
 
 # --- somebody removes what was decided ------------------------------------------------------

@@ -14,20 +14,11 @@ import pytest
 
 from connectors.kafka.source.offsets import parse_offsets
 from connectors.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, NO_GUARANTEE
-from tests.simulation.continuous_task import here
+from tests.simulation.continuous_task import TASK_STEPS_WITHOUT_END, here
 from tests.simulation.continuous_world import SOON_S, ContinuousWorld, Moment
 from transactions.clock import Deadline
 from transactions.log_entries import Decision, Entry
 
-TASK_STEPS = (
-    "registered",
-    "begun",
-    "invoked",
-    "records_queued",
-    "records_flushed",
-    "acknowledging",
-    "acknowledged",
-)
 DRIVER_STEPS = (
     "barrier_sent",
     "batch_started",
@@ -86,7 +77,7 @@ def test_without_a_failure_every_record_comes_once(guarantee):
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize("step", TASK_STEPS)
+@pytest.mark.parametrize("step", TASK_STEPS_WITHOUT_END)
 def test_a_task_ends_at_each_step(step, nth):
     assert len(story((step, nth, "kill")).errors) == 1
 
