@@ -19,7 +19,7 @@ from connectors.arrow_transform import complete
 from connectors.files import FileSink
 from connectors.records import SINK_SCHEMA
 from tests.simulation.continuous_task import Killed, Process, here
-from tests.simulation.continuous_world import ContinuousWorld, Moment, kept
+from tests.simulation.continuous_world import Moment, RecordsInEach, kept
 from transactions.committable import Committable, Outcome
 from transactions.log_entries import Decision, Entry, Healed
 
@@ -74,7 +74,7 @@ class OwnedSink:
         return outcomes
 
 
-class FilesWorld(ContinuousWorld):
+class FilesWorld(RecordsInEach):
     """Everything of one story; its output is a folder.
 
     Args:

@@ -161,6 +161,7 @@ class Hooked:
         self.process.enter()
         super().invoke(transaction, batch)  # type: ignore[misc]
         self.sent(transaction)
+        self.world.invoked(batch)
         self.world.point("invoked")
 
     def sent(self, transaction: Any) -> None:

@@ -205,6 +205,8 @@ class ContinuousWorld:
         self.errors: list[BaseException] = []
         self.decided: set[Key] = set()
         self.last_decision: list[Committable] = []
+        #: The furthest row of each partition that a task of the newest run has written.
+        self.furthest: dict[str, int] = {}
         self.ends: dict[Key, str] = {}
         self.on_restart: Callable[[], object] = lambda: None
 
@@ -261,6 +263,13 @@ class ContinuousWorld:
 
     def before_barrier(self) -> None:
         """Be called on a driver's thread; a story can hold it there."""
+
+    def invoked(self, batch: pa.RecordBatch) -> None:
+        """Be called on a task's thread when its writer has these rows."""
+        with self.lock:
+            for value in batch.column("value").cast(pa.string()).to_pylist():
+                name, _, row = value.rpartition(":")
+                self.furthest[name] = max(int(row), self.furthest.get(name, -1))
 
     def make_sink(self) -> Any:
         if self.guarantee == EXACTLY_ONCE:
@@ -484,6 +493,25 @@ class ContinuousWorld:
             logging.disable(before)
 
 
+class RecordsInEach(ContinuousWorld):
+    """A checkpoint has records until the story has come true, however late the tasks are.
+
+    Otherwise one can hold a row that is dropped, or an offset without a record, and nothing else:
+    it is decided, and there is nothing to commit, to lose or to hide.
+    """
+
+    def before_barrier(self) -> None:
+        deadline = Deadline(SOON_S)
+        while self.moments and not self._written_since_the_decision():
+            assert not deadline.expired(), "a wave came, and no task wrote of it"
+            deadline.pause(0.001)
+
+    def _written_since_the_decision(self) -> bool:
+        offsets = here.process.driver._loop._shares.offsets
+        with self.lock:
+            return any(row >= offsets.get(name, 0) for name, row in self.furthest.items())
+
+
 def kept(value: str) -> bool:
     return not value.endswith(":3")
 
@@ -537,6 +565,7 @@ class SimulatedDriver(ContinuousDriver):
         world = self.world
         if self is not world.drivers[0]:
             world.next_wave()  # what was there can be decided, and nobody was told
+            world.furthest.clear()
         self._run = SimulatedRun(world)
         self._run.open()
         planner: Any = SimpleNamespace(

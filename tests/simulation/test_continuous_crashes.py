@@ -14,6 +14,7 @@ from tests.simulation.continuous_world import (
     TIMEOUT_MS,
     ContinuousWorld,
     Moment,
+    RecordsInEach,
     SimulatedDriver,
 )
 from transactions import crash_points
@@ -39,9 +40,9 @@ def told():
     unsubscribe()
 
 
-def story(*moments: Moment, **options) -> ContinuousWorld:
+def story(*moments: Moment, world=ContinuousWorld, **options) -> ContinuousWorld:
     """Run to the end, check everything, and that all of it happened."""
-    world = ContinuousWorld(*moments, **options)
+    world = world(*moments, **options)
     world.run()
     world.check()
     assert world.never_came == [], "the story did not come true"
@@ -175,7 +176,7 @@ def test_the_newest_of_two_live_drivers_wins():
 
 def hidden_story(*moments: Moment, **options) -> ContinuousWorld:
     """Run to the end: it was hidden, it stopped the pipeline, and nothing else happened."""
-    world = story(*moments, **options)
+    world = story(*moments, **options, world=RecordsInEach)
     assert len(world.hidden) == 1
     found = [one for one in world.errors if isinstance(one, HiddenCommitError)]
     assert len(found) == 1, world.errors
@@ -208,7 +209,7 @@ def test_a_commit_that_recovery_makes_can_be_hidden_too():
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_what_the_broker_aborted_after_the_decision_is_healed(told, nth):
     """Everybody dies after a decision and comes back after the transactions' timeout."""
-    world = ContinuousWorld(("decision_durable", nth, "kill"))
+    world = RecordsInEach(("decision_durable", nth, "kill"))
     world.on_restart = lambda: past_the_timeout(world)
     world.run()
     world.check()
@@ -218,7 +219,7 @@ def test_what_the_broker_aborted_after_the_decision_is_healed(told, nth):
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_what_one_task_has_committed_is_not_healed(nth):
     """One task was told of the decision and has ended its transaction, the others were not."""
-    world = ContinuousWorld(("commit_sent", nth, "kill"))
+    world = RecordsInEach(("commit_sent", nth, "kill"))
     world.on_restart = lambda: past_the_timeout(world)
     world.run()
     world.check()
@@ -226,7 +227,7 @@ def test_what_one_task_has_committed_is_not_healed(nth):
 
 @pytest.mark.parametrize("step", HEALING)
 def test_a_driver_dies_while_it_heals(step):
-    world = ContinuousWorld(("decision_durable", 2, "kill"), (step, 1, "kill"))
+    world = RecordsInEach(("decision_durable", 2, "kill"), (step, 1, "kill"))
     world.on_restart = lambda: past_the_timeout(world)
     world.run()
     world.check()

@@ -14,9 +14,8 @@ import pytest
 
 from connectors.kafka.source.offsets import parse_offsets
 from connectors.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, NO_GUARANTEE
-from tests.simulation.continuous_task import TASK_STEPS_WITHOUT_END, here
-from tests.simulation.continuous_world import SOON_S, ContinuousWorld, Moment
-from transactions.clock import Deadline
+from tests.simulation.continuous_task import TASK_STEPS_WITHOUT_END
+from tests.simulation.continuous_world import ContinuousWorld, Moment, RecordsInEach
 from transactions.log_entries import Decision, Entry
 
 DRIVER_STEPS = (
@@ -31,21 +30,6 @@ DRIVER_STEPS = (
     "recovery_settled",
 )
 FLUSHED_NOT_DECIDED = ("batch_started", "committables_collected", "prepared_checked")
-
-
-class RecordsInEach(ContinuousWorld):
-    """A checkpoint has records until the story has come true, however late the tasks are."""
-
-    def before_barrier(self) -> None:
-        deadline = Deadline(SOON_S)
-        while self.moments and not self._written_since_the_decision():
-            assert not deadline.expired(), "a wave came, and no task wrote of it"
-            deadline.pause(0.001)
-
-    def _written_since_the_decision(self) -> bool:
-        loop = here.process.driver._loop
-        written = (value.split(":") for value in self.visible())
-        return any(int(row) >= loop._shares.offsets.get(name, 0) for name, row in written)
 
 
 def story(*moments: Moment, guarantee: str = AT_LEAST_ONCE) -> ContinuousWorld:
