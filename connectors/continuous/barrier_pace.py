@@ -25,32 +25,40 @@ class BarrierPace:
             Flink it is counted from start to start, and a checkpoint that takes longer is followed
             by the next one at once.
         wait_s: the present wait, from the end of a checkpoint on.
+        took_s: what the last checkpoint took.
     """
 
     target_s: float
     most_s: float
     fixed_s: float | None = None
     wait_s: float = 0.0
+    took_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Begin at the lowest latency."""
         self.wait_s = self.target_s / 4 if self.fixed_s is None else self.fixed_s
 
-    def after(self, checkpoint_s: float, *, behind: bool) -> float:
+    def after(self, checkpoint_s: float, *, behind: float = 0.0) -> float:
         """Take note of a checkpoint and return the wait that follows it.
 
         Args:
             checkpoint_s: from its barrier to its last commit.
-            behind: a task had more to read than it could.
+            behind: what waits for the task that is furthest behind, as a multiple of what it read
+                from the barrier before to this one; 0 when none has more to read than it can.
         """
         if self.fixed_s is not None:
             self.wait_s = max(self.fixed_s - checkpoint_s, 0.0)
             return self.wait_s
         # Read at the start of a wait, a record waits for all of it and for the checkpoint.
         shortest = max(self.target_s - checkpoint_s, self.target_s / 10)
-        if behind:
+        interval_s, self.took_s = self.took_s + self.wait_s, checkpoint_s
+        if behind > 1.0:
             longest = max(self.most_s, self.target_s)
-            wanted = max(self.wait_s * _GROW, min(checkpoint_s / _BUSY_SHARE, longest))
+            wanted = self.wait_s * _GROW
+            # What a hiccup has left is gone soon, and every record would see long waits meanwhile;
+            # where it would take longer than one of those, throughput is what counts, at once.
+            if behind * interval_s > longest:
+                wanted = max(wanted, checkpoint_s / _BUSY_SHARE)
             self.wait_s = min(wanted, longest)
         else:
             self.wait_s = max(self.wait_s * _SHRINK, shortest / 2)

@@ -183,8 +183,8 @@ class CheckpointLoop:
             self._watch.close()
             self._ended.set()
 
-    def _checkpoint(self, added: Mapping[int, Mapping[str, int]], *, last: bool = False) -> bool:
-        """Make one checkpoint; True when a task has more to read than it can."""
+    def _checkpoint(self, added: Mapping[int, Mapping[str, int]], *, last: bool = False) -> float:
+        """Make one checkpoint and return how far the tasks are behind: see `BarrierPace.after`."""
         self._coordinator.await_visible()
         number = self._number
         before, names = dict(self._shares.offsets), self._shares.names()
@@ -213,7 +213,7 @@ class CheckpointLoop:
             self._coordinator_tells = False
             self._options.completed(report)
         self._stage.check()
-        return any(one.behind for one in acknowledged)
+        return max(_behind(one, before) for one in acknowledged)
 
     def _tell(self, error: BaseException) -> None:
         """Publish that the checkpoint failed which the tasks write, or were to prepare: its
@@ -221,6 +221,12 @@ class CheckpointLoop:
         """
         if isinstance(error, Exception) and not self._coordinator_tells:
             tell_failed(self._coordinator.owner.application_id, self._number, error)
+
+
+def _behind(one: Acknowledge, before: Mapping[str, int]) -> float:
+    """Return what waits for a task, as a multiple of what it has read since the last barrier."""
+    read = sum(position - before.get(name, 0) for name, position in one.positions.items())
+    return one.lag / max(read, 1)
 
 
 def _committables(acknowledged: Sequence[Acknowledge]) -> list[Committable]:

@@ -103,13 +103,13 @@ class Acknowledge:
         checkpoint_id: N.
         committable: `Committable.to_dict`; None when nothing was written.
         positions: next offset to read of every partition of this subtask, at the barrier.
-        behind: the task had more to read than it could: throughput is what counts now.
+        lag: see `PartitionReader.lag`.
     """
 
     checkpoint_id: int
     committable: Mapping[str, Any] | None
     positions: Mapping[str, int]
-    behind: bool
+    lag: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ _SWITCH_S = 0.0005
 class Reader(Protocol):
     """What a task reads from; see `connectors.kafka.source.partition_reader`."""
 
-    behind: bool
+    lag: int
 
     def add(self, offsets: Mapping[str, int]) -> None:
         """Read these partitions as well."""
@@ -290,7 +290,7 @@ class _Loop:
                 checkpoint_id=number,
                 committable=None if committable is None else committable.to_dict(),
                 positions=positions,
-                behind=self._reader.behind,
+                lag=self._reader.lag,
             )
         )
         crash_points.reach("acknowledged", number)

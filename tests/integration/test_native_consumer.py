@@ -15,7 +15,7 @@ from connectors.kafka.native import consumed_columns
 from connectors.kafka.native.native_consumer import NativeConsumer, PartitionFailedError, Polled
 from connectors.kafka.native.native_reader import NativePartitionReader
 from connectors.kafka.source.offsets import OffsetRange
-from connectors.kafka.source.partition_reader import PartitionReader, Read
+from connectors.kafka.source.partition_reader import MOST_ROWS, PartitionReader, Read
 from connectors.kafka.source.range_reader import (
     close_idle_consumers,
     consumer_settings,
@@ -148,6 +148,26 @@ def test_many_partitions_of_two_topics(bootstrap, topic, consume):
         probe.close()
     assert sum(ends.values()) == 10_000
     same(bootstrap, consume, ends, most=700)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_lag_is_what_is_left_as_long_as_reads_are_full(bootstrap, topic, kind):
+    """As of the last fetch, and without a question to the broker."""
+    out, total = topic(), 3 * MOST_ROWS + 100
+    produce(bootstrap, out, [{"value": b"%d" % n} for n in range(total)])
+    reader = kind(KafkaSource(bootstrap_servers=bootstrap, subscribe=out), {f"{out}-0": 0})
+    lags: list[tuple[int, int]] = []
+    deadline = Deadline(30)
+    position = 0
+    while position < total:
+        assert not deadline.expired(), position
+        before = position
+        for one in reader.read(0.1):
+            position = one.position
+        lags.append((position - before, reader.lag))
+        assert reader.lag == (total - position if position - before == MOST_ROWS else 0)
+    assert any(lag for _, lag in lags), "no read was full"
+    reader.close()
 
 
 def test_times_of_the_brokers_log(bootstrap, topic, consume):

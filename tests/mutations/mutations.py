@@ -211,8 +211,8 @@ MUTATIONS = (
     Mutation(
         "13 a continuous task begins again on a producer that has nothing hidden",
         "connectors/continuous/checkpoint_loop.py",
-        'than it can."""\n        self._coordinator.await_visible()\n',
-        'than it can."""\n',
+        '`BarrierPace.after`."""\n        self._coordinator.await_visible()\n',
+        '`BarrierPace.after`."""\n',
         "tests/simulation/test_continuous_crashes.py::"
         "test_a_hidden_commit_is_found_before_its_producer_is_used_again",
     ),

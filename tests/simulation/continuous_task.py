@@ -113,7 +113,7 @@ class HookedChannel(ControlChannel):
 class SimulatedReader:
     """Reads rows of the world as far as they are there, a few at a time."""
 
-    behind = False
+    lag = 0
 
     def __init__(self, world: ContinuousWorld, offsets: Mapping[str, int]) -> None:
         self._world = world

@@ -81,7 +81,7 @@ class Alignment(ContinuousWorld):
 class AlignmentReader:
     """Reads up to the barrier's place, and behind it when the barrier has come."""
 
-    behind = False
+    lag = 0
 
     def __init__(self, world: Alignment, offsets: Mapping[str, int]) -> None:
         self._world = world

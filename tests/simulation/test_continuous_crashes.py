@@ -6,9 +6,12 @@ Every story must come true: the step that it names was reached.
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
-from tests.simulation.continuous_task import TASK_STEPS, Killed
+from connectors.continuous.barrier_pace import BarrierPace
+from tests.simulation.continuous_task import TASK_STEPS, Killed, SimulatedReader
 from tests.simulation.continuous_world import (
     DRIVER_STEPS,
     TIMEOUT_MS,
@@ -71,6 +74,26 @@ def test_every_step_is_reached():
     assert set(world.reached) == set(STEPS)
     wanted = {*crash_points.POINTS, *crash_points.STAGE_POINTS} - set(HEALING)
     assert wanted <= set(world.reached), "a new crash point is in no story"
+
+
+def test_the_pace_is_told_how_far_the_tasks_are_behind(monkeypatch):
+    """As a multiple of what it has read since the last barrier, never all of a partition."""
+    told = []
+    after = BarrierPace.after
+
+    def noted(pace: BarrierPace, checkpoint_s: float, *, behind: float) -> float:
+        told.append(behind)
+        return after(pace, checkpoint_s, behind=behind)
+
+    monkeypatch.setattr(BarrierPace, "after", noted)
+    world = ContinuousWorld()
+    reader = type("Behind", (SimulatedReader,), {"lag": 60})
+    world.make_reader = functools.partial(reader, world)
+    world.run()
+    world.check()
+    assert told
+    assert min(told) > 60 / len(world.inputs["in-0"])
+    assert max(told) <= 60
 
 
 # --- one or two ends ------------------------------------------------------------------------

@@ -58,7 +58,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         checkpoint_id=numbers,
         committable=st.none() | st.dictionaries(names, texts, max_size=3),
         positions=offsets,
-        behind=st.booleans(),
+        lag=numbers,
     ),
     st.builds(Commit, checkpoint_id=numbers),
     st.builds(Committed, checkpoint_id=numbers),

@@ -123,7 +123,7 @@ def until_closed(channel: ControlChannel, _: int = 0) -> list[Any]:
 
 
 def acknowledgement(number: int, subtask: int, **changes: Any) -> Acknowledge:
-    facts = {"committable": None, "positions": {f"in-{subtask}": 11}, "behind": False}
+    facts = {"committable": None, "positions": {f"in-{subtask}": 11}, "lag": 0}
     return Acknowledge(checkpoint_id=number, **{**facts, **changes})
 
 

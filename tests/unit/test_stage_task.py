@@ -40,7 +40,7 @@ START = Start(application_id="app", log_id="log", run_epoch=3, checkpoint_id=5, 
 class FakeReader:
     """Hands out what a test puts in; closing takes as long as the test wants."""
 
-    behind = False
+    lag = 0
 
     def __init__(self) -> None:
         self.rows: list[Read] = []

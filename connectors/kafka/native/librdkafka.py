@@ -170,6 +170,10 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
             c_int,
         ),
     ),
+    "rd_kafka_get_watermark_offsets": (
+        c_int,
+        (c_void_p, c_char_p, c_int32, ctypes.POINTER(c_int64), ctypes.POINTER(c_int64)),
+    ),
     "rd_kafka_message_timestamp": (c_int64, (c_void_p, ctypes.POINTER(c_int))),
     "rd_kafka_message_headers": (c_int, (c_void_p, ctypes.POINTER(c_void_p))),
     "rd_kafka_header_cnt": (c_size_t, (c_void_p,)),

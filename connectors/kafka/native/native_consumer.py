@@ -100,19 +100,24 @@ class NativeConsumer:
         call = self._lib.rd_kafka_incremental_unassign
         self._with(positions, lambda given: check_error(call(*given)))
 
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
-        """Ask the broker for the first offset of a partition, and the one behind the last."""
+    def get_watermark_offsets(
+        self, place: TopicPartition, timeout: float = 0.0, *, cached: bool = False
+    ) -> tuple[int, int]:
+        """Return the first offset of a partition, and the one behind the last.
+
+        Args:
+            place: which partition.
+            timeout: how long its leader may take, in seconds.
+            cached: as the last fetch said it, without asking; below 0 where there was none.
+        """
         low, high = ctypes.c_int64(), ctypes.c_int64()
-        check_code(
-            self._lib.rd_kafka_query_watermark_offsets(
-                self._handle.address,
-                place.topic.encode(),
-                place.partition,
-                ctypes.byref(low),
-                ctypes.byref(high),
-                int(timeout * 1000),
-            )
-        )
+        where = (self._handle.address, place.topic.encode(), place.partition)
+        both = (ctypes.byref(low), ctypes.byref(high))
+        if cached:
+            check_code(self._lib.rd_kafka_get_watermark_offsets(*where, *both))
+        else:
+            wait_ms = int(timeout * 1000)
+            check_code(self._lib.rd_kafka_query_watermark_offsets(*where, *both, wait_ms))
         return low.value, high.value
 
     def poll_batches(self, max_rows: int, timeout_s: float) -> list[Polled]:

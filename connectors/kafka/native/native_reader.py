@@ -19,14 +19,14 @@ class NativePartitionReader(PartitionReader):
 
     def read(self, timeout_s: float) -> Iterator[Read]:
         """See `PartitionReader.read`."""
-        self.behind = False
+        self.lag = 0
         try:
             polled = self._consumer.poll_batches(MOST_ROWS, timeout_s)
         except PartitionFailedError as failed:
             yield from self._failed(failed)
             return
         self._check_trouble()
-        self.behind = sum(one.batch.num_rows for one in polled) == MOST_ROWS
+        self._note_lag(sum(one.batch.num_rows for one in polled))
         for one in polled:
             name = partition_key(one.topic, one.partition)
             if one.batch.num_rows:

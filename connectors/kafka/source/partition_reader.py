@@ -48,6 +48,11 @@ class Read:
 class PartitionReader:
     """A consumer and where it stands. In a task, on one thread.
 
+    Attributes:
+        lag: records that wait in the brokers, if the last read was as much as one may be; 0 if it
+            was less: what could be read has been. Without asking anybody, as of the last fetches,
+            and with the offsets that markers take.
+
     Args:
         source: the options.
         offsets: next offset to read per ``topic-partition``.
@@ -60,7 +65,7 @@ class PartitionReader:
         with settings_checked(source.client_settings, "consumer"):
             self._consumer = self._make_consumer({**settings, "error_cb": self._trouble})
         self._positions: dict[str, int] = {}
-        self.behind = False
+        self.lag = 0
         self.add(offsets)
 
     def _make_consumer(self, settings: dict[str, Any]) -> Any:
@@ -86,7 +91,7 @@ class PartitionReader:
             messages: list[Message] = self._consumer.consume(MOST_ROWS, 0)
             if not messages and (first := self._consumer.poll(timeout_s)) is not None:
                 messages = [first, *self._consumer.consume(MOST_ROWS - 1, 0)]
-            self.behind = len(messages) == MOST_ROWS
+            self._note_lag(len(messages))
             self._check_trouble()
             ends: dict[str, int] = {}
             if any(map(Message.error, messages)):
@@ -96,6 +101,17 @@ class PartitionReader:
     def close(self) -> None:
         """Leave the brokers."""
         self._consumer.close()
+
+    def _note_lag(self, rows: int) -> None:
+        """Be called before the positions move behind these rows."""
+        self.lag = 0
+        if rows == MOST_ROWS:
+            ends = (
+                self._consumer.get_watermark_offsets(TopicPartition(*split_key(name)), cached=True)
+                for name in self._positions
+            )
+            behind = zip(ends, self._positions.values(), strict=True)
+            self.lag = max(0, sum(max(0, high - at) for (_, high), at in behind) - rows)
 
     def _check_trouble(self) -> None:
         if self._trouble.final is not None:
