@@ -156,7 +156,7 @@ def test_the_lag_is_what_is_left_as_long_as_reads_are_full(bootstrap, topic, kin
     out, total = topic(), 3 * MOST_ROWS + 100
     produce(bootstrap, out, [{"value": b"%d" % n} for n in range(total)])
     reader = kind(KafkaSource(bootstrap_servers=bootstrap, subscribe=out), {f"{out}-0": 0})
-    lags: list[tuple[int, int]] = []
+    lags: list[int] = []
     deadline = Deadline(30)
     position = 0
     while position < total:
@@ -164,9 +164,9 @@ def test_the_lag_is_what_is_left_as_long_as_reads_are_full(bootstrap, topic, kin
         before = position
         for one in reader.read(0.1):
             position = one.position
-        lags.append((position - before, reader.lag))
+        lags.append(reader.lag)
         assert reader.lag == (total - position if position - before == MOST_ROWS else 0)
-    assert any(lag for _, lag in lags), "no read was full"
+    assert any(lags), "no read was full"
     reader.close()
 
 

@@ -43,9 +43,9 @@ def told():
     unsubscribe()
 
 
-def story(*moments: Moment, world=ContinuousWorld, **options) -> ContinuousWorld:
+def story(*moments: Moment, kind=ContinuousWorld, **options) -> ContinuousWorld:
     """Run to the end, check everything, and that all of it happened."""
-    world = world(*moments, **options)
+    world = kind(*moments, **options)
     world.run()
     world.check()
     assert world.never_came == [], "the story did not come true"
@@ -77,7 +77,7 @@ def test_every_step_is_reached():
 
 
 def test_the_pace_is_told_how_far_the_tasks_are_behind(monkeypatch):
-    """As a multiple of what it has read since the last barrier, never all of a partition."""
+    """By how many times what one has read since the last barrier, never all of a partition."""
     told = []
     after = BarrierPace.after
 
@@ -199,7 +199,7 @@ def test_the_newest_of_two_live_drivers_wins():
 
 def hidden_story(*moments: Moment, **options) -> ContinuousWorld:
     """Run to the end: it was hidden, it stopped the pipeline, and nothing else happened."""
-    world = story(*moments, **options, world=RecordsInEach)
+    world = story(*moments, **options, kind=RecordsInEach)
     assert len(world.hidden) == 1
     found = [one for one in world.errors if isinstance(one, HiddenCommitError)]
     assert len(found) == 1, world.errors
