@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.sink import producer_pool
+from connectors.kafka.native.native_producer import NativeTransactionalProducer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
@@ -162,7 +162,6 @@ def driver(cluster: ProxiedCluster, tmp_path: Path) -> Iterator[Callable[..., Dr
     cluster.proxy.clear()
     for run in runs:
         run.close()
-    producer_pool._pools.clear()  # idle producers queue their statistics, ten times a second
     assert_no_open_transaction(cluster.bootstrap_servers, application_id)
 
 
@@ -241,10 +240,46 @@ def test_x7_can_fail_without_retiring_the_next_transaction_is_torn(driver, clust
     run = driver(outputs=1)
     monkeypatch.setattr(KafkaTransactionalSink, "retired", lambda _self: frozenset())
     monkeypatch.setattr(TransactionalProducer, "_note_error", lambda _self, _error: None)
+    monkeypatch.setattr(TransactionalProducer, "_note_break", lambda _self, _line: None)
     seen: list[list[str]] = []
     with pytest.raises(SparkOnceError):
         delayed_end_txn(run, cluster, seen)
     assert seen == [["a", "b", "c"]]  # half of the open transaction is visible
+
+
+@pytest.mark.parametrize("kind", [TransactionalProducer, NativeTransactionalProducer])
+def test_x6_every_repetition_inside_librdkafka_is_told(cluster, kind):
+    """The broker has done it and closes the connection: librdkafka connects again and repeats the
+    request, without an error, and tells its error callback nothing. Four times in a row, since it
+    keeps quiet about the same again.
+    """
+    topic = f"out-{uuid.uuid4().hex}"
+    cluster.create_topic(topic)
+    settings = {"bootstrap.servers": cluster.proxied_servers, "socket.timeout.ms": 2000}
+    producer = kind(settings, f"id-{uuid.uuid4().hex}", timeout_ms=TRANSACTION_TIMEOUT_MS)
+    producer.init(Deadline(30.0))
+    value = pa.record_batch({"value": pa.array([b"v"], pa.binary())})
+    told = []
+    for number in range(5):
+        closes = number > 0
+        producer.begin()
+        producer.produce(value, topic, Deadline(10.0))
+        producer.flush(Deadline(10.0))
+        producer.spent = False
+        rule = Rule(TXN_OFFSET_COMMIT, Action.CLOSE_AFTER, times=int(closes), client=WORKER)
+        cluster.proxy.add(rule)
+        producer.send_offsets("group", {f"{topic}-0": number}, "token", Deadline(10.0))
+        producer.await_offsets()
+        assert rule.answers == int(closes)
+        assert producer.spent == closes
+        rule = Rule(END_TXN, Action.CLOSE_AFTER, times=int(closes), client=WORKER)
+        cluster.proxy.add(rule)
+        try:
+            producer.resync(Deadline(10.0))
+        except PhaseOneError as error:
+            told.append((number, error.what.partition(" during ")[0]))
+        assert rule.answers == int(closes)
+    assert told == [(number, "A connection broke") for number in (1, 2, 3, 4)]
 
 
 #: What a worker sends on its way to a prepared transaction, and what may become of each.

@@ -22,6 +22,9 @@ class Client:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.on_delivery = settings["on_delivery"]
+        self.log = settings["logger"]
+        self.line = (10, "%s [%s] %s", "WAKEUP", "rdkafka#producer-1", "Wake-up")
+        self.debug = settings["debug"]
         self.looks = 1
         self.waits: list[float] = []
         self.calls: list[str] = []
@@ -42,6 +45,12 @@ class Client:
         if self.refuse_while_sending:
             self.on_delivery(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), RefusedRecord("out", 0))
         self.calls.append("offsets")
+
+    def commit_transaction(self, _timeout: float) -> None:
+        self.log.log(*self.line)
+
+    def init_transactions(self, _timeout: float) -> None:
+        self.log.log(*self.line)
 
     def purge(self, **_options: bool) -> None:
         self.calls.append("purge")
@@ -72,6 +81,72 @@ def test_a_flush_looks_soon_then_less_often(producer):
     assert client.waits[0] <= 0.001
     assert client.waits == sorted(client.waits)
     assert client.waits[-1] == 0.01
+
+
+def test_a_line_of_the_log_is_a_doubt_about_the_call_that_is_under_way(producer):
+    """The error callback is not told of a connection that the other end has closed."""
+    client = client_of(producer)
+    producer.resync(Deadline(1.0))
+    client.line = (20, "%s [%s] %s", "FAIL", "rdkafka#producer-1", "Disconnected: closed")
+    client.log.log(*client.line)  # before the call: what it has sent is not meant
+    for _ in range(3):
+        with pytest.raises(PhaseOneError, match="A connection broke"):
+            producer.resync(Deadline(1.0))
+    assert producer.spent
+
+
+AFTER = "(after 9ms in state {})"
+
+
+@pytest.mark.parametrize(
+    ("level", "line", "doubt"),
+    [
+        # as 2.16 writes them: at the debug level always, above it unless it was idle or said before
+        (10, f"[thrd:b:1/1]: b:1/1: Disconnected: closed {AFTER.format('UP')} (_TRANSPORT)", False),
+        (20, f"[thrd:b:1/1]: b:1/1: Disconnected: closed {AFTER.format('UP')}", True),
+        (
+            10,
+            f"[thrd:b:1/1]: b:1/1: Disconnected: closed {AFTER.format('UP')} (_TRANSPORT): "
+            "identical to last error: error log suppressed",
+            True,
+        ),
+        (
+            10,
+            "[thrd:TxnCoordinator]: TxnCoordinator/1: b:1: Closing connection due to nodename "
+            f"change {AFTER.format('UP')} (_TRANSPORT)",
+            True,
+        ),
+        (40, f"[thrd:b:1/1]: b:1/1: Connect failed: refused {AFTER.format('CONNECT')}", False),
+        (40, "[thrd:b:1/1]: b:1/1: Receive failed: reset", True),
+    ],
+)
+def test_only_a_connection_that_may_have_carried_a_request_is_a_doubt(producer, level, line, doubt):
+    client_of(producer).log.log(level, "%s [%s] %s", "FAIL", "rdkafka#producer-1", line)
+    assert producer._connections_broke() == doubt
+
+
+@pytest.mark.parametrize(("where", "doubt"), [("TxnCoordinator", True), ("b:1/bootstrap", False)])
+def test_a_first_request_that_was_repeated_is_a_doubt_too(producer, where, doubt):
+    """The late copy would fence the producer: any time, also after its decision."""
+    client = client_of(producer)
+    line = f"[thrd:{where}]: {where}: Decommissioning {AFTER.format('UP')} (_DESTROY_BROKER)"
+    producer.producer_id = 7
+    client.line = (10, "%s [%s] %s", "FAIL", "rdkafka#producer-1", line)
+    if doubt:
+        with pytest.raises(PhaseOneError, match="during init_transactions"):
+            producer.init(Deadline(1.0))
+    else:
+        producer.init(Deadline(1.0))
+
+
+@pytest.mark.parametrize(("given", "shown"), [({}, 0), ({"debug": "msg"}, 1)])
+def test_a_debug_context_of_the_users_own_is_shown(monkeypatch, caplog, given, shown):
+    monkeypatch.setattr(TransactionalProducer, "_make_client", lambda _, given: Client(given))
+    client = client_of(TransactionalProducer(given, "id", timeout_ms=60_000))
+    assert client.debug == ("broker,msg" if given else "broker")
+    with caplog.at_level("DEBUG"):
+        client.log.log(10, "%s [%s] %s", "TOPPAR", "rdkafka#producer-1", "1 message")
+    assert caplog.messages == ["TOPPAR [rdkafka#producer-1] 1 message"] * shown
 
 
 def test_a_flush_that_is_not_done_in_time_is_told(producer):

@@ -20,7 +20,9 @@ _TEXT_BYTES: Final = 512
 #: Signals of the main thread are served between two waits (confluent-kafka does the same).
 _WAIT_MS: Final = 200
 #: What confluent-kafka takes out of the settings for itself, too.
-_CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "on_delivery"})
+_CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "on_delivery", "logger"})
+#: Syslog's levels, from emergency to debug, as those of `logging`; as confluent-kafka maps them.
+_LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 
 
 class RefusedRecord:
@@ -48,7 +50,8 @@ class ClientHandle:
     Args:
         kind: librdkafka.PRODUCER or CONSUMER.
         settings: as for confluent-kafka's clients; values are text, numbers or truth values, the
-            callbacks `error_cb`, `stats_cb` and `on_delivery` are taken.
+            callbacks `error_cb`, `stats_cb` and `on_delivery` are taken, and a `logger`, whose
+            `log` is called when callbacks are served.
 
     Raises:
         KafkaException: a setting is unknown or its value is wrong.
@@ -64,11 +67,13 @@ class ClientHandle:
         self._on_error = settings.get("error_cb")
         self._on_statistics = settings.get("stats_cb")
         self._on_delivery = settings.get("on_delivery")
+        self._logger = settings.get("logger")
         # The library keeps these addresses: they live as long as the handle.
         self._callbacks = (
             librdkafka.REPORT_CALLBACK(self._reported),
             librdkafka.ERROR_CALLBACK(self._failed),
             librdkafka.STATISTICS_CALLBACK(self._measured),
+            librdkafka.LOG_CALLBACK(self._logged),
         )
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         conf = self._configured(settings, text)
@@ -78,10 +83,13 @@ class ClientHandle:
             self._lib.rd_kafka_conf_destroy(conf)
             raise librdkafka.error_of(code, text.value.decode("utf-8", "replace"))
         self.address = address
+        if self._logger is not None:  # else the lines would come on librdkafka's own threads
+            librdkafka.check_code(self._lib.rd_kafka_set_log_queue(address, None))
 
     def _configured(self, settings: Mapping[str, Any], text: Any) -> int:
         conf: int = self._lib.rd_kafka_conf_new()
-        for name, value in settings.items():
+        queued = {"log.queue": True} if self._logger is not None else {}
+        for name, value in {**settings, **queued}.items():
             if name in _CALLBACKS:
                 continue
             written = str(value).lower() if isinstance(value, bool) else str(value)
@@ -93,13 +101,15 @@ class ClientHandle:
                     KafkaError._INVALID_ARG,  # noqa: SLF001 - as confluent-kafka says it
                     text.value.decode("utf-8", "replace"),
                 )
-        report, error, statistics = self._callbacks
+        report, error, statistics, log = self._callbacks
         if self._on_delivery is not None:
             self._lib.rd_kafka_conf_set_dr_msg_cb(conf, report)
         if self._on_error is not None:
             self._lib.rd_kafka_conf_set_error_cb(conf, error)
         if self._on_statistics is not None:
             self._lib.rd_kafka_conf_set_stats_cb(conf, statistics)
+        if self._logger is not None:
+            self._lib.rd_kafka_conf_set_log_cb(conf, log)
         return conf
 
     def topic(self, name: str) -> int:
@@ -196,3 +206,12 @@ class ClientHandle:
         except BaseException as error:  # noqa: BLE001
             self._raised = self._raised or error
         return 0
+
+    def _logged(self, client: int, level: int, facility: bytes, line: bytes) -> None:
+        try:
+            if self._logger is not None:
+                name = self._lib.rd_kafka_name(client)
+                parts = [one.decode("utf-8", "replace") for one in (facility, name, line)]
+                self._logger.log(_LEVELS[level], "%s [%s] %s", *parts)
+        except BaseException as error:  # noqa: BLE001
+            self._raised = self._raised or error

@@ -94,6 +94,7 @@ class PositionList(ctypes.Structure):
 REPORT_CALLBACK: Final = ctypes.CFUNCTYPE(None, c_void_p, ctypes.POINTER(Message), c_void_p)
 ERROR_CALLBACK: Final = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
 STATISTICS_CALLBACK: Final = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
+LOG_CALLBACK: Final = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p)
 
 _LIST: Final = ctypes.POINTER(PositionList)
 
@@ -107,6 +108,9 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_conf_set_dr_msg_cb": (None, (c_void_p, REPORT_CALLBACK)),
     "rd_kafka_conf_set_error_cb": (None, (c_void_p, ERROR_CALLBACK)),
     "rd_kafka_conf_set_stats_cb": (None, (c_void_p, STATISTICS_CALLBACK)),
+    "rd_kafka_conf_set_log_cb": (None, (c_void_p, LOG_CALLBACK)),
+    "rd_kafka_set_log_queue": (c_int, (c_void_p, c_void_p)),
+    "rd_kafka_name": (c_char_p, (c_void_p,)),
     "rd_kafka_new": (c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
     "rd_kafka_destroy": (None, (c_void_p,)),
     "rd_kafka_poll": (c_int, (c_void_p, c_int)),

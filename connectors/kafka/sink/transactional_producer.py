@@ -9,6 +9,8 @@ alone) the producer is *resynced* with its own commit, which the broker answers 
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -21,7 +23,17 @@ from connectors.kafka.sink.record_producer import RecordProducer, weakly
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, PhaseOneError, SparkOnceError
 
+logger = logging.getLogger(__name__)
+
 _STATISTICS_MS: Final = 100
+#: A debug context of librdkafka and, in it, the facility of a connection that is given up.
+_CONNECTIONS: Final = "broker"
+_BROKEN: Final = "FAIL"
+#: The thread of the connection that EndTxn and InitProducerId take.
+_COORDINATOR: Final = "TxnCoordinator"
+_STATE = re.compile(r" in state ([A-Z_]+)")
+_SENDING_STATES: Final = frozenset({"UP", "REAUTH"})
+_CLOSED, _SUPPRESSED = "Disconnected", "error log suppressed"
 #: Two milliseconds as a rule; a group coordinator moves to another broker within some seconds.
 _OFFSETS_S: Final = 10.0
 _GRACE_S: Final = 1.0
@@ -38,6 +50,10 @@ class TransactionalProducer(RecordProducer):
         spent: a connection broke during a call. librdkafka repeats EndTxn and TxnOffsetCommit by
             itself then, without a word (rdkafka_txnmgr.c), and a copy may still be under way: the
             transaction that is open is whole, but no other may be begun.
+
+    That a connection broke stands in librdkafka's log alone, as FAIL under the debug context
+    `broker`. Its `error_cb` is not told of one that the other end has closed (since 2.12), nor of
+    the same error again within 30 seconds (rdkafka_broker.c, rd_kafka_broker_set_error).
     """
 
     def __init__(
@@ -48,6 +64,7 @@ class TransactionalProducer(RecordProducer):
         self.producer_id = -1
         self.producer_epoch = -1
         self.spent = False
+        self._coordinator_broke = False
         self._offsets_call: _Call | None = None
         # A second bootstrap takes every broker down that a cached coordinator points to, and
         # send_offsets waits for it for ever (librdkafka issues 5511 and 5456).
@@ -61,6 +78,9 @@ class TransactionalProducer(RecordProducer):
             "message.timeout.ms": timeout_ms,
             "socket.max.fails": 1,  # a request that timed out breaks the connection: told
             "stats_cb": weakly(self._read_statistics),
+            "log.connection.close": True,  # else such a line has no second one: see `_is_doubt`
+            "debug": ",".join(filter(None, (_CONNECTIONS, settings.get("debug")))),
+            "logger": _Log(weakly(self._note_break), shows_all="debug" in settings),
         }
         super().__init__({**defaults, **settings}, transactional_id, ours)
 
@@ -68,7 +88,8 @@ class TransactionalProducer(RecordProducer):
         """Register the id and learn pid and epoch, once, from librdkafka's statistics.
 
         Raises:
-            PhaseOneError: the coordinator did not answer in time, or refused.
+            PhaseOneError: the coordinator did not answer in time, or refused; or the request was
+                repeated: a copy that is late would abort a transaction and fence its producer.
             AuthenticationError: a right is missing.
         """
         self._call("init_transactions", self._producer.init_transactions, deadline.remaining())
@@ -80,6 +101,13 @@ class TransactionalProducer(RecordProducer):
                     cause="the machine is overloaded",
                 )
             self._producer.poll(0.02)
+        self.serve()
+        if self._coordinator_broke:
+            raise PhaseOneError(
+                "A connection broke during init_transactions; a copy of it may be under way.",
+                where=self.transactional_id,
+                cause="the broker or the network; another id is used",
+            )
 
     def begin(self) -> None:
         """Begin a transaction; local, nothing is sent.
@@ -170,6 +198,10 @@ class TransactionalProducer(RecordProducer):
                 cause="the broker or the network; this producer is replaced",
             )
 
+    def _note_break(self, line: str) -> None:
+        self._broke = True
+        self._coordinator_broke |= _COORDINATOR in line
+
     def _read_statistics(self, text: str) -> None:
         if self.producer_id < 0:
             facts = orjson.loads(text).get("eos", {})
@@ -192,6 +224,40 @@ class TransactionalProducer(RecordProducer):
             cause=str(error),
             option=f"transaction.timeout.ms={self.timeout_ms}",
         )
+
+
+class _Log:
+    """Takes librdkafka's log, in the place of a `logging.Logger`, while callbacks are served.
+
+    Args:
+        broke: called with the line when a connection broke that may have carried a request.
+        shows_all: the user has asked for a debug context of his own.
+    """
+
+    def __init__(self, broke: Callable[[str], None], *, shows_all: bool) -> None:
+        self._broke = broke
+        self._least = logging.DEBUG if shows_all else logging.CRITICAL
+
+    def log(self, level: int, text: str, facility: str, *others: str) -> None:
+        """Called by confluent-kafka: facility, the client's name, the line."""
+        if facility == _BROKEN and _is_doubt(level, others[-1]):
+            self._broke(others[-1])
+        if level >= self._least:
+            logger.log(level, text, facility, *others)
+
+
+def _is_doubt(level: int, line: str) -> bool:
+    """Tell whether a request may have been under way on a connection that was given up.
+
+    Not before it was up. Not when the other end has closed one that was idle: that is said at the
+    level of debugging alone, every other closing once more at its own level, or with the remark
+    that this was left out (rdkafka_broker.c, rd_kafka_broker_conn_closed and
+    rd_kafka_broker_set_error). Everything else that stands there is a doubt.
+    """
+    state = _STATE.search(line)
+    if state is not None and state[1] not in _SENDING_STATES:
+        return False
+    return level > logging.DEBUG or _CLOSED not in line or _SUPPRESSED in line
 
 
 class _Call:
