@@ -62,6 +62,8 @@ class ErrorWatch:
 
     def __call__(self, error: KafkaError) -> None:
         """Remember the latest error, and the latest one that no retry can cure."""
+        if is_about_the_group(error):
+            return
         self.last = error
         if is_final(error):
             self.final = error
@@ -83,6 +85,16 @@ def is_truncated(error: KafkaError) -> bool:
 def is_end_of_partition(error: KafkaError) -> bool:
     """Tell whether this only says that all there is has been read."""
     return bool(error.code() == KafkaError._PARTITION_EOF)
+
+
+def is_about_the_group(error: KafkaError) -> bool:
+    """Tell whether only the consumer group is refused, of which our readers make no use.
+
+    librdkafka wants a group's name and looks its coordinator up, also where partitions are
+    assigned by hand and nothing is committed (rd_kafka_cgrp_serve); a principal that may read the
+    topics need not have a right on it.
+    """
+    return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
 def is_final(error: KafkaError) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +16,12 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
 
+from connectors import KafkaSource
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.cluster.broker_settings import choose_addresses
 from connectors.kafka.cluster.local_cluster import LocalCluster
@@ -25,6 +29,10 @@ from connectors.kafka.doctor.facts import Wanted
 from connectors.kafka.doctor.probe import gather
 from connectors.kafka.doctor.verdict import Level
 from connectors.kafka.doctor.verdicts import judge
+from connectors.kafka.native.native_reader import NativePartitionReader
+from connectors.kafka.source.offsets import OffsetRange
+from connectors.kafka.source.partition_reader import PartitionReader
+from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from tests.integration.wire_helpers import (
     begin,
@@ -168,6 +176,54 @@ def test_missing_rights_are_permanent(secure):
     eventually(lambda: "acl" in values(secure.plain, "secure"), True)
 
 
+def grant(
+    admin: AdminClient,
+    resource: ResourceType,
+    name: str,
+    pattern: ResourcePatternType,
+    *rights: str,
+) -> None:
+    """Give carol these rights."""
+    bindings = [
+        AclBinding(
+            *(resource, name, pattern, "User:carol", "*"),
+            *(AclOperation[right], AclPermissionType.ALLOW),
+        )
+        for right in rights
+    ]
+    for done in admin.create_acls(bindings).values():
+        done.result(timeout=20)
+
+
+@pytest.mark.parametrize("kind", ["ranges", PartitionReader, NativePartitionReader])
+def test_a_right_to_read_the_topic_is_enough_to_read_it(secure, kind):
+    """Librdkafka asks for the coordinator of the group's name it was given: that is refused."""
+    admin = AdminClient({"bootstrap.servers": secure.plain})
+    topic = f"readable-{uuid.uuid4().hex}"
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(timeout=20)
+    grant(admin, ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "READ", "DESCRIBE")
+    writer = Producer({"bootstrap.servers": secure.plain})
+    login = secure.login("carol", "right")
+    source = KafkaSource(
+        bootstrap_servers=login.pop("bootstrap.servers"), subscribe=topic, kafka=login
+    )
+    reader = None if kind == "ranges" else kind(source, {f"{topic}-0": 0})
+    for number in range(20):  # the refusal comes within the first second
+        writer.produce(topic, b"%d" % number)
+        assert writer.flush(20) == 0
+        time.sleep(0.1)
+        if reader is None:
+            wanted = OffsetRange(topic, 0, number, number + 1)
+            found = [one for batch in read_range(source, wanted) for one in batch["value"]]
+        else:
+            found = []
+            deadline = Deadline(20)
+            while not found and not deadline.expired():
+                batches = [one.batch for one in reader.read(0.1) if one.batch is not None]
+                found = [one for batch in batches for one in batch["value"]]
+        assert [one.as_py() for one in found] == [b"%d" % number]
+
+
 def test_the_doctor_names_missing_rights_and_then_the_acls_that_give_them(secure):
     """The same rights are what docs/operations.md asks an administrator for."""
     admin = AdminClient({"bootstrap.servers": secure.plain})
@@ -184,15 +240,7 @@ def test_the_doctor_names_missing_rights_and_then_the_acls_that_give_them(secure
     assert judge(gather(login, wanted, soon()), wanted)[0].level is Level.OK
 
     def allow(resource: ResourceType, name: str, pattern: ResourcePatternType, *rights: str):
-        bindings = [
-            AclBinding(
-                *(resource, name, pattern, "User:carol", "*"),
-                *(AclOperation[right], AclPermissionType.ALLOW),
-            )
-            for right in rights
-        ]
-        for done in admin.create_acls(bindings).values():
-            done.result(timeout=20)
+        grant(admin, resource, name, pattern, *rights)
 
     prefixed, literal = ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL
     allow(ResourceType.BROKER, "kafka-cluster", literal, "DESCRIBE_CONFIGS")

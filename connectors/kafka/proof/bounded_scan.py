@@ -15,6 +15,7 @@ import numpy as np
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from connectors.kafka.client_errors import is_about_the_group
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.proof.identity_search import ROW, Rows
 from connectors.kafka.proof.record_identity import Identify
@@ -233,6 +234,8 @@ def _advance(
                 cause="retention or a deletion of records passed the reader",
                 option="retention.ms of the topic",
             )
+        if is_about_the_group(error):
+            return False
         if error.retriable() or error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
             return False  # the client tries again; patience bounds it
         raise _wrapped(error, where)

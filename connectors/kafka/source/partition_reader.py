@@ -138,6 +138,8 @@ class PartitionReader:
             error = message.error()
             if error is None:
                 data.append(message)
+            elif client_errors.is_about_the_group(error):
+                continue
             elif client_errors.is_end_of_partition(error):
                 ends[partition_key(message.topic(), message.partition())] = message.offset()
             elif client_errors.is_truncated(error):

@@ -260,6 +260,8 @@ class _Reading:
             if error is None:
                 data.append(message)
                 self._position = message.offset() + 1
+            elif self._is_of_another_range(message):
+                continue
             elif client_errors.is_end_of_partition(error):
                 self._position = max(self._position, message.offset())
                 self._at_end = True
@@ -271,9 +273,22 @@ class _Reading:
                 )
         return data
 
+    def _is_of_another_range(self, message: Message) -> bool:
+        """Tell whether an error is not about what is read now.
+
+        An offset that is out of range is told even after the partition was given up: librdkafka
+        gives that error no version (rd_kafka_offset_reset, rd_kafka_op_version_outdated).
+        """
+        if client_errors.is_about_the_group(message.error()):
+            return True
+        place = message.topic(), message.partition()
+        return place[0] is not None and place != (self._wanted.topic, self._wanted.partition)
+
     def _truncated(self) -> None:
         """The position is not in the partition: stop, or go on behind the hole."""
         wanted = self._wanted
+        if self._position >= wanted.end:
+            return  # it was read to its end, and what was fetched ahead is gone
         low, high = self._consumer.get_watermark_offsets(
             TopicPartition(wanted.topic, wanted.partition), timeout=_WATERMARK_TIMEOUT_S
         )
