@@ -27,7 +27,7 @@ from transactions.committable import Committable, check_distinct
 from transactions.decision_log import DecisionLog
 from transactions.errors import ReplayMismatchError, StoppedError
 from transactions.events import publish
-from transactions.healing import MOST_ROUNDS, Rerun, matched, names, refusal
+from transactions.healing import MOST_ROUNDS, Rerun, matched, refusal, tell_lost
 from transactions.log_entries import ACCEPT_LOSS, Decision, Healed, Resolved
 from transactions.recovery import Settlement, settle_last_decision
 from transactions.sink import AnySink, DecidedToken, most_urgent_first
@@ -299,8 +299,12 @@ class CheckpointCoordinator:
         self._janitor.await_visible()
 
     def is_settled(self) -> bool:
-        """Tell whether every decided transaction is proven committed, so that a sweep is safe."""
+        """Tell whether every decided transaction is proven to have ended: a sweep is safe."""
         return self._settled
+
+    def is_finished(self) -> bool:
+        """Tell whether every decided transaction is proven committed, or healed."""
+        return self._settled and not self._lost
 
     def close(self) -> None:
         """Wait for a sweep under way. The log needs no closing: it is whole at any moment."""
@@ -349,10 +353,8 @@ class CheckpointCoordinator:
             crash_points.reach("one_committed", number)
         settlement.settle(self._sinks, deadline)
         tell_recommitted(self.owner.application_id, number, settlement.recommitted)
-        if lost := settlement.lost:
-            app, where = self.owner.application_id, names(lost)
-            publish("lost", app=app, transactions=len(lost), where=where)
-        self._settled = True
+        self._settled, self._lost = True, tuple(settlement.lost)
+        tell_lost(self.owner.application_id, self._lost)
         return settlement
 
     def _heal(

@@ -40,6 +40,9 @@ POINTS: Final = (
     "recovery_settled",  # driver, at start: the last decision is settled, nothing is swept
 )
 
+#: Points that only a healing comes to: the broker has aborted what was decided.
+HEALING_POINTS: Final = tuple(point for point in POINTS if point.startswith("heal_"))
+
 #: Points that only the tasks of a continuous stage meet, between the worker's points above.
 STAGE_POINTS: Final = (
     "acknowledged",  # task: prepared, and the driver knows
@@ -67,6 +70,9 @@ SAVEPOINT_POINTS: Final = (
     "savepoint_named",  # driver: it is one, and nobody has been told
 )
 
+#: All of them.
+KNOWN: Final = (*POINTS, *STAGE_POINTS, *FILE_POINTS, *OBJECT_POINTS, *SAVEPOINT_POINTS)
+
 Hook = Callable[[str, int], None]
 
 
@@ -87,7 +93,7 @@ def _from_environment() -> Hook | None:
     if not wanted:
         return None
     name, _, checkpoint = wanted.partition("@")
-    if name not in (*POINTS, *STAGE_POINTS, *FILE_POINTS, *OBJECT_POINTS, *SAVEPOINT_POINTS):
+    if name not in KNOWN:
         raise ValueError(f"SPARKONCE_CRASH_AT={wanted}: there is no crash point {name!r}")
     once = os.environ.get("SPARKONCE_CRASH_ONCE")
     when = os.environ.get("SPARKONCE_CRASH_WHEN")

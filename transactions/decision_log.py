@@ -17,6 +17,7 @@ import functools
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from typing import Self
 
@@ -199,7 +200,7 @@ def _floor_in(names: list[str]) -> int:
 class DecisionLog:
     """The writer's side: one run, from its Fence to the newer Fence that ends it.
 
-    Made on the driver, by one thread at a time.
+    Made on the driver. One thread at a time writes; `check_newest` is for any.
     """
 
     def __init__(
@@ -211,8 +212,9 @@ class DecisionLog:
         self._floor = 1
         self._log_id = state.log_id or secrets.token_hex(4)
         self.state = state
-        self.run_epoch = 0
-        self._told_fenced = False
+        self.run_epoch, self._told_fenced = 0, False
+        #: Between an entry and its number's `tail`, our own entry would look like another run's.
+        self._appending = threading.RLock()
         #: Carries out what need not be waited for: a hundred deletes take as many milliseconds.
         self.later: Callable[[Callable[[], None]], object] = lambda work: work()
 
@@ -311,25 +313,27 @@ class DecisionLog:
         Raises:
             FencedError: it has.
         """
-        data = self._backend.get(entry_name(self.state.tail + 1))
-        if data is not None:
-            raise self._fenced_by(data)
-        self._check_floor()
+        with self._appending:
+            data = self._backend.get(entry_name(self.state.tail + 1))
+            if data is not None:
+                raise self._fenced_by(data)
+            self._check_floor()
 
     def _append(self, body: Body) -> int:
-        number = self.state.tail + 1
-        entry = Entry(
-            sequence=number,
-            application_id=self._application_id,
-            log_id=self._log_id,
-            nonce=secrets.token_hex(16),
-            written_at_ms=self._clock.now_ms(),
-            body=body,
-        )
-        self._put(entry)
-        self._check_floor()
-        self.state = self.state.after(entry)
-        return number
+        with self._appending:
+            number = self.state.tail + 1
+            entry = Entry(
+                sequence=number,
+                application_id=self._application_id,
+                log_id=self._log_id,
+                nonce=secrets.token_hex(16),
+                written_at_ms=self._clock.now_ms(),
+                body=body,
+            )
+            self._put(entry)
+            self._check_floor()
+            self.state = self.state.after(entry)
+            return number
 
     def _put(self, entry: Entry) -> None:
         name = entry_name(entry.sequence)

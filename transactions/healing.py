@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from transactions.committable import Committable
 from transactions.errors import TransactionLostError
+from transactions.events import publish
 from transactions.log_entries import REPLAY
 
 #: Runs the plan of the checkpoint again, and writes only what these committables have lost.
@@ -65,6 +66,12 @@ def refusal(lost: Sequence[Committable], why: str) -> TransactionLostError:
         option="sparkonce transactions resolve --accept-loss | --replay; "
         f"transaction_timeout_ms={lost[0].timeout_ms}",
     )
+
+
+def tell_lost(app: str, lost: Sequence[Committable]) -> None:
+    """Publish that the broker has aborted transactions that were decided, if it has any."""
+    if lost:
+        publish("lost", app=app, transactions=len(lost), where=names(lost))
 
 
 def names(committables: Sequence[Committable]) -> str:

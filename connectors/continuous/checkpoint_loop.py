@@ -149,18 +149,30 @@ class CheckpointLoop:
         """Wait for the end; True when it has come."""
         return self._ended.wait(timeout_s)
 
+    def await_visible(self) -> None:
+        """Wait until readers see the last checkpoint that was completed. From any thread.
+
+        Raises:
+            HiddenCommitError, BrokerUnavailableError: see `transactions.sweeper.refuse_hidden`.
+        """
+        self._coordinator.await_visible()
+
     def job_ended(self, error: BaseException | None) -> None:
         """Take note that the tasks are gone. From the job's thread."""
         if error is not None or not self._draining.is_set():
             self._stage.fail(error or PhaseOneError("The continuous stage ended by itself."))
 
     def close(self) -> bool:
-        """End the stage; True when every decided transaction is proven committed."""
+        """End the stage; True when every decided transaction is proven to have ended."""
         self._stage.close()
         if self._job is not None:
             self._job.stop(_END_S)
         self._coordinator.close()
         return self._coordinator.is_settled()
+
+    def is_finished(self) -> bool:
+        """Tell whether every decided transaction is proven committed, or healed."""
+        return self._coordinator.is_finished()
 
     def _run(self) -> None:
         try:

@@ -250,6 +250,8 @@ def listen(host: str) -> Listener:
 def accept(listener: Listener, key: bytes, *, patience_s: float) -> ControlChannel:
     """Wait for the next connection, and let it prove that it knows the key.
 
+    The patience stays set, as in `connect`.
+
     Args:
         listener: from `listen`.
         key: of the stage.

@@ -128,8 +128,9 @@ class RunningStage:
                 channel.close()
 
     def _register(self, channel: ControlChannel) -> None:
+        # The patience stays: this end reads what has begun to come, so silence is in the middle of
+        # a message, and would hold up all tasks.
         message = channel.receive()
-        channel.patience(0)
         with self._registered:
             # A task that comes a second time was started again by Spark: its first attempt may
             # have written, and only a new run sweeps that. One that comes after the end would

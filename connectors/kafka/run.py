@@ -77,7 +77,7 @@ class RunOptions:
         restart_budget_s: how long a restart may take.
         identity: further options that must be the same at every restart on one checkpoint.
         schemas: of the branches, by the names of their sinks; of those that are not Kafka's.
-        fills_s: how long a transaction of those can be open before its checkpoint begins.
+        interval_s: the longest time between two barriers; 0 where a batch is a checkpoint.
         decision_log: where the log lies instead.
     """
 
@@ -89,13 +89,27 @@ class RunOptions:
     restart_budget_s: float
     identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
     schemas: Mapping[str, pa.Schema] = dataclasses.field(default_factory=dict)
-    fills_s: float = 0.0
+    interval_s: float = 0.0
     decision_log: LogLocation | None = None
 
     @property
     def log_location(self) -> LogLocation:
         """Where the decision log of this driver lies."""
         return self.decision_log or LogLocation(self.checkpoint / "decisions")
+
+    @property
+    def fills_s(self) -> float:
+        """How long a transaction that is not Kafka's can be open before its checkpoint begins."""
+        if not self.interval_s:
+            return 0.0
+        # Begun behind a barrier, while the checkpoint before can take its time twice: to its
+        # barrier's end and to its commit.
+        return self.interval_s + 2 * self.checkpoint_timeout_s
+
+    @property
+    def transaction_lives_s(self) -> float:
+        """How long a Kafka transaction has to live at least (rule 14)."""
+        return self.interval_s + self.checkpoint_timeout_s + self.restart_budget_s
 
     def all_identity(self) -> dict[str, str]:
         """Return every option that must be the same at every restart on one checkpoint."""
@@ -288,7 +302,6 @@ class Run:
 
     def _open_sinks(self, deadline: Deadline) -> None:
         options = self._options
-        at_least = options.checkpoint_timeout_s + options.restart_budget_s
         for each in options.sinks:
             if not isinstance(each, KafkaSink):
                 self.sinks[each.name] = each.open_sink(
@@ -306,7 +319,7 @@ class Run:
             )
             self.sinks[each.name] = sink
             sink.timeout_ms = transaction_timeout_ms(
-                each, sink.wire, at_least_s=at_least, deadline=deadline
+                each, sink.wire, at_least_s=options.transaction_lives_s, deadline=deadline
             )
         wanted = Wanted(
             application_id=options.app_id,

@@ -56,7 +56,7 @@ from transactions.coordinator import Checkpoint, CheckpointCoordinator, Checkpoi
 from transactions.errors import ConfigurationError, FencedError, SparkOnceError, StoppedError
 from transactions.log_entries import Decision
 from transactions.log_location import LogLocation
-from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
+from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy, is_retried
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +141,7 @@ class ContinuousDriver(DriverLife):
             sources=[source],
             sinks=[sink],
             schemas=self._schemas,
-            # Behind a checkpoint that takes its time twice, to its barrier's end and to its commit.
-            fills_s=max(most_interval_s, barrier_interval_s or 0.0) + 2 * checkpoint_timeout_s,
+            interval_s=max(most_interval_s, barrier_interval_s or 0.0),
             checkpoint_timeout_s=checkpoint_timeout_s,
             restart_budget_s=restart_budget_s,
             identity={"mode": QUERY_ID},
@@ -224,6 +223,8 @@ class ContinuousDriver(DriverLife):
         job = BarrierStage(
             self._spark, name, task, parallelism, loop.job_ended, had_slots=self._had_slots
         )
+        if self._stopping.is_set():  # before there was a loop to tell
+            loop.drain()
         loop.start(job)
         self._had_slots = True
 
@@ -285,7 +286,8 @@ class ContinuousDriver(DriverLife):
         return {}  # all of it is in the log
 
     def _await_visible(self) -> None:
-        """The loop does, before each barrier and at a clean end."""
+        if self._loop is not None:
+            self._loop.await_visible()
 
     def stop(self) -> None:
         """Stop after one more checkpoint of what has been read. Safe from any thread."""
@@ -310,7 +312,7 @@ class ContinuousDriver(DriverLife):
     def _has_ended(self, timeout_s: float) -> bool:
         if self._restarts.pending:
             if self._stopping.is_set():
-                return True
+                return self._ended_before_a_restart()
             if self._restarts.wait(self._stopping, timeout_s):
                 self._restart()
             return False
@@ -318,11 +320,14 @@ class ContinuousDriver(DriverLife):
         if not self._loop.wait(timeout_s):
             return False
         failure = self._cause_of(self._loop.failure)
-        self._close()
+        finished = self._close()
         if failure is None:
             return True
+        self._unfinished = None if finished else failure
         if self._stopping.is_set():
             self._failed_to_stop = failure
+            if not finished or not is_retried(failure):
+                raise failure
             raise StoppedError("The driver was stopped.", cause=str(failure)) from failure
         self._restarts.failed(failure, self._spark, in_checkpoint=True)
         return False
@@ -338,14 +343,17 @@ class ContinuousDriver(DriverLife):
             return failure
         return failure
 
-    def _close(self) -> None:
+    def _close(self) -> bool:
+        """End what this run holds; True when all that it decided is proven committed."""
+        finished = True
         if self._loop is not None:
-            settled = self._loop.close()
+            settled, finished = self._loop.close(), self._loop.is_finished()
             if settled and self._run is not None:
                 self._run.sweep_after_failure()
             self._loop = None
         if self._run is not None:
             self._run.close()
+        return finished
 
 
 def _told_columns(

@@ -71,6 +71,8 @@ class DriverLife(abc.ABC):
         self._finished: LogState | None = None
         #: What went wrong while it stopped: that it was asked to stop is what its user is told.
         self._failed_to_stop: BaseException | None = None
+        #: What ended the last run with something decided that no run has proven committed yet.
+        self._unfinished: BaseException | None = None
         self._stopping = threading.Event()
         self._run: Run | None = None
 
@@ -151,6 +153,17 @@ class DriverLife(abc.ABC):
         number = made.decision.checkpoint_id
         publish("restored", app=run.app_id, checkpoint=number, savepoint=made.savepoint_id)
 
+    def _ended_before_a_restart(self) -> bool:
+        """End for good in the place of the next run; fine, if that had nothing to finish.
+
+        Raises:
+            BaseException: what ended the last run with something decided that no run has proven
+                committed yet: without a next start its broker aborts it.
+        """
+        if self._unfinished is not None:
+            raise self._unfinished
+        return True
+
     @abc.abstractmethod
     def _await_visible(self) -> None:
         """Wait until readers see the last checkpoint: of what is in no savepoint nobody asks again.
@@ -191,6 +204,8 @@ class DriverLife(abc.ABC):
         Args:
             ended: the pipeline has stopped; before that, an ask with stop only stops it.
         """
+        if self._restarts.pending and not ended:
+            return  # how the failed run's last checkpoint ended the next one finds out
         for request in self._requests.pending():
             folder = Path(request.folder)
             if request.stop and not self._waits:
@@ -246,6 +261,7 @@ class DriverLife(abc.ABC):
             if self._run is not None:  # what failed us can be a newer driver's sweep: it wins
                 self._run.check_newest()
             self._start_run()
+            self._unfinished = None
         except Exception as error:  # noqa: BLE001 - the strategy decides, and raises it
             self._restarts.failed(error, self._spark, in_checkpoint=False)
 

@@ -250,7 +250,7 @@ class StreamingDriver(DriverLife):
     def _has_ended(self, timeout_s: float) -> bool:
         if self._restarts.pending:
             if self._stopping.is_set():
-                return True
+                return self._ended_before_a_restart()
             if self._restarts.wait(self._stopping, timeout_s):
                 self._restart()
             return False
@@ -259,9 +259,10 @@ class StreamingDriver(DriverLife):
             ended = bool(self._query.awaitTermination(max(timeout_s, 0.001)))
         except StreamingQueryException as error:
             in_checkpoint = self._failure is not None
-            self._close()
+            finished = self._close()
             cause = self._cause_of(error)
             cause.__cause__ = cause.__cause__ or (None if cause is error else error)
+            self._unfinished = None if finished else cause
             self._restarts.failed(cause, self._spark, in_checkpoint=in_checkpoint)
             return False
         if ended:
@@ -360,11 +361,16 @@ class StreamingDriver(DriverLife):
             return StoppedError("The driver was stopped.", cause=str(error))
         return error_in(str(failure or error)) or error
 
-    def _close(self) -> None:
-        """End what this run holds; transactions of a failed attempt are swept, best effort."""
+    def _close(self) -> bool:
+        """End what this run holds; transactions of a failed attempt are swept, best effort.
+
+        Returns:
+            True when all that it decided is proven committed.
+        """
+        finished = True
         if self._coordinator is not None:
             assert self._run is not None
-            settled = self._coordinator.is_settled()
+            settled, finished = self._coordinator.is_settled(), self._coordinator.is_finished()
             self._coordinator.close()
             self._coordinator = None
             if settled and (self._failure is not None or self._stopping.is_set()):
@@ -372,3 +378,4 @@ class StreamingDriver(DriverLife):
         if self._run is not None:
             self._run.close()
         self._query_ready.clear()
+        return finished

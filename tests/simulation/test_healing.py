@@ -15,7 +15,7 @@ from transactions import crash_points
 from transactions.errors import TransactionLostError
 from transactions.log_entries import ACCEPT_LOSS, REPLAY, Resolved
 
-HEAL_POINTS = [point for point in crash_points.POINTS if point.startswith("heal_")]
+HEAL_POINTS = crash_points.HEALING_POINTS
 #: Where a run can die with everything decided and something still open.
 DECIDED_POINTS = ["decision_durable", "one_committed"]
 

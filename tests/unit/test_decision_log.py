@@ -1,6 +1,8 @@
 """The decision log: dense, fenced, the newest wins, and every doubt is read until known."""
 
 import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
@@ -249,6 +251,32 @@ def test_a_freed_number_does_not_bring_a_zombie_back(backend):
     with pytest.raises(FencedError):
         zombie.check_newest()
     assert read_log(backend) == newer.state
+
+
+def test_a_look_beside_an_append_takes_our_own_entry_for_nobody_elses(memory, monkeypatch):
+    """A savepoint looks from the driver's thread while the loop of the continuous mode decides."""
+    log = open_log(memory)
+    stored, go_on = threading.Event(), threading.Event()
+    put = memory.put_if_absent
+
+    def slow_put(name, data):
+        done = put(name, data)
+        stored.set()
+        assert go_on.wait(10)
+        return done
+
+    monkeypatch.setattr(memory, "put_if_absent", slow_put)
+    with ThreadPoolExecutor(2) as threads:
+        deciding = threads.submit(log.decide, decision(0))
+        assert stored.wait(10)
+        looking = threads.submit(log.check_newest)
+        try:
+            with pytest.raises(TimeoutError):
+                looking.result(0.1)
+        finally:
+            go_on.set()
+        deciding.result(10)
+        looking.result(10)
 
 
 def test_a_slow_zombie_can_not_lower_the_floor(backend):

@@ -13,20 +13,24 @@ import pytest
 from connectors.savepoint_request import ask_for_savepoint
 from connectors.spark import driver_life
 from connectors.spark.driver_life import DriverLife
+from connectors.spark.restarts import Restarts
 from tests.unit.samples import decision
+from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog
 from transactions.errors import HiddenCommitError, PhaseOneError, SavepointError, StoppedError
 from transactions.log_backend import MemoryBackend
 from transactions.savepoint import delete_savepoint, find_savepoints, verify_savepoint
 
 SOON_S = 20.0
+RESTARTS = "fixed-delay(attempts=1, delay=1h)"
 
 
 class ScriptedDriver(DriverLife):
     """Its pipeline makes no checkpoint by itself; `files` is what the engine wrote."""
 
     def __init__(self, checkpoint: Path) -> None:
-        super().__init__(None, None, checkpoint, None)  # type: ignore[arg-type]
+        restarts = Restarts("app", RESTARTS, tolerable_failed_checkpoints=0)
+        super().__init__(None, restarts, checkpoint, None)  # type: ignore[arg-type]
         self.backend = MemoryBackend()
         self.log = self.open()
         self.files: Callable[[], dict[str, Path]] = dict
@@ -140,6 +144,15 @@ def test_hidden_records_make_none(driver, tmp_path: Path):
     driver.visible = hidden
     assert "Committed records are hidden." in refused(tmp_path)
     driver.visible = lambda: None
+    assert ask(tmp_path).exists()
+
+
+def test_while_a_restart_is_due_it_waits(driver, tmp_path: Path, monkeypatch):
+    """How the last checkpoint of the failed run ended the next one finds out."""
+    monkeypatch.setattr(driver._restarts, "_next", Deadline(3600.0))
+    with pytest.raises(SavepointError, match="in time"):
+        ask(tmp_path, timeout_s=0.3)
+    monkeypatch.undo()
     assert ask(tmp_path).exists()
 
 

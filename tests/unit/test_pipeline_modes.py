@@ -131,6 +131,24 @@ def test_a_sink_that_is_not_kafkas_is_told_all_columns(kind, tmp_path):
     assert driver._options.fills_s == 1.0 + 2 * CHECKPOINT_TIMEOUT_S[CONTINUOUS]
 
 
+@pytest.mark.parametrize(("interval", "longest"), [(None, 1.0), (0.2, 1.0), (120.0, 120.0)])
+def test_a_transaction_lives_longer_than_an_interval_a_checkpoint_and_a_restart(
+    tmp_path, interval, longest
+):
+    """Rule 14; one that the interval alone outlives would never come to its barrier."""
+    driver = ContinuousDriver(
+        SESSION,
+        app_id="app",
+        checkpoint=tmp_path,
+        source=KafkaSource(**SOURCE),
+        sink=SINK,
+        barrier_interval_s=interval,
+        checkpoint_timeout_s=30.0,
+        restart_budget_s=7.0,
+    )
+    assert driver._options.transaction_lives_s == longest + 30.0 + 7.0
+
+
 def test_a_sink_that_cannot_carry_a_column_refuses_it_before_any_data_moves(tmp_path):
     sink = PostgresSink(conninfo="host=nowhere dbname=words", table="words")
     with pytest.raises(ConfigurationError, match=r"column 'headers'.*does not carry"):

@@ -131,6 +131,9 @@ def test_a_transaction_that_the_broker_aborts_is_lost_and_without_a_rerun_refuse
     assert kinds(heard)[2:] == ["decided", "retried", *UNHEALED]
     assert only(heard, "lost")["transactions"] == 1
     assert only(heard, "heal_refused")["checkpoint"] == 0
+    # A sweep would take nothing that is not lost already; but a stop is no good end of this run.
+    assert driver.coordinator.is_settled()
+    assert not driver.coordinator.is_finished()
 
 
 def test_a_stop_is_no_failure(heard, crash):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import struct
 import threading
 import traceback
 from collections.abc import Callable
@@ -309,6 +311,20 @@ def test_the_timeout_names_the_silent_subtasks(stage, tasks):
     tasks.start_all(obedient, until_closed)
     with pytest.raises(CheckpointTimeoutError, match=r"no Acknowledge from \[1\]"):
         stage.barrier(5, Deadline(AT_ONCE_S))
+
+
+def test_half_a_message_does_not_hold_up_the_stage(stage, tasks):
+    """A frozen worker, or a machine that is lost, between the two writes of a long message."""
+
+    def frozen(channel: ControlChannel, _subtask: int) -> None:
+        channel.receive()
+        os.write(channel.connection.fileno(), struct.pack("!i", 20_000) + b'["Ack')
+        until_closed(channel)
+
+    tasks.start_all(obedient, frozen)
+    waiting = ThreadPoolExecutor(1).submit(stage.barrier, 5, Deadline(SOON_S))
+    with pytest.raises(PhaseOneError, match="subtask 1"):
+        waiting.result(SOON_S / 2)
 
 
 def test_another_checkpoint_than_asked_for_is_refused(stage, tasks):

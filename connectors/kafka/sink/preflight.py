@@ -68,8 +68,8 @@ def transaction_timeout_ms(
     Args:
         options: the sink.
         wire: a connection to its cluster.
-        at_least_s: checkpoint timeout plus restart budget; less would abort decided
-            transactions while a driver restarts.
+        at_least_s: barrier interval, checkpoint timeout and restart budget together; less would
+            abort transactions before their barrier, or decided ones while a driver restarts.
         deadline: for the broker's answer.
 
     Raises:
@@ -91,7 +91,8 @@ def transaction_timeout_ms(
             f"A transaction timeout of {timeout} ms is shorter than a checkpoint and a restart "
             f"may take ({at_least_s:g} s); decided transactions would be aborted.",
             where=f"sink {options.name!r}",
-            cause="checkpoint_timeout_s + restart_budget_s is longer than the transaction lives",
+            cause="checkpoint_timeout + restart_budget, and in continuous mode the interval of "
+            "barriers, are longer than the transaction lives",
             option=f"transactionTimeoutMs={timeout} (the broker allows {most})",
         )
     return timeout

@@ -1,0 +1,160 @@
+"""A stop is a good end only when nothing that was decided waits for another run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from connectors import KafkaSink, KafkaSource
+from connectors.spark import ContinuousDriver, StreamingDriver, continuous_driver
+from transactions.clock import Deadline
+from transactions.errors import (
+    FencedError,
+    HiddenCommitError,
+    OutcomeUnknownError,
+    PhaseOneError,
+    StoppedError,
+)
+
+JAVA: Any = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+SESSION: Any = SimpleNamespace(
+    conf=SimpleNamespace(get=lambda *_: None, set=lambda *_: None),
+    sparkContext=SimpleNamespace(_jsc=JAVA),
+    dataSource=SimpleNamespace(register=lambda _source: None),
+    _jsparkSession=None,
+)
+UNKNOWN = OutcomeUnknownError("The coordinator did not answer.")
+
+
+class EndedLoop:
+    """A loop whose last checkpoint ended like this."""
+
+    def __init__(self, failure: BaseException | None, *, finished: bool) -> None:
+        self.failure = failure
+        self.is_finished: Callable[[], bool] = lambda: finished
+        self.drained = threading.Event()
+        self.drain = self.drained.set
+
+    def wait(self, _timeout_s: float) -> bool:
+        return True
+
+    def close(self) -> bool:
+        return True
+
+
+def run(check_newest: Callable[[], None] = lambda: None) -> Any:
+    return SimpleNamespace(
+        check_newest=check_newest, sweep_after_failure=lambda: None, close=lambda: None
+    )
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> ContinuousDriver:
+    made = ContinuousDriver(
+        SESSION,
+        app_id="app",
+        checkpoint=tmp_path,
+        source=KafkaSource(bootstrap_servers="b:1", subscribe="in"),
+        sink=KafkaSink(bootstrap_servers="b:1", topic="out"),
+        restart_strategy="fixed-delay(attempts=1, delay=1h)",
+    )
+    made._run = run()
+    return made
+
+
+def test_a_last_checkpoint_that_was_not_decided_is_a_stop(driver):
+    driver._loop = EndedLoop(PhaseOneError("A task is gone."), finished=True)
+    driver._stopping.set()
+    with pytest.raises(StoppedError):
+        driver.await_termination()
+
+
+@pytest.mark.parametrize(
+    ("failure", "finished"),
+    [
+        (UNKNOWN, False),
+        (HiddenCommitError("Committed records are hidden."), True),
+        (PhaseOneError("The new transaction of a healing was lost."), False),
+    ],
+)
+def test_a_last_checkpoint_that_was_decided_and_has_no_good_end_is_told(driver, failure, finished):
+    driver._loop = EndedLoop(failure, finished=finished)
+    driver._stopping.set()
+    with pytest.raises(type(failure)) as told:
+        driver.wait()
+    assert told.value is failure
+
+
+def test_a_stop_after_a_newer_driver_has_come_says_so(driver):
+    def fenced() -> None:
+        raise FencedError("A newer run owns the log.")
+
+    driver._loop = EndedLoop(PhaseOneError("A task was fenced."), finished=True)
+    driver._run = run(fenced)
+    driver._stopping.set()
+    with pytest.raises(FencedError):
+        driver.wait()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_stop_in_the_place_of_a_restart(driver, finished):
+    driver._loop = EndedLoop(UNKNOWN, finished=finished)
+    assert not driver.await_termination(0.01)
+    assert driver._restarts.pending
+    driver.request_stop()
+    if finished:
+        driver.wait()
+    else:
+        with pytest.raises(OutcomeUnknownError):
+            driver.wait()
+
+
+def test_what_a_restart_has_finished_is_forgotten(driver, monkeypatch):
+    driver._loop = EndedLoop(UNKNOWN, finished=False)
+    assert not driver.await_termination(0.01)
+    monkeypatch.setattr(driver, "_start_run", lambda: None)
+    driver._restart()
+    driver.request_stop()
+    driver.wait()
+
+
+def test_a_stop_in_micro_batches_in_the_place_of_a_restart(tmp_path):
+    driver = StreamingDriver(SESSION, app_id="app", checkpoint=tmp_path)
+    driver._query = SimpleNamespace(isActive=False, stop=lambda: None)  # type: ignore[assignment]
+    driver._restarts._next = Deadline(3600.0)
+    driver._unfinished = UNKNOWN
+    driver.request_stop()
+    with pytest.raises(OutcomeUnknownError):
+        driver.wait()
+    driver._unfinished = None
+    driver.wait()
+
+
+def test_a_stop_that_came_before_there_was_a_loop_reaches_it(driver, monkeypatch):
+    """From another thread, while a start or a restart recovers."""
+    loop = EndedLoop(None, finished=True)
+    loop.start = loop.job_ended = lambda _: None  # type: ignore[attr-defined]
+    for name in ("RunningStage", "KafkaTask", "BarrierStage"):
+        monkeypatch.setattr(continuous_driver, name, MagicMock())
+    monkeypatch.setattr(continuous_driver, "CheckpointLoop", lambda *_, **__: loop)
+    sink = SimpleNamespace(name="out")
+    opened: Any = SimpleNamespace(log=MagicMock(), sinks={"out": sink})
+    driver.stop()
+    driver._start_loop(opened, MagicMock(), {}, 1)
+    assert loop.drained.is_set()
+
+
+def test_a_savepoint_waits_until_readers_see_its_checkpoint(driver):
+    def hidden() -> None:
+        raise HiddenCommitError("Committed records are hidden.")
+
+    driver._loop = EndedLoop(None, finished=True)
+    driver._loop.await_visible = hidden  # type: ignore[method-assign]
+    with pytest.raises(HiddenCommitError):
+        driver._await_visible()
