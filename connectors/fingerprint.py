@@ -38,24 +38,57 @@ _TAIL_MASK: Final = np.array([(1 << (8 * n)) - 1 for n in range(8)], dtype=np.ui
 #: at twice the speed, and fewer rows cost more in calls (measured).
 _ROWS: Final = 1 << 11
 _MATRIX_WORDS: Final = 1 << 15
+#: Rows wait for each other while they are fewer than `_ROWS`, and all of them not larger than this.
+_WAITING_BYTES: Final = 1 << 18
 
 
 class Fingerprint:
-    """Accumulates over the batches of one transaction; made in the task."""
+    """Accumulates over the batches of one transaction; made in the task.
+
+    Small batches wait for each other: ten rows cost as much as five hundred, 0.14 ms (measured).
+
+    Attributes:
+        count: rows that were added.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._sum = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows_waiting = 0
+        self._bytes_waiting = 0
+        self._topic: str | None = None
 
     def add(self, batch: pa.RecordBatch, topic: str | None) -> None:
         """Add a batch of the sink's schema (see connectors.records.SINK_SCHEMA).
 
         Args:
-            batch: any of the columns key, value, headers, topic, partition.
+            batch: any of the columns key, value, headers, topic, partition. As Arrow has it,
+                nobody changes it afterwards.
             topic: the sink's topic option, which wins over a column.
         """
-        for begin in range(0, batch.num_rows, _ROWS):
+        rows, size = batch.num_rows, batch.nbytes
+        self.count += rows
+        full = self._rows_waiting + rows > _ROWS or self._bytes_waiting + size > _WAITING_BYTES
+        alike = not self._waiting or self._waiting[0].schema == batch.schema
+        if full or topic != self._topic or not alike:
+            self._add_waiting()
+        if rows < _ROWS and size <= _WAITING_BYTES:
+            self._waiting.append(batch)
+            self._rows_waiting += rows
+            self._bytes_waiting += size
+            self._topic = topic
+            return
+        for begin in range(0, rows, _ROWS):
             self._add(batch.slice(begin, _ROWS), topic)
+
+    def _add_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._rows_waiting = self._bytes_waiting = 0
+        if len(waiting) > 1:
+            waiting = pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        for batch in waiting:
+            self._add(batch, self._topic)
 
     def _add(self, batch: pa.RecordBatch, topic: str | None) -> None:
         rows = batch.num_rows
@@ -67,10 +100,10 @@ class Fingerprint:
                 lanes += _mix(_hash_column(batch.column(name)) + _COLUMN_SALT[number])
         low, high = (_total(lane) for lane in _mix(lanes))
         self._sum = (self._sum + (high << 64) + low) & _MASK_128
-        self.count += rows
 
     def hex(self) -> str:
         """Return the sum as 32 hex digits."""
+        self._add_waiting()
         return f"{self._sum:032x}"
 
 

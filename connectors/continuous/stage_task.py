@@ -34,6 +34,7 @@ from connectors.continuous.control_channel import (
     Start,
     connect,
 )
+from connectors.continuous.read_pause import ReadPause
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable
@@ -42,6 +43,8 @@ from transactions.sink import Attempt, Owner
 
 #: How long the reading thread waits for data before it looks whether it shall stop.
 _WAIT_S = 0.1
+#: What comes within so long is read together; a barrier cuts it short.
+_PAUSE_S = 0.005
 #: Two busy threads share the interpreter: 5 ms, Python's default, would be added to each step.
 _SWITCH_S = 0.0005
 
@@ -198,6 +201,7 @@ class _Loop:
         self._before = dict(start.offsets)
         self._told_moved = False
         self._torn = False
+        self._pause = ReadPause(_PAUSE_S)
         self._added: list[Mapping[str, int]] = []
         self._ended = threading.Event()
         self._failure: BaseException | None = None
@@ -223,14 +227,27 @@ class _Loop:
     # --- the reading thread -------------------------------------------------------------------
 
     def _read(self) -> None:
-        while not self._ended.is_set():
-            while self._added:
-                self._reader.add(self._added.pop(0))
-            for read in self._reader.read(_WAIT_S):
-                made = None if read.batch is None else normalised(self._transform(read.batch))
-                self._write(read.partition, read.position, made)
-            with self._lock:
-                self._writer.serve()
+        try:
+            hurried = False
+            while not self._ended.is_set():
+                while self._added:
+                    self._reader.add(self._added.pop(0))
+                came = self._read_once(0.0 if hurried else _WAIT_S)
+                self._pause.over()
+                hurried = came and not self._reader.lag and self._pause.take()
+        finally:
+            self._pause.over()
+
+    def _read_once(self, wait_s: float) -> bool:
+        """Write what has come, and tell whether anything has."""
+        came = False
+        for read in self._reader.read(wait_s):
+            came = True
+            made = None if read.batch is None else normalised(self._transform(read.batch))
+            self._write(read.partition, read.position, made)
+        with self._lock:
+            self._writer.serve()
+        return came
 
     def _write(self, partition: str, position: int, batch: pa.RecordBatch | None) -> None:
         with self._lock:
@@ -263,6 +280,7 @@ class _Loop:
     def _prepare(self, barrier: Barrier) -> None:
         """From the barrier to the end of the transaction, while the other one fills."""
         number = barrier.checkpoint_id
+        self._pause.cut_short()
         with self._lock:
             if self._torn:
                 raise PhaseOneError(

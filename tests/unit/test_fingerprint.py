@@ -19,10 +19,43 @@ def batch(records, **columns):
 
 
 def fingerprint(*batches, topic="t"):
+    """Each batch is hashed by itself, though it is a small one."""
     one = Fingerprint()
     for part in batches:
         one.add(part, topic)
+        one.hex()
     return one.count, one.hex()
+
+
+parts = st.lists(
+    st.tuples(st.booleans(), st.integers(0, 3), st.sampled_from(["t", "u"])), max_size=12
+)
+
+
+@given(parts)
+@settings(max_examples=80, deadline=None)
+def test_small_batches_are_hashed_together_as_if_alone(given):
+    """Beside large ones, of many rows or many bytes, other columns and other topics."""
+    together, apart = Fingerprint(), Fingerprint()
+    for number, (with_key, size, topic) in enumerate(given):
+        count, width = [(1, 5), (700, 9), (3000, 3), (2, 200_000)][size]
+        one = batch([(b"%d" % row, b"%d" % number + b"v" * width) for row in range(count)])
+        one = one if with_key else one.select(["value"])
+        for each in (together, apart):
+            each.add(one, topic)
+        apart.hex()
+        assert together.count == apart.count
+    assert together.hex() == apart.hex()
+
+
+def test_a_small_batch_is_part_of_a_larger_one():
+    """Sliced, as a function may return it: what is around the slice is not hashed."""
+    whole = batch([(b"%d" % row, b"v%d" % row) for row in range(40)])
+    together = Fingerprint()
+    for begin in (0, 7, 20):
+        together.add(whole.slice(begin, 7), "t")
+    apart = fingerprint(*(whole.slice(begin, 7) for begin in (0, 7, 20)))
+    assert (together.count, together.hex()) == apart
 
 
 @given(rows, st.randoms(use_true_random=False), st.integers(0, 30))

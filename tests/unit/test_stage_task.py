@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -27,6 +28,7 @@ from connectors.continuous.control_channel import (
     accept,
     listen,
 )
+from connectors.continuous.read_pause import ReadPause
 from connectors.continuous.stage_task import run_task
 from connectors.kafka.source.partition_reader import Read
 from connectors.spark.failures import error_in
@@ -49,6 +51,7 @@ class FakeReader:
         self.may_close.set()
         self.added: dict[str, int] = {}
         self.handled = 0
+        self.waits: list[float] = []
 
     def put(self, partition: str, position: int, *values: bytes) -> None:
         batch = pa.record_batch({"value": pa.array(values, pa.binary())}) if values else None
@@ -63,6 +66,7 @@ class FakeReader:
 
     def read(self, timeout_s: float) -> Iterator[Read]:
         with self.more:
+            self.waits.append(timeout_s)
             if not self.rows:
                 self.more.wait(min(timeout_s, 0.01))
             rows, self.rows = self.rows, []
@@ -248,6 +252,45 @@ def test_nothing_of_the_next_transaction_overtakes_this_one(story):
     assert one.write.prepared[5] == [b"this"]
     assert one.write.invoked == [b"this", b"next"]
     one.commit(5)
+    one.driver.close()
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """The task's pause, once it is made; none ends by itself."""
+    made: list[ReadPause] = []
+
+    def make(_: float) -> ReadPause:
+        made.append(ReadPause(SOON_S))
+        return made[0]
+
+    monkeypatch.setattr("connectors.continuous.stage_task.ReadPause", make)
+    yield made
+    made[0].cut_short()
+
+
+def test_a_barrier_takes_what_came_while_the_task_paused(story, pauses):
+    """What came before the barrier belongs to its checkpoint, however long the pause still is."""
+    one = story()
+    one.read.put("in-0", 1, b"a")
+    one.read.await_handled(1)
+    for number, value in ((5, b"b"), (6, b"c"), (7, b"d")):
+        while not pauses[0]._pausing:  # the moment that is tested
+            time.sleep(0.001)
+        one.read.put("in-0", number, value)
+        assert one.barrier(number).positions == {"in-0": number}
+        one.commit(number)
+    assert one.write.ended == [[b"a", b"b"], [b"c"], [b"d"]]
+    assert one.read.waits.count(0.0) == 3, "a barrier waits for what is there, not for more"
+
+
+@pytest.mark.usefixtures("pauses")
+def test_a_task_that_is_behind_does_not_pause(story):
+    one = story()
+    one.read.lag = 1
+    for position in (1, 2, 3):
+        one.read.put("in-0", position, b"a")
+        one.read.await_handled(position)
     one.driver.close()
 
 

@@ -79,7 +79,10 @@ def test_a_silence_before_the_first_record_costs_no_time(writer):
     transaction = writer.begin_transaction(attempt(5))
     transaction.deadline = Deadline(0.0)
     writer.invoke(transaction, BATCH)
-    transaction.deadline = Deadline(0.0)  # a long interval between the record and the barrier
+    transaction.deadline = Deadline(0.0)  # a long interval, and a queue that is full again
+    transaction.slot.producer.time_left.clear()
+    writer.invoke(transaction, BATCH)
+    transaction.deadline = Deadline(0.0)  # and the rest of it, until the barrier
     assert prepared(writer, transaction, {"in-0": 1}) is not None
     writer.end(transaction)
     steps = transaction.slot.producer.time_left

@@ -46,9 +46,9 @@ class PlainWriter:
     def invoke(self, transaction: PlainWrite, batch: pa.RecordBatch) -> None:
         """See `TwoPhaseCommitSink`."""
         if transaction.producer is None and batch.num_rows:
-            # It was begun at the last barrier, and an idle source can have been silent since.
             transaction.producer = self._producer
-            transaction.deadline = self._sink.new_deadline()
+        # Of this call: the barrier of the transaction comes when it comes, after minutes perhaps.
+        transaction.deadline = self._sink.new_deadline()
         self._sink.invoke(transaction, batch)
 
     def flush(self, transaction: PlainWrite, source_offsets: Mapping[str, int]) -> None:  # noqa: ARG002

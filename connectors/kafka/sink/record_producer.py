@@ -26,7 +26,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "log_level": 2,  # errors are raised where they matter, with what they mean
     "socket.nagle.disable": True,  # 40 ms between two small requests otherwise
     "partitioner": "murmur2_random",  # as Kafka's Java client, and so Spark's sink
-    "linger.ms": 5,
+    "linger.ms": 20,
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 262_144,
 }

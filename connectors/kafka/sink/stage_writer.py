@@ -90,9 +90,8 @@ class StageWriter:
 
     def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
         """See `TwoPhaseCommitSink`."""
-        if transaction.slot is None:
-            # It was begun at the last barrier, and an idle source can have been silent since.
-            transaction.deadline = self._sink.new_deadline()
+        # Of this call: the barrier of the transaction comes when it comes, after minutes perhaps.
+        transaction.deadline = self._sink.new_deadline()
         self._sink.invoke(transaction, batch)
 
     def flush(self, transaction: KafkaTransaction, source_offsets: Mapping[str, int]) -> None:

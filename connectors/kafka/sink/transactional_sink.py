@@ -146,6 +146,7 @@ class KafkaTransactionalSink:
             transaction.lifecycle.advance(Event.PRE_COMMIT_EMPTY)
             return None
         producer = transaction.slot.producer
+        fingerprint = transaction.fingerprint.hex()  # what is left of it, while offsets are sent
         producer.await_offsets()
         transaction.lifecycle.advance(Event.PRE_COMMIT)
         crash_points.reach("offsets_sent", attempt.checkpoint_id)
@@ -161,7 +162,7 @@ class KafkaTransactionalSink:
             attempt=attempt.attempt_id,
             token=transaction.token,
             record_count=transaction.fingerprint.count,
-            fingerprint=transaction.fingerprint.hex(),
+            fingerprint=fingerprint,
             source_offsets=dict(attempt.source_offsets),
             marker_group=group,
             marker_partition=min(offsets),
