@@ -12,6 +12,16 @@ def command() -> None:
     """Run a real Apache Kafka on this machine, without Docker."""
 
 
+def _topics(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
+    topics = {}
+    for each in given:
+        name, _colon, partitions = each.partition(":")
+        if not name or not (partitions or "1").isdecimal() or int(partitions or 1) < 1:
+            raise click.BadParameter(f"{each!r} is not NAME or NAME:PARTITIONS")
+        topics[name] = int(partitions or 1)
+    return topics
+
+
 @command.command()
 @click.option("--port", default=9092, show_default=True, help="Client port of the first broker.")
 @click.option("--brokers", type=click.Choice(["1", "3"]), default="1", show_default=True)
@@ -20,8 +30,19 @@ def command() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Data folder, kept by `down`.  [default: in the user's state folder]",
 )
-def up(port: int, brokers: str, directory: Path | None) -> None:
-    """Start the brokers and return when they serve; they run until `sparkonce kafka down`."""
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME[:PARTITIONS]",
+    callback=_topics,
+    help="Make this topic if there is none; of one partition by default. May be repeated.",
+)
+def up(port: int, brokers: str, directory: Path | None, topics: dict[str, int]) -> None:
+    """Start the brokers and return when they serve; they run until `sparkonce kafka down`.
+
+    Where they run already, the topics are made there.
+    """
     from connectors.kafka.cluster import running_cluster
     from connectors.kafka.cluster.local_cluster import LocalCluster
     from connectors.user_folders import state_folder
@@ -30,6 +51,7 @@ def up(port: int, brokers: str, directory: Path | None) -> None:
         running = running_cluster.read_state()
         if running is not None:
             click.echo(f"Kafka runs already: {running.bootstrap_servers}")
+            _make(running.bootstrap_servers, topics)
             return
         folder = directory or state_folder() / f"kafka-{brokers}"
         cluster = LocalCluster(brokers=int(brokers), port=port, directory=folder)
@@ -42,6 +64,15 @@ def up(port: int, brokers: str, directory: Path | None) -> None:
             cluster.stop()
         click.echo(f"Kafka is up: {cluster.bootstrap_servers}")
         click.echo(f"data and logs: {folder}", err=True)
+        _make(cluster.bootstrap_servers, topics)
+
+
+def _make(bootstrap_servers: str, topics: dict[str, int]) -> None:
+    from connectors.kafka.cluster.running_cluster import make_topic
+
+    for name, partitions in topics.items():
+        made = make_topic(bootstrap_servers, name, partitions)
+        click.echo(f"topic {name}: {'made' if made else 'was there already'}", err=True)
 
 
 @command.command()

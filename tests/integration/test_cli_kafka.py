@@ -45,6 +45,11 @@ def free_port() -> int:
     return choose_addresses(1, None)[0].port
 
 
+def partitions_of(bootstrap: str) -> dict[str, int]:
+    topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    return {name: len(topic.partitions) for name, topic in topics.items() if name[0] != "_"}
+
+
 def processes_that_name(folder: Path) -> list[int]:
     return [
         process.pid
@@ -57,16 +62,24 @@ def test_up_status_down_with_three_brokers(kafka: Command, tmp_path: Path) -> No
     assert kafka("status").returncode == 1
     port = free_port()
 
-    up = kafka("up", "--brokers", "3", "--port", str(port))
+    up = kafka("up", "--brokers", "3", "--port", str(port), "--topic", "said:2", "--topic", "heard")
     assert up.returncode == 0, up.stderr
     bootstrap = up.stdout.removeprefix("Kafka is up: ").strip()
     assert bootstrap.startswith(f"127.0.0.1:{port},")
     brokers = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).brokers
     assert len(brokers) == 3
+    assert partitions_of(bootstrap) == {"said": 2, "heard": 1}
 
-    again = kafka("up", "--port", str(port))
+    again = kafka("up", "--port", str(port), "--topic", "said:5", "--topic", "late:3")
     assert again.returncode == 0
     assert again.stdout == f"Kafka runs already: {bootstrap}\n"
+    assert "topic said: was there already" in again.stderr
+    assert partitions_of(bootstrap) == {"said": 2, "heard": 1, "late": 3}
+
+    refused = kafka("up", "--topic", "no topic")
+    assert refused.returncode == 2
+    assert "The topic 'no topic' could not be made." in refused.stderr
+    assert kafka("up", "--topic", "said:none").returncode == 2
 
     status = kafka("status")
     assert status.returncode == 0

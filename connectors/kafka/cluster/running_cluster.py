@@ -12,15 +12,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.kafka.cluster.local_cluster import LocalCluster
 from connectors.user_folders import state_folder
 from transactions.clock import SYSTEM_CLOCK, Deadline
+from transactions.errors import BrokerUnavailableError, ConfigurationError
 
 # more than the keeper gives its brokers to stop in order
 _DOWN_SECONDS = 30.0
+_TOPIC_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 
 
@@ -115,6 +117,44 @@ class RunningCluster:
             if mark.runs():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     psutil.Process(mark.pid).kill()
+
+
+def make_topic(bootstrap_servers: str, name: str, partitions: int) -> bool:
+    """Make a topic, with leaders, unless there is one of that name; tell whether it was made.
+
+    Raises:
+        ConfigurationError: the brokers refuse it, or do not answer.
+        BrokerUnavailableError: it was made, and has no leaders in time.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    deadline = Deadline(_TOPIC_SECONDS, SYSTEM_CLOCK)
+    try:
+        new = NewTopic(name, num_partitions=partitions)
+        admin.create_topics([new], request_timeout=deadline.remaining())[name].result()
+        while not _has_leaders(admin, name, partitions):
+            if deadline.expired():
+                raise BrokerUnavailableError(
+                    "A new topic has no leaders.",
+                    where=f"{name}, on {bootstrap_servers}",
+                    cause="a broker is overloaded or away",
+                    option=f"--topic={name}:{partitions}",
+                )
+            deadline.pause(_POLL_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise ConfigurationError(
+            f"The topic {name!r} could not be made.",
+            where=bootstrap_servers,
+            cause=str(error.args[0]),
+            option=f"--topic={name}:{partitions}",
+        ) from error
+    return True
+
+
+def _has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
+    topic = admin.list_topics(name, timeout=5.0).topics[name]
+    return len([each for each in topic.partitions.values() if each.leader >= 0]) == partitions
 
 
 def state_file() -> Path:
