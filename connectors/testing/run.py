@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,10 @@ from pathlib import Path
 import orjson
 
 _GONE_SECONDS = 30.0
+#: The longest wait for the rest of the output of a process that has ended: by itself, or killed,
+#: when what it started may live on for a moment and holds the other end.
+_REST_SECONDS = 10.0
+_REST_OF_KILLED_SECONDS = 1.0
 
 
 @dataclass
@@ -29,18 +34,25 @@ class Run:
     process: subprocess.Popen[str]
     lines: list[dict[str, object]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    _followers: list[threading.Thread] = field(default_factory=list)
     _news: threading.Condition = field(default_factory=threading.Condition)
 
     def wait(self, timeout: float = 120.0) -> int:
         """Wait for its end and return the exit code; minus a signal's number when that killed it.
 
+        What it said until then is in `lines` and `errors`.
+
         Raises:
             AssertionError: it still runs after `timeout` seconds; the text is what it last said.
         """
         try:
-            return self.process.wait(timeout)
+            code = self.process.wait(timeout)
         except subprocess.TimeoutExpired as error:
             raise AssertionError(f"still running after {timeout} s; {self.text()}") from error
+        end = time.monotonic() + (_REST_SECONDS if code >= 0 else _REST_OF_KILLED_SECONDS)
+        for follower in self._followers:
+            follower.join(max(0.0, end - time.monotonic()))
+        return code
 
     def until(self, condition: Callable[[Run], bool], timeout: float = 90.0) -> None:
         """Wait until its output shows something."""
@@ -48,6 +60,8 @@ class Run:
             held = self._news.wait_for(
                 lambda: condition(self) or self.process.poll() is not None, timeout
             )
+        if self.process.poll() is not None:
+            self.wait()
         if not held or not condition(self):
             raise AssertionError(self.text())
 
@@ -73,8 +87,22 @@ class Run:
         """Return the end of its log, for a failing test."""
         return f"exit {self.process.poll()}; {self.lines[-3:]}\n" + "".join(self.errors[-60:])
 
-    def follow(self, stream: str) -> None:
-        """Collect one of its streams; runs on a thread of its own."""
+    def follow(self) -> None:
+        """Begin to collect its output, on threads of their own."""
+        for name in ("stdout", "stderr"):
+            follower = threading.Thread(target=self._collect, args=(name,), daemon=True)
+            self._followers.append(follower)
+            follower.start()
+
+    def close(self) -> None:
+        """Kill it and everything it started in its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(_GONE_SECONDS)
+        for follower in self._followers:
+            follower.join(_GONE_SECONDS)
+
+    def _collect(self, stream: str) -> None:
         pipe = getattr(self.process, stream)
         for line in pipe:
             with self._news:
@@ -111,17 +139,8 @@ def running(
         cwd=folder,
     )
     run = Run(process)
-    followers = [
-        threading.Thread(target=run.follow, args=(name,), daemon=True)
-        for name in ("stdout", "stderr")
-    ]
-    for follower in followers:
-        follower.start()
+    run.follow()
     try:
         yield run
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(_GONE_SECONDS)
-        for follower in followers:
-            follower.join(_GONE_SECONDS)
+        run.close()

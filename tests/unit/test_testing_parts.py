@@ -40,6 +40,17 @@ def test_the_plugin_imports_nothing_heavy():
     assert run.stdout == "[]\n"
 
 
+def test_crashes_are_drawn_from_points_to_which_every_run_comes(tmp_path: Path, monkeypatch):
+    """A healing needs a transaction that the broker has aborted: `kill_at` alone asks for it."""
+    drawn: set[str] = set()
+    monkeypatch.setattr(Pipeline, "kill_at", lambda _self, *points, **_: drawn.update(points))
+    pipeline = Pipeline("job.toml", bootstrap_servers="", folder=tmp_path, app_id="a")
+    for seed in range(100):
+        pipeline.crashes(seed=seed)
+    assert drawn == set(pipeline.crash_points)
+    assert not [point for point in drawn if point.startswith("heal_")]
+
+
 def test_exactly_once_is_no_failure():
     audit_of([0, 1, 2], 3).assert_exactly_once(ordered=True)
 
