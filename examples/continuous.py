@@ -1,11 +1,12 @@
 """Late flights from one Kafka topic into another, exactly once, in either mode.
 
-    sparkonce kafka up --port 9092                  # or any Kafka: set KAFKA=host:port
+    sparkonce kafka up --topic flights:2 --topic flights-late-continuous:2
     python examples/continuous.py                   # visible some 20 ms after it was written
     python examples/continuous.py micro-batch       # the same function in micro-batches
 
-Topics: flights (in), flights-late (out); create them first. ctrl-C stops after one more checkpoint;
-kill it at any moment and start it again: a read_committed consumer sees every late flight once.
+Any other Kafka: set KAFKA=host:port. Topics: flights (in), flights-late-continuous and, of the
+other mode, flights-late-micro-batch (out). ctrl-C stops after one more checkpoint; kill it at any
+moment and start it again: a read_committed consumer sees every late flight once.
 """
 
 import os
@@ -40,5 +41,5 @@ arrow_pipeline(
     checkpoint=f"checkpoints/flights-late-{MODE}",
     source=KafkaSource(bootstrap_servers=KAFKA, subscribe="flights", starting_offsets="earliest"),
     transform=late,
-    sink=KafkaSink(bootstrap_servers=KAFKA, topic="flights-late"),
+    sink=KafkaSink(bootstrap_servers=KAFKA, topic=f"flights-late-{MODE}"),
 ).run()

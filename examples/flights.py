@@ -1,10 +1,10 @@
 """Flights from one Kafka topic into two, exactly once: clean flights, and arrivals per airport.
 
-    sparkonce kafka up --port 9092                  # or any Kafka: set KAFKA=host:port
+    sparkonce kafka up --topic flights:2 --topic flights-clean --topic flights-per-airport
     python examples/flights.py                      # ctrl-C stops it between two checkpoints
 
-Topics: flights (in), flights-clean and flights-per-airport (out); create them first. Kill it at any
-moment and start it again: a read_committed consumer sees every flight once.
+Any other Kafka: set KAFKA=host:port. Topics: flights (in), flights-clean and flights-per-airport
+(out). Kill it at any moment and start it again: a read_committed consumer sees every flight once.
 """
 
 import os

@@ -1,9 +1,9 @@
 """Flights on stdout, each when its checkpoint is complete: a target that has no transactions.
 
-    sparkonce kafka up --port 9092                  # or any Kafka: set KAFKA=host:port
+    sparkonce kafka up --topic flights:2            # or any Kafka: set KAFKA=host:port
     python examples/stdout.py > flights.jsonl       # ctrl-C stops it between two checkpoints
 
-Topic: flights (in); create it first. Kill it at any moment and start it again with >>: every flight
+Kill it at any moment and start it again with >>: every flight
 is in the file, none before its checkpoint was decided. Twice only in one of the two windows of
 docs/write_ahead_sink.md: killed while it prints, or between the print and the mark.
 """

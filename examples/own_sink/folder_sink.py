@@ -7,8 +7,10 @@ import secrets
 from pathlib import Path
 from typing import BinaryIO
 
+import pyarrow as pa
+
 from transactions import Committable, Outcome
-from transactions.errors import PhaseOneError
+from transactions.errors import ConfigurationError, PhaseOneError
 from transactions.sink import Attempt
 
 
@@ -27,7 +29,7 @@ class FolderSink:
     """Writes the column `value`, a line each; readers look into the folder `data`.
 
     Attributes:
-        folder: it exists, on a file system that every task and the driver have.
+        folder: on a file system that every task and the driver have.
         name: of the sink in its driver.
     """
 
@@ -114,6 +116,28 @@ class FolderSink:
     def retired(self):
         """Return nothing: no id is used twice."""
         return frozenset()
+
+    def identity(self):
+        """What a checkpoint is bound to: another folder is another sink."""
+        return {"kind": "folder", "folder": str(self.folder)}
+
+    def check_columns(self, schema):
+        """Refuse, before any data moves, what `invoke` could not write."""
+        if "value" not in schema.names or not pa.types.is_binary(schema.field("value").type):
+            raise ConfigurationError(
+                "A folder takes the column value, as binary.",
+                where=f"sink {self.name!r}, {self.folder}",
+                cause=f"the columns are: {', '.join(f'{f.name} {f.type}' for f in schema)}",
+                option="the transform: cast or rename a column",
+            )
+
+    def open_sink(self, *, checkpoint_timeout_s, schema):
+        """Return the sink of this run: itself, since it holds nothing but a path."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def close(self):
+        """Nothing is held."""
 
     def _folder(self, name):
         (self.folder / name).mkdir(exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,8 +24,6 @@ from tests.integration.job_process import PATIENCE_S, ROOT, running
 from tests.integration.test_demo import produce
 from transactions.clock import Deadline
 
-pytestmark = pytest.mark.timeout(900)
-
 QUICK = '\n[spark]\ndriver.extraJavaOptions = "-XX:TieredStopAtLevel=1"\n'
 
 
@@ -34,7 +33,7 @@ def rewritten(name: str, folder: Path, changes: dict[str, str], more: str = "") 
     for written, real in changes.items():
         assert text.count(written) == 1, written
         text = text.replace(written, real)
-    path = folder / name
+    path = folder / Path(name).name
     path.write_text(text + more, "utf-8")
     return path
 
@@ -106,6 +105,66 @@ def test_stdout_has_each_flight_when_its_checkpoint_is_decided(
     assert sorted(printed()[:200]) == sorted(printed()[200:400]) == everything, "in their order"
 
 
+# --- own_sink -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "in_a_task"), [("continuous", "acknowledged"), ("micro-batch", "")]
+)
+def test_a_sink_of_ones_own_under_a_driver_that_is_killed(
+    bootstrap: str,
+    topic: Callable[..., str],
+    application_id: str,
+    tmp_path: Path,
+    mode: str,
+    in_a_task: str,
+):
+    """Between the phases, and in the middle of the commit; the files have every record once."""
+    said = topic(partitions=2, name="said")
+    shutil.copy(ROOT / "examples/own_sink/folder_sink.py", tmp_path)
+    changes = {'app_id=f"said-{MODE}"': f'app_id="{application_id}"'}
+    words = [sys.executable, str(rewritten("own_sink/pipeline.py", tmp_path, changes)), mode]
+    kafka = {"KAFKA": bootstrap, "TOPIC": said}
+    folder = tmp_path / ("said" if mode == "continuous" else "said-micro-batch")
+    expected: list[bytes] = []
+
+    def produce_more() -> None:
+        more = [b"%05d" % (len(expected) + number) for number in range(50)]
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for word in more:
+            producer.produce(said, word)
+        assert producer.flush(30) == 0
+        expected.extend(more)
+
+    def visible() -> list[bytes]:
+        files = sorted((folder / "data").glob("*"))
+        return [line for file in files for line in file.read_bytes().splitlines()]
+
+    for crash_at in filter(None, (in_a_task, "prepared_checked", "decision_durable")):
+        produce_more()
+        once = {"SPARKONCE_CRASH_AT": crash_at, "SPARKONCE_CRASH_ONCE": str(tmp_path / crash_at)}
+        with started(words, tmp_path, **kafka, **once) as job:
+            deadline = Deadline(PATIENCE_S)
+            while not (tmp_path / crash_at).exists():
+                assert job.poll() is None, (tmp_path / "log").read_text()
+                assert not deadline.expired()
+                deadline.pause(0.1)
+            if crash_at != in_a_task:
+                assert job.wait(60) == -signal.SIGKILL
+        assert set(visible()) <= set(expected)
+    with started(words, tmp_path, **kafka) as job:
+        produce_more()
+        deadline = Deadline(PATIENCE_S)
+        while len(visible()) < len(expected):
+            assert job.poll() is None, (tmp_path / "log").read_text()
+            assert not deadline.expired(), len(visible())
+            deadline.pause(0.3)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 0, (tmp_path / "log").read_text()
+    assert sorted(visible()) == expected
+    assert list((folder / "staged").iterdir()) == []
+
+
 # --- guarantees.toml ------------------------------------------------------------------------------
 
 
@@ -171,11 +230,13 @@ def shell_of_the_page(folder: Path, bootstrap: str) -> list[str]:
     """
     page = (ROOT / "examples/README.md").read_text("utf-8")
     (block,) = re.findall(r"((?:^    .*\n)*^    .*--from-savepoint.*\n)", page, re.MULTILINE)
+    assert block.count("BROKERS=localhost:9092") == 1
+    block = block.replace("BROKERS=localhost:9092", f"BROKERS={bootstrap}")
     *first, last = (line.strip() for line in block.splitlines())
     command = folder / "sparkonce"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m connectors.cli.main "$@"\n')
     command.chmod(0o755)
-    lines = [f'export PATH="{folder}:$PATH" BROKERS={bootstrap}', *first, f"exec {last}"]
+    lines = [f'export PATH="{folder}:$PATH"', *first, f"exec {last}"]
     return ["bash", "-euc", "\n".join(lines)]
 
 
