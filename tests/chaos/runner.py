@@ -86,6 +86,7 @@ class Report:
     exits: dict[str, int] = field(default_factory=dict)
     recoveries: int = 0
     heals: int = 0
+    repairs: int = 0  # hidden commits of the brokers, made visible as the runbook has it
     events: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
     losses: int = 0
@@ -225,6 +226,7 @@ class _Chaos:
         report.exits = dict(self._system.exits)
         report.recoveries = events["recovered"]
         report.heals = events["healed"]
+        report.repairs = self._system.repairs
         report.events = dict(sorted(events.items()))
         names = Counter(text.split(":")[0].split(" ")[0] for text in report.violations)
         report.duplicates = names["duplicate"]

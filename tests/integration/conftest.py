@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
+from connectors.kafka.sink import producer_pool
 from connectors.testing.jobs import QUICK_START
 from connectors.testing.topics import TopicFactory
 from tests.conftest import BROKERS_THAT_RAN
 from tests.integration.brokers import IMAGE, Broker, running_broker, selected_kinds
 from transactions.clock import Deadline
 
+#: What CI runs on the broker in a container too: each step of the protocol on the wire,
+#: and both modes killed at each step. All that can run there has the marker `shared_broker`.
+IN_CONTAINER = {
+    "test_continuous",
+    "test_coordinator_wire",
+    "test_exactly_once",
+    "test_fake_conformance",
+    "test_healing",
+    "test_kafka_matrix",
+    "test_range_reader",
+    "test_transactional_sink",
+    "test_verify",
+}
+#: A client of librdkafka has three or more.
+MANY_THREADS = 60
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
@@ -28,6 +46,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "kafka_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.shared_broker)
+            if item.path.stem in IN_CONTAINER:
+                item.add_marker(pytest.mark.in_container)
+
+
+@pytest.fixture(autouse=True)
+def _no_producer_outlives_its_test() -> Iterator[None]:
+    """A worker of Spark ends after an idle minute, and its pools with it; a process of pytest lives
+    for the whole run. Producers that nobody serves queue their statistics, ten times a second: at
+    the end of a run that was 9 GB, and most of the CPU. Those that an error's frames hold are only
+    found by a whole collection, which is not worth its third of a second after each test.
+    """
+    yield
+    producer_pool._pools.clear()
+    if psutil.Process().num_threads() > MANY_THREADS:
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,6 @@ from transactions import errors
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import SparkOnceError
 
-pytestmark = pytest.mark.timeout(600)
-
 NOBODY = "127.0.0.1:1"
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "

@@ -37,8 +37,6 @@ from transactions.decision_log import LogState, read_log
 from transactions.errors import ConfigurationError
 from transactions.log_backend import LocalFileBackend
 
-pytestmark = pytest.mark.timeout(600)
-
 PARTITIONS = 2
 RECORDS = 40
 JOB = """

@@ -28,7 +28,7 @@ ROWS = 4 * PER_BATCH
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = 1
 POINTS = [point for point in crash_points.POINTS if not point.startswith(("heal_", "recovery_"))]
-HEALING = [point for point in crash_points.POINTS if point.startswith("heal_")]
+HEALING = crash_points.HEALING_POINTS
 RECOVERY = [point for point in crash_points.POINTS if point.startswith("recovery_")]
 #: From here on the rows of the checkpoint may be visible.
 DECIDED = POINTS[POINTS.index("decision_durable") :]

@@ -15,8 +15,6 @@ from tests.auditor import checkers
 from tests.auditor.reader import Follower, read_committed, read_uncommitted
 from tests.integration.job_process import PATIENCE_S, running
 
-pytestmark = pytest.mark.timeout(900)
-
 PARTITIONS = 2
 UPPER = "SELECT key, upper(CAST(value AS STRING)) AS value FROM source"
 MODULE = """

@@ -15,8 +15,6 @@ from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S, ROOT, running
 from tests.integration.test_run import ARROW, PARTITIONS, UPPER, Job
 
-pytestmark = pytest.mark.timeout(900)
-
 ONCE = 'trigger = "available-now"'
 COUNTS = "SELECT value AS key, CAST(count(1) AS STRING) AS value FROM source GROUP BY source.value"
 

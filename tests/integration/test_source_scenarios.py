@@ -31,8 +31,6 @@ from tests.integration.in_process import (
 from tests.integration.job_process import PATIENCE_S
 from transactions.clock import Deadline
 
-pytestmark = pytest.mark.timeout(300)
-
 Make = Callable[..., Copying]
 
 

@@ -53,8 +53,6 @@ from tests.integration.in_process import (
 from tests.integration.job_process import PATIENCE_S
 from transactions.clock import Deadline
 
-pytestmark = pytest.mark.timeout(300)
-
 #: Regression of the time a driver needs to stop (P16); Spark alone takes one.
 STOP_SECONDS = 20.0
 

@@ -30,8 +30,6 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
 from tests.unit.s3_server import S3Server
 from transactions.object_store_backend import ObjectStoreBackend
 
-pytestmark = pytest.mark.timeout(600)
-
 PARTITIONS = 2
 RECORDS = 120
 PER_CHECKPOINT = 40

@@ -45,6 +45,7 @@ PLAIN_SINK = "connectors/kafka/sink/plain_sink.py"
 LOOP = "connectors/continuous/checkpoint_loop.py"
 STAGE_TASK = "connectors/continuous/stage_task.py"
 RUN = "connectors/kafka/run.py"
+FINGERPRINT = "connectors/fingerprint.py"
 
 OBJECT_FOLDER = "connectors/files/object_folder.py"
 
@@ -94,6 +95,14 @@ MUTATIONS = (
         "if slot.producer.transactional_id in attempt.retired or (",
         "if (",
         ON_SINK + "test_rule_3_a_retired_id_is_never_used_again",
+    ),
+    Mutation(
+        "3 a connection that breaks during a call is a doubt",
+        PRODUCER,
+        "if facility == _BROKEN and _is_doubt(level, others[-1]):",
+        "if False:",
+        "tests/unit/test_transactional_producer.py"
+        "::test_a_line_of_the_log_is_a_doubt_about_the_call_that_is_under_way",
     ),
     Mutation(
         "4 EndTxn at version 4",
@@ -278,8 +287,8 @@ MUTATIONS = (
     Mutation(
         "log: newest wins",
         LOG,
-        "raise self._fenced_by(data)\n        self._check_floor()",
-        "pass\n        self._check_floor()",
+        "raise self._fenced_by(data)\n            self._check_floor()",
+        "pass\n            self._check_floor()",
         UNIT_LOG + "test_x15_an_older_run_sees_the_fence_without_writing",
     ),
     Mutation(
@@ -413,6 +422,27 @@ MUTATIONS = (
         "            self._writer.flush(transaction, moved)\n",
         "        self._writer.flush(transaction, moved)\n",
         "tests/unit/test_stage_task.py::test_nothing_of_the_next_transaction_overtakes_this_one",
+    ),
+    Mutation(
+        "continuous: a barrier takes what came while the task paused",
+        STAGE_TASK,
+        "        self._pause.cut_short()\n",
+        "",
+        "tests/unit/test_stage_task.py::test_a_barrier_takes_what_came_while_the_task_paused",
+    ),
+    Mutation(
+        "continuous: a task that is behind does not pause",
+        STAGE_TASK,
+        "came and not self._reader.lag and",
+        "came and",
+        "tests/unit/test_stage_task.py::test_a_task_that_is_behind_does_not_pause",
+    ),
+    Mutation(
+        "fingerprint: rows of two topics are not hashed as one's",
+        FINGERPRINT,
+        "if full or topic != self._topic or not alike:",
+        "if full or not alike:",
+        "tests/unit/test_fingerprint.py::test_small_batches_are_hashed_together_as_if_alone",
     ),
     Mutation(
         "guarantees: at-least-once, positions only after the flush",
