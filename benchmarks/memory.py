@@ -1,7 +1,7 @@
 """Does memory grow over 2,000 checkpoints, does the decision log, and what does a restart read?
 
 A feeder keeps a trickle of records coming, so that every batch is small and the next one begins
-at once. In continuous mode, where a hundred thousand checkpoints are twenty minutes:
+at once. In continuous mode, where a hundred thousand checkpoints are half an hour:
 
     python -m benchmarks.memory --mode continuous --checkpoints 100000 --every 5000
 
