@@ -25,10 +25,11 @@ import orjson
 
 from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK
-from transactions.decision_log import LogState, entry_name
+from transactions.decision_log import entry_name
 from transactions.errors import SavepointError
 from transactions.log_backend import LocalFileBackend, LogBackend, sync_folder
 from transactions.log_entries import Decision, Entry, Snapshot
+from transactions.log_state import LogState
 
 FORMAT_VERSION = 1
 MANIFEST = "savepoint.json"

@@ -18,9 +18,10 @@ from connectors.savepoint_request import SavepointRequests
 from connectors.spark.restarts import Restarts
 from connectors.spark.stop_signals import stop_signals
 from transactions.coordinator import CheckpointReport
-from transactions.decision_log import DecisionLog, LogState
+from transactions.decision_log import DecisionLog
 from transactions.errors import FencedError, SavepointError, SparkOnceError, StoppedError
 from transactions.events import publish
+from transactions.log_state import LogState
 from transactions.savepoint import (
     MANIFEST,
     delete_savepoint,

@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from connectors import KafkaSink, KafkaSource
 from connectors.spark import StreamingDriver
 from tests.auditor.reader import Record
-from transactions.decision_log import LogState, read_log
+from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
+from transactions.log_state import LogState
 
 AVAILABLE_NOW = "available-now"
 CONTINUOUS = "0 seconds"

@@ -19,9 +19,10 @@ from connectors.sink_options import KafkaSink
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import begin, eventually, open_producer, soon, values
-from transactions.decision_log import DecisionLog, LogState, read_log
+from transactions.decision_log import DecisionLog, read_log
 from transactions.log_backend import LocalFileBackend
 from transactions.log_entries import Decision
+from transactions.log_state import LogState
 from transactions.recovery import settle_last_decision
 from transactions.sink import Attempt, Owner
 

@@ -25,8 +25,9 @@ from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.metrics_view import end_of, group_offset, open_transactions, scraped
 from transactions.clock import Deadline
-from transactions.decision_log import LogState, read_log
+from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
+from transactions.log_state import LogState
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 2

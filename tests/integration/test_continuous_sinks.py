@@ -33,9 +33,10 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     postgres_server,
 )
 from transactions.clock import Deadline
-from transactions.decision_log import LogState, read_log
+from transactions.decision_log import read_log
 from transactions.errors import ConfigurationError
 from transactions.log_backend import LocalFileBackend
+from transactions.log_state import LogState
 
 PARTITIONS = 2
 RECORDS = 40

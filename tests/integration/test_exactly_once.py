@@ -15,8 +15,9 @@ from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from transactions.clock import Deadline
-from transactions.decision_log import LogState, read_log
+from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
+from transactions.log_state import LogState
 
 RECORDS = 120  # three batches of 40
 

@@ -20,9 +20,10 @@ from tests.auditor.reader import Follower, read_committed
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.decision_log import DecisionLog, LogState, read_log
+from transactions.decision_log import DecisionLog, read_log
 from transactions.log_backend import LocalFileBackend
 from transactions.log_entries import ACCEPT_LOSS, Resolved
+from transactions.log_state import LogState
 from transactions.sink import Attempt, Owner
 
 RECORDS = 120  # three batches of 40

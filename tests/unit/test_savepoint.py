@@ -10,9 +10,10 @@ import orjson
 import pytest
 
 from tests.unit.samples import decision
-from transactions.decision_log import DecisionLog, LogState, entry_name, read_log
+from transactions.decision_log import DecisionLog, entry_name, read_log
 from transactions.errors import SavepointError
 from transactions.log_backend import LocalFileBackend, MemoryBackend
+from transactions.log_state import LogState
 from transactions.savepoint import (
     FILES,
     MANIFEST,

@@ -35,8 +35,8 @@ TRANSACTIONS_ORDER = [
     "errors", "clock", "events", "list_state", "committable", "checkpoint_watch",
     "two_phase", "crash_points", "sink",
     "log_backend", "object_store", "object_store_backend", "log_location", "log_entries",
-    "identity", "decision_log", "savepoint", "sweeper", "healing", "recovery", "coordinator",
-    "restart_strategy",
+    "log_state", "identity", "decision_log", "savepoint", "sweeper", "healing", "recovery",
+    "coordinator", "restart_strategy",
 ]  # fmt: skip
 #: What a user's tests inherit: it has Arrow and pytest, and nothing in production imports it.
 CONTRACT = "transactions/testing/"

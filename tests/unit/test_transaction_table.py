@@ -9,8 +9,8 @@ import pytest
 from connectors.kafka.doctor.transaction_table import Row, Seen, Standing, join, unsettled
 from connectors.kafka.wire.wire_requests import TransactionDescription
 from transactions.committable import Committable
-from transactions.decision_log import LogState
 from transactions.log_entries import Decision
+from transactions.log_state import LogState
 
 ID = "app.log1.4.p.0"
 ONE = Committable(

@@ -18,9 +18,10 @@ from connectors.sink_options import KafkaSink
 from connectors.user_folders import checkpoint_folder
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
-from transactions.decision_log import LogState, read_log
+from transactions.decision_log import read_log
 from transactions.errors import BrokerUnavailableError, ConfigurationError
 from transactions.log_location import LogLocation
+from transactions.log_state import LogState
 
 _TRIES = 5
 #: `list` shows what is there now: a leader that is away is not waited for.

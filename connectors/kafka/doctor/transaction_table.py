@@ -14,7 +14,7 @@ from typing import Final
 from connectors.kafka.doctor.facts import PROBE_LOG
 from connectors.kafka.wire.wire_requests import TransactionDescription
 from transactions.committable import Committable
-from transactions.decision_log import LogState
+from transactions.log_state import LogState
 
 _COMMITTED: Final = frozenset({"PrepareCommit", "CompleteCommit"})
 _ABORTED: Final = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})

@@ -1,0 +1,99 @@
+"""What a decision log says as a whole: a pure fold over its entries, without I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from transactions.committable import Committable
+from transactions.log_entries import (
+    Decision,
+    Entry,
+    Fence,
+    Healed,
+    Resolved,
+    Restore,
+    Snapshot,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """What a reader knows after the last entry: a pure fold over all of them.
+
+    Attributes:
+        application_id: owner of the log; empty before the first entry.
+        log_id: random name of the log; empty before the first entry.
+        tail: number of the last entry, 0 before the first.
+        run_epoch: number of the newest Fence.
+        host: who wrote it.
+        identity: the options it carried.
+        generation: number of restores so far.
+        decision: the last decision, with healed committables in place.
+        resolved: per token of the last decision, what a person decided (see `Resolved`).
+    """
+
+    application_id: str = ""
+    log_id: str = ""
+    tail: int = 0
+    run_epoch: int = 0
+    host: str = ""
+    identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    generation: int = 0
+    decision: Decision | None = None
+    resolved: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def after(self, entry: Entry) -> LogState:
+        """Return the state after one more entry."""
+        state = dataclasses.replace(
+            self,
+            application_id=entry.application_id,
+            log_id=entry.log_id,
+            tail=entry.sequence,
+        )
+        match entry.body:
+            case Fence(host=host, identity=identity):
+                return dataclasses.replace(
+                    state, run_epoch=entry.sequence, host=host, identity=identity
+                )
+            case Decision() as decision:
+                return dataclasses.replace(state, decision=decision, resolved={})
+            case Healed() as healed:
+                return dataclasses.replace(state, decision=_with_healed(state.decision, healed))
+            case Resolved(verdict=verdict, tokens=tokens):
+                resolved = {**state.resolved, **dict.fromkeys(tokens, verdict)}
+                return dataclasses.replace(state, resolved=resolved)
+            case Restore(generation=generation):
+                return dataclasses.replace(state, generation=generation)
+            case Snapshot() as snapshot:
+                return dataclasses.replace(
+                    state,
+                    run_epoch=snapshot.run_epoch,
+                    host=snapshot.host,
+                    identity=snapshot.identity,
+                    generation=snapshot.generation,
+                    decision=snapshot.decision,
+                    resolved=snapshot.resolved,
+                )
+
+    def snapshot(self) -> Snapshot:
+        """Return the entry from which a later reader can start."""
+        return Snapshot(
+            run_epoch=self.run_epoch,
+            host=self.host,
+            identity=self.identity,
+            generation=self.generation,
+            decision=self.decision,
+            resolved=self.resolved,
+        )
+
+
+def _with_healed(decision: Decision | None, healed: Healed) -> Decision | None:
+    if decision is None or decision.checkpoint_id != healed.checkpoint_id:
+        return decision
+    key = (healed.committable.sink, healed.subtask)
+    kept: list[Committable] = [
+        healed.committable if (one.sink, one.subtask) == key else one
+        for one in decision.committables
+    ]
+    return dataclasses.replace(decision, committables=tuple(kept))
