@@ -20,6 +20,9 @@ from tests.simulation.fake_cluster import FakeCluster
 from tests.simulation.virtual_clock import VirtualClock
 
 REQUEST_TIMEOUT_S = 10.0
+_CLOSED_S = 0.01
+#: Some before the repetition of the request, most of them behind it: a checkpoint or a few later.
+_HELD_BACK_S = 0.5
 _RATES = (0.0, 0.0, 0.0, 0.01, 0.04, 0.12)
 
 
@@ -31,6 +34,7 @@ class Profile:
     request_dropped: float
     answer_dropped: float
     request_delayed: float
+    held_back: float
     repeated_late: float
     repeated_at_once: float
     refused_for_now: float
@@ -113,11 +117,14 @@ class Network:
         if self.happens("request_dropped"):
             self._lose()
         if self.happens("request_delayed"):
-            self._send_later(request, sender)
+            self._send_later(request, sender, self._rng.expovariate(1 / 20))
             self._lose()
+        if self.happens("held_back"):
+            self._send_later(request, sender, self._rng.uniform(0.0, _HELD_BACK_S))
+            self._lose(_CLOSED_S)
         if self.happens("repeated_late"):
             self._cluster.handle(request)
-            self._send_later(request, sender)
+            self._send_later(request, sender, self._rng.expovariate(1 / 20))
             self._lose()
         if self.happens("repeated_at_once"):
             self._cluster.handle(request)
@@ -130,17 +137,18 @@ class Network:
         """Let late requests arrive, in any order; nobody hears their answers."""
         now = self._clock.now_ms()
         due = [one for one in self.late if everything or one[0] <= now]
-        self.late = [one for one in self.late if one not in due]
+        self.late = [] if everything else [one for one in self.late if one[0] > now]
         self._rng.shuffle(due)
         for _, sender, request in due:
             self.carrying = f"late: {type(request).__name__.removesuffix('Request')} of {sender}"
             self.on_late(f"{self.carrying} {getattr(request, 'transactional_id', '')}")
             self._cluster.handle(request)
 
-    def _send_later(self, request: Any, sender: str) -> None:
-        delay_s = self._rng.expovariate(1 / 20)
+    def _send_later(self, request: Any, sender: str, delay_s: float) -> None:
         self.late.append((self._clock.now_ms() + int(delay_s * 1000), sender, request))
 
-    def _lose(self) -> None:
-        self._clock.sleep(REQUEST_TIMEOUT_S if self._rng.random() < 0.5 else 0.01)
+    def _lose(self, seconds: float | None = None) -> None:
+        if seconds is None:
+            seconds = REQUEST_TIMEOUT_S if self._rng.random() < 0.5 else _CLOSED_S
+        self._clock.sleep(seconds)
         raise AnswerLostError("injected: the connection broke")

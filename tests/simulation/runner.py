@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -80,6 +81,8 @@ def installed(world: World) -> Iterator[None]:
             mock.patch.object(transactional_producer, "_Call", CallInTurn),
             mock.patch.object(transactional_producer, "_group_metadata", str.encode),
             mock.patch.object(decision_log, "COMPACT_EVERY", world.compact_every),
+            # A fenced run names the process of the newer one, in its trace too.
+            mock.patch.object(decision_log, "os", SimpleNamespace(getpid=lambda: 1)),
             mock.patch.object(transactional_sink, "SYSTEM_CLOCK", world.clock),
             mock.patch.object(
                 transactional_sink, "Deadline", lambda seconds: Deadline(seconds, world.clock)

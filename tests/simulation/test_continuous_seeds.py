@@ -20,6 +20,7 @@ import pytest
 
 from connectors.continuous import stage_sink, stage_task
 from connectors.continuous.stage_sink import StageSink
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire import wire_requests
 from connectors.spark.continuous_driver import ContinuousDriver
@@ -49,6 +50,7 @@ def profile_of(rng: random.Random) -> Profile:
         "request_dropped",
         "answer_dropped",
         "request_delayed",
+        "held_back",
         "repeated_late",
         "repeated_at_once",
         "refused_for_now",
@@ -165,6 +167,28 @@ def test_c3_a_second_ender_is_found(monkeypatch):
         return worlds[-1]
 
     found("committed without a decision|its offsets are missing", *[make] * 10)
+
+
+def held_back(seed: int) -> ContinuousWorld:
+    """Nobody ends; some requests come late, behind a closed connection, after their repetition."""
+    faults = dataclasses.replace(Profile.quiet(), held_back=0.02)
+    return ContinuousWorld(seed=seed, profile=faults, carries_offsets=seed % 3 != 0, rows=30)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_requests_that_come_late_behind_a_closed_connection(seed):
+    world = held_back(seed)
+    world.run(most=30)
+    world.check()
+
+
+def test_rule_3_a_request_that_librdkafka_repeats_by_itself_is_found(monkeypatch):
+    """A late EndTxn commits what is half written and was never decided."""
+    monkeypatch.setattr(TransactionalProducer, "_connections_broke", lambda _: False)
+    found(
+        "committed without a decision|it was split",
+        *[lambda seed=seed: held_back(seed) for seed in range(40)],
+    )
 
 
 def test_a_commit_that_no_task_confirmed_is_found(monkeypatch):

@@ -164,6 +164,12 @@ def test_librdkafka_repeats_end_txn_by_itself(monkeypatch):
     assert found("twice|lost") >= 0
 
 
+def test_librdkafka_repeats_end_txn_behind_a_closed_connection(monkeypatch):
+    """The broker gets the first copy behind the repetition, in the next transaction of the id."""
+    monkeypatch.setattr(TransactionalProducer, "_connections_broke", lambda self: False)
+    assert found("twice|lost|it gave up|decided", held_back=0.04) >= 0
+
+
 def test_librdkafka_repeats_offsets_by_itself(monkeypatch):
     """A copy that is late puts the token of the last transaction in the place of this one's.
 
@@ -200,6 +206,8 @@ def test_the_log_forgets_its_fence(monkeypatch):
         {"zombie": 0.3, "driver_crash": 0.03},
         {"zombie": 0.3},
         {"second_driver": 0.01},
+        {"held_back": 0.04},
+        {"held_back": 0.04, "driver_crash": 0.03},
     ],
     ids=", ".join,
 )
