@@ -49,8 +49,8 @@ integration: archive  ## tests with a real broker and a real Spark
 mutations: $(STAMP)  ## each rule of the protocol broken in a copy; its test must be red
 	$(BIN)/python -m tests.mutations $(ARGS)
 
-chaos: $(STAMP)  ## kills, freezes, lost requests, MINUTES=10; SEED=7 replays a schedule; MODE=continuous
-	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(MODE),--mode $(MODE)) $(ARGS)
+chaos: $(STAMP)  ## kills, freezes, lost and late requests, MINUTES=10; SEED=7 replays a schedule; MODE=continuous, BROKERS=1
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(MODE),--mode $(MODE)) $(if $(BROKERS),--brokers $(BROKERS)) $(ARGS)
 
 demo: $(STAMP)  ## the main job, killed twice, and its proof
 	$(BIN)/sparkonce demo $(ARGS)

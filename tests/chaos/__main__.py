@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument(
         "--stateful", choices=STATEFUL, default=AGGREGATION, help="how micro-batches count"
     )
-    parser.add_argument("--brokers", type=int, choices=(1, 3), default=3)
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=3, help="all proxied")
     parser.add_argument("--rate", type=float, default=100.0, help="input records per second")
     parser.add_argument("--kinds", nargs="+", choices=[k.name for k in Kind], help="only these")
     parser.add_argument(
@@ -46,7 +46,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="sparkonce-chaos-"))
     mode = "" if given.mode == MICRO_BATCH else f" MODE={given.mode}"
     state = "" if given.stateful == AGGREGATION else f' ARGS="--stateful {given.stateful}"'
-    again = f"make chaos MINUTES={given.minutes:g} SEED={seed}{mode}{state}"
+    brokers = "" if given.brokers == 3 else f" BROKERS={given.brokers}"
+    again = f"make chaos MINUTES={given.minutes:g} SEED={seed}{mode}{brokers}{state}"
     keep_logs = True
     try:
         report = run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from kafka.errors import KafkaError
 
 from tests.chaos import kafka_proxy
 from tests.chaos.disk import Disk
-from tests.chaos.kafka_proxy import NAMES, Action, Rule
+from tests.chaos.kafka_proxy import NAMES, TRANSACTION_REQUESTS, Action, Rule
 from tests.chaos.proxied_cluster import ProxiedCluster
 from tests.chaos.schedule import Fault
 from tests.chaos.system import System
@@ -38,6 +39,11 @@ PROXIED = (
     kafka_proxy.LIST_TRANSACTIONS,
 )
 ACTIONS = tuple(Action)
+#: What becomes of a share of all transaction requests, and of which share at most.
+HELD_BACK = (Action.HOLD_BACK, Action.CLOSE_AFTER, Action.DELAY_REQUEST)
+SHARES = (0.02, 0.06, 0.15)
+#: How long such a request is late: longer than its repetition takes, and one checkpoint or several.
+LATE_S = (0.5, 4.0)
 RECOVERY_POINTS = tuple(point for point in POINTS if point.startswith("recovery_"))
 _START_SECONDS = 90.0
 _ADMIN_MS = 3000
@@ -281,6 +287,31 @@ class Faults:
             self._proxy.remove(rule)
 
         return Done(f"{NAMES[api_key]} x {times}: {action.name}", undo)
+
+    def _held_back(self, fault: Fault) -> Done:
+        share = _pick(SHARES, fault.picks[0])
+        assert share is not None
+        chance = random.Random(fault.picks[1])
+        rules = [
+            Rule(
+                TRANSACTION_REQUESTS,
+                action,
+                times=None,
+                seconds=LATE_S[0],
+                spread=LATE_S[1] - LATE_S[0],
+                share=share,
+                chance=chance,
+            )
+            for action in HELD_BACK
+        ]
+        for rule in rules:
+            self._proxy.add(rule)
+
+        def undo() -> None:
+            for rule in rules:
+                self._proxy.remove(rule, let_go=False)
+
+        return Done(f"{share:.0%} of the transaction requests each", undo)
 
     def _partitioned(self, _fault: Fault) -> Done:
         self._proxy.refuse(True)

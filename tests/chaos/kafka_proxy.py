@@ -10,7 +10,9 @@ says what happens to the next requests of one API key:
 
 A delayed request holds back what its client sends behind it on the same connection, as the
 network would; it is sent on even when its client has given up and closed: that is how a late
-request overtakes nothing but time. Requests on other connections pass it by.
+request overtakes nothing but time. Requests on other connections pass it by. Of one that is held
+back the client hears at once that its connection is gone: it connects again and repeats what it
+sent, and the first copy comes behind that.
 
 Plaintext only. Standard library only; one thread with an event loop, any number of connections.
 Clients come back through it when the broker advertises its address: see `proxied_cluster`.
@@ -22,10 +24,11 @@ import asyncio
 import collections
 import contextlib
 import enum
+import random
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -56,6 +59,15 @@ NAMES: Final[Mapping[int, str]] = {
     LIST_TRANSACTIONS: "ListTransactions",
 }
 
+#: What tears a transaction when it comes late.
+TRANSACTION_REQUESTS: Final = (
+    INIT_PRODUCER_ID,
+    ADD_PARTITIONS_TO_TXN,
+    ADD_OFFSETS_TO_TXN,
+    TXN_OFFSET_COMMIT,
+    END_TXN,
+)
+
 _POLL_S = 0.005
 _ANSWERS_S = 5.0  # how long answers are waited for after their client has closed
 _CONNECT_S = 5.0
@@ -70,10 +82,11 @@ class Action(enum.Enum):
     DELAY_RESPONSE = "the broker does it; its answer is held back"
     CLOSE_BEFORE = "the connection is closed instead of sending it on"
     CLOSE_AFTER = "the broker does it; the connection is closed instead of answering"
+    HOLD_BACK = "the client's connection is closed at once; the broker gets it later"
     REPEAT_REQUEST = "sent twice; the second answer is swallowed"
 
 
-_AT_ANSWER = {Action.DROP_RESPONSE, Action.DELAY_RESPONSE, Action.CLOSE_AFTER}
+_HELD = {Action.DELAY_REQUEST, Action.HOLD_BACK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +112,24 @@ class Rule:
     """What happens to which requests, and how often it has happened.
 
     Attributes:
-        api_key: the kind of request; None is every kind.
+        api_key: the kind of request, or several of them; None is every kind.
         action: what happens.
         times: to the first so many; None is all.
         seconds: how long a delay lasts; None is until `release`.
+        spread: up to so many seconds longer, each delay by itself.
+        share: of the requests that it could match, drawn by `chance`.
         client: only requests whose client id starts so.
         contains: only requests with these bytes in them (a transactional id, a topic).
         until: monotonic time after which the rule matches no more; None is never.
     """
 
-    api_key: int | None
+    api_key: int | Collection[int] | None
     action: Action
     times: int | None = 1
     seconds: float | None = None
+    spread: float = 0.0
+    share: float = 1.0
+    chance: random.Random = field(default_factory=random.Random)
     client: str = ""
     contains: bytes = b""
     until: float | None = None
@@ -137,12 +155,14 @@ class Rule:
 
     def matches(self, request: Request) -> bool:
         """Tell whether it applies; called on the proxy's thread."""
+        wanted = (self.api_key,) if isinstance(self.api_key, int) else self.api_key
         return (
-            (self.api_key is None or self.api_key == request.api_key)
+            (wanted is None or request.api_key in wanted)
             and (self.times is None or self.hits < self.times)
             and (self.until is None or time.monotonic() < self.until)
             and request.client_id.startswith(self.client)
             and self.contains in request.frame
+            and (self.share >= 1.0 or self.chance.random() < self.share)
         )
 
     def note(self, *, hit: bool = False, answer: bool = False) -> None:
@@ -155,7 +175,9 @@ class Rule:
     async def gate(self) -> None:
         """Wait as long as the delay lasts; called on the proxy's thread."""
         # Polled: an event that a thread sets and a loop waits for would need the loop's address.
-        end = None if self.seconds is None else time.monotonic() + self.seconds
+        end = None
+        if self.seconds is not None:
+            end = time.monotonic() + self.seconds + self.chance.uniform(0.0, self.spread)
         while not self._released.is_set() and (end is None or time.monotonic() < end):
             await asyncio.sleep(_POLL_S)
 
@@ -180,6 +202,8 @@ class KafkaProxy:
         self._thread = threading.Thread(target=self._run, name="kafka-proxy", daemon=True)
         #: Requests that came in, by API key.
         self.seen: collections.Counter[int] = collections.Counter()
+        #: What became of those that a rule met.
+        self.met: collections.Counter[Action] = collections.Counter()
 
     def start(self) -> Self:
         """Listen; returns when every port is open."""
@@ -215,11 +239,12 @@ class KafkaProxy:
             self._rules = (*self._rules, rule)
         return rule
 
-    def remove(self, rule: Rule) -> None:
-        """Take a rule away and let go what it holds."""
+    def remove(self, rule: Rule, *, let_go: bool = True) -> None:
+        """Take a rule away and let go what it holds, or leave that to its time."""
         with self._lock:
             self._rules = tuple(one for one in self._rules if one is not rule)
-        rule.release()
+        if let_go:
+            rule.release()
 
     def clear(self) -> None:
         """Take all rules away."""
@@ -294,6 +319,7 @@ class KafkaProxy:
         for rule in self._rules:
             if rule.matches(request):
                 rule.note(hit=True)
+                self.met[rule.action] += 1
                 return rule
         return None
 
@@ -349,13 +375,17 @@ class _Link:
             if action is Action.CLOSE_BEFORE:
                 self.close()
                 return
-            if rule is not None and action is Action.DELAY_REQUEST:
+            if action is Action.HOLD_BACK:
+                self._client_writer.close()  # what it has sent behind this one is lost
+            if rule is not None and action in _HELD:
                 await rule.gate()
             for _ in range(2 if action is Action.REPEAT_REQUEST else 1):
                 owed = self._owed.setdefault(request.correlation_id, collections.deque())
                 owed.append(rule)
                 if not await _write(self._broker_writer, frame):
                     return
+            if action is Action.HOLD_BACK:
+                return
 
     async def _hand_answers_on(self) -> None:
         while (frame := await _read(self._broker_reader)) is not None:

@@ -16,6 +16,7 @@ from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH
 from tests.chaos.auditor import LiveAuditor, final_audit
 from tests.chaos.disk import Disk
 from tests.chaos.faults import NOTHING, Brokers, Done, Faults
+from tests.chaos.kafka_proxy import Action
 from tests.chaos.proxied_cluster import ProxiedCluster
 from tests.chaos.schedule import EVERYTHING, Fault, Kind, Rhythm, make_schedule
 from tests.chaos.system import System
@@ -26,7 +27,6 @@ PARTITIONS = 2
 TICK_S = 0.1
 STARTUP_S = 120.0
 DISK_KINDS = {Kind.DISK_FULL, Kind.READ_ONLY}
-PROXY_KINDS = {Kind.REQUESTS, Kind.PARTITIONED}
 
 Say = Callable[[str], None]
 
@@ -78,6 +78,7 @@ class Report:
     stateful: str = AGGREGATION
     faults: dict[str, int] = field(default_factory=dict)
     missed: dict[str, int] = field(default_factory=dict)  # there was no victim at that moment
+    requests: dict[str, int] = field(default_factory=dict)  # what became of single ones
     left_out: dict[str, str] = field(default_factory=dict)  # not possible here, and why
     records_in: int = 0
     records_out: int = 0
@@ -217,6 +218,8 @@ class _Chaos:
         report.faults = dict(sorted(report.faults.items()))
         if not hasattr(self, "_auditor"):
             return
+        met = self._cluster.proxy.met
+        report.requests = {one.name: met[one] for one in Action if met[one]}
         ledger = self._auditor.ledger
         events = self._system.events()
         report.records_in = self._workload.produced

@@ -35,6 +35,7 @@ class Kind(enum.Enum):
     DISK_FULL = "the checkpoint's disk is full for a while"
     READ_ONLY = "the checkpoint's file system is read-only for a while"
     REQUESTS = "single requests are lost, late, repeated or answered by a closed connection"
+    HELD_BACK = "transaction requests are cut off, late, or arrive behind a closed connection"
     PARTITIONED = "no connection between the system and the brokers for a while"
 
 
@@ -102,6 +103,8 @@ def make_schedule(
 def _lengths(kind: Kind) -> tuple[float, ...]:
     if kind.name.endswith("_STOP") or kind in {Kind.DRIVER_ZOMBIE, Kind.REQUESTS, Kind.PARTITIONED}:
         return _STOPS_S
+    if kind is Kind.HELD_BACK:
+        return _STOPS_S[1:4]
     if "BROKER" in kind.name or kind is Kind.COORDINATOR_KILL:
         return _DOWN_S
     if kind in {Kind.DISK_FULL, Kind.READ_ONLY}:

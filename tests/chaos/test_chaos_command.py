@@ -59,12 +59,12 @@ def test_keep_appends_the_figures_of_each_run(chaos, tmp_path, capsys):
 
 def test_a_violation_is_kept_as_well_and_the_exit_code_says_it(chaos, tmp_path, capsys):
     report = Report(0, 0.0, 3, violations=["duplicate: b'0-1'"], duplicates=1)
-    assert chaos(report, "--keep", "an-hour", "--mode", "continuous") == 1
+    assert chaos(report, "--keep", "an-hour", "--mode", "continuous", "--brokers", "1") == 1
     (kept,) = figures(tmp_path)
     assert (kept["violations"], kept["mode"]) == (["duplicate: b'0-1'"], "continuous")
     told = capsys.readouterr().err
     assert "VIOLATION  duplicate: b'0-1'" in told
-    assert "make chaos MINUTES=10 SEED=7 MODE=continuous" in told
+    assert "make chaos MINUTES=10 SEED=7 MODE=continuous BROKERS=1" in told
     (logs,) = (line for line in told.splitlines() if line.startswith("logs of the drivers: "))
     assert (Path(logs.partition(": ")[2]) / "driver-0.log").exists()
 

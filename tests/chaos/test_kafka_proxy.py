@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 import threading
@@ -10,7 +11,14 @@ from collections.abc import Iterator
 import pytest
 
 from connectors.kafka.cluster.broker_settings import choose_addresses
-from tests.chaos.kafka_proxy import END_TXN, METADATA, Action, KafkaProxy, Rule
+from tests.chaos.kafka_proxy import (
+    END_TXN,
+    INIT_PRODUCER_ID,
+    METADATA,
+    Action,
+    KafkaProxy,
+    Rule,
+)
 
 
 class Echo:
@@ -168,6 +176,38 @@ def test_a_connection_is_closed_before_or_after_the_broker_has_done_it(client, p
     assert other.answer() is None
     assert broker.got == [1]
     other.close()
+
+
+def test_a_request_that_is_held_back_comes_behind_its_repetition(client, proxy, broker, port):
+    """The client finds its connection closed, and makes another one; the first copy is late."""
+    client.send(METADATA, 1)
+    assert client.answer() == 1
+    held = proxy.add(Rule((INIT_PRODUCER_ID, END_TXN), Action.HOLD_BACK))
+    client.send(END_TXN, 2)
+    assert client.answer() is None
+    other = Client(port)
+    other.send(END_TXN, 3)
+    assert other.answer() == 3
+    assert broker.got == [1, 3]
+    held.release()
+    held.wait_for_answers()
+    assert broker.got == [1, 3, 2]
+    other.close()
+
+
+def test_a_share_of_the_requests_is_held_back_each_for_a_time_of_its_own(proxy, broker, port):
+    chance = random.Random(3)
+    half = Rule(END_TXN, Action.HOLD_BACK, None, 0.02, spread=0.2, share=0.5, chance=chance)
+    proxy.add(half)
+    for number in range(20):
+        one = Client(port)
+        one.send(END_TXN, number)
+        assert one.answer() in (number, None)
+        one.close()
+    half.wait_for_answers(half.hits)
+    assert 0 < half.hits < 20
+    assert sorted(broker.got) == list(range(20))
+    assert broker.got != list(range(20))
 
 
 def test_a_repeated_request_is_answered_once(client, proxy, broker):

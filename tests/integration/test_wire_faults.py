@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.native.native_producer import NativeTransactionalProducer
+from connectors.kafka.sink.stage_writer import StageWriter
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
@@ -245,6 +246,67 @@ def test_x7_can_fail_without_retiring_the_next_transaction_is_torn(driver, clust
     with pytest.raises(SparkOnceError):
         delayed_end_txn(run, cluster, seen)
     assert seen == [["a", "b", "c"]]  # half of the open transaction is visible
+
+
+def held_back_end_txn(run: Driver, cluster: ProxiedCluster, seen: list[list[str]]) -> None:
+    """The worker's EndTxn for checkpoint 0 is held back behind a connection that was closed;
+    librdkafka repeats it, and the first copy comes when checkpoint 1 is half written.
+    """
+    run.checkpoint(0, b"a", b"b")
+    held = cluster.proxy.add(Rule(END_TXN, Action.HOLD_BACK, client=WORKER))
+    (id_of_0,) = run.ids()
+
+    def arrives() -> None:
+        assert held.hits == 1
+        held.release()
+        held.wait_for_answers()
+        settled(run.sinks[run.topics[0]].wire, id_of_0)
+        seen.append(values(cluster.bootstrap_servers, *run.topics))
+
+    run.checkpoint(1, b"c", b"d", halfway=arrives)
+
+
+def test_x7_an_end_txn_behind_a_closed_connection_never_touches_the_next_transaction(
+    driver, cluster
+):
+    """Only librdkafka's log tells that a copy is under way: the producer is not used again."""
+    run = driver(outputs=1)
+    seen: list[list[str]] = []
+    held_back_end_txn(run, cluster, seen)
+    assert seen == [["a", "b"]]  # nothing of the open one
+    assert visible(run) == [[b"a", b"b", b"c", b"d"]]
+
+
+def test_x7_can_fail_without_the_log_the_next_transaction_is_torn(driver, cluster, monkeypatch):
+    """As it was: the error callback alone is listened to, and the same story shows the tear."""
+    run = driver(outputs=1)
+    monkeypatch.setattr(TransactionalProducer, "_note_break", lambda _self, _line: None)
+    seen: list[list[str]] = []
+    with pytest.raises(SparkOnceError):
+        held_back_end_txn(run, cluster, seen)
+    assert seen == [["a", "b", "c"]]  # half of the open transaction is visible
+
+
+@pytest.mark.parametrize("kind", [TransactionalProducer, NativeTransactionalProducer])
+@pytest.mark.parametrize("request_key", [END_TXN, TXN_OFFSET_COMMIT], ids=["end", "offsets"])
+def test_x7_a_task_of_the_continuous_mode_ends_when_a_request_may_come_late(
+    driver, cluster, kind, request_key
+):
+    """It would begin again on that producer as soon as its other one is full."""
+    run = driver(outputs=1)
+    writer = StageWriter(run._sink(run.topics[0]), carries_offsets=True, producer_kind=kind)
+    writer.open(run.coordinator.owner, Deadline(30.0))
+    transaction = writer.begin_transaction(run._attempt(0, 0))
+    held = cluster.proxy.add(Rule(request_key, Action.HOLD_BACK, client=WORKER))
+    writer.invoke(transaction, pa.record_batch({"value": pa.array([b"a"], pa.binary())}))
+    writer.flush(transaction, {f"{run.topics[0]}-0": 0})
+    writer.pre_commit(transaction)
+    with pytest.raises(PhaseOneError, match="A connection broke"):
+        writer.end(transaction)
+    assert len(writer._free) == 1
+    held.release()
+    held.wait_for_answers()
+    assert visible(run) == [[b"a"]]
 
 
 @pytest.mark.parametrize("kind", [TransactionalProducer, NativeTransactionalProducer])
