@@ -53,8 +53,8 @@ def test_who_waits_for_words_gets_those_of_an_ended_process(tmp_path: Path):
 def test_a_child_that_lives_on_keeps_nobody_waiting_for_long(tmp_path: Path):
     """It was killed, and what it started holds the other end of its output still."""
     child = "import time; time.sleep(600)"
-    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{child}']); "
-    code += "print('{\"checkpoint\": 1}', flush=True); sys.stdin.read()"
+    code = f"import signal, subprocess, sys; subprocess.Popen([sys.executable, '-c', '{child}']); "
+    code += "print('{\"checkpoint\": 1}', flush=True); signal.pause()"
     with a_process(code, tmp_path) as run:
         run.until(lambda one: one.checkpoints() == [1], SOON_S)
         run.kill()
