@@ -52,6 +52,17 @@ def test_a_solid_cluster_is_all_ok():
         assert part in checks
 
 
+def test_b4_a_broker_without_a_limit_gives_what_the_client_can_compute_with():
+    endless = replace(
+        FACTS, settings={**FACTS.settings, "transaction.max.timeout.ms": "2147483647"}
+    )
+    verdicts = judge(endless, WANTED)
+    assert worst(verdicts) is Level.OK
+    assert any(one.found.startswith("2147483547 ms of 2147483647 ms") for one in verdicts)
+    more = only(judge(endless, replace(WANTED, timeout_ms=2_147_483_548)))
+    assert (more.level, more.check) == (Level.REFUSE, "transaction timeout")
+
+
 #: what is wrong -> facts, level, check, and what a driver raises for a refusal.
 CASES = {
     "a_broker_is_silent": (replace(FACTS, silent={3: "timed out"}), Level.WARN, "brokers"),

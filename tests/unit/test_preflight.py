@@ -9,6 +9,7 @@ import pytest
 from connectors.kafka.doctor.facts import ClusterFacts, Topic, Wanted
 from connectors.kafka.sink import preflight
 from connectors.kafka.sink.preflight import check_clusters, transaction_timeout_ms
+from connectors.kafka.transaction_timeout import MOST_TIMEOUT_MS
 from connectors.sink_options import KafkaSink
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, ConfigurationError
@@ -28,9 +29,12 @@ def test_a_setting_that_no_producer_knows_is_found_on_the_driver():
 class Broker:
     """Answers with its one setting; what a real one says is in test_doctor.py."""
 
+    def __init__(self, allowed: int = 900_000) -> None:
+        self._allowed = allowed
+
     def broker_setting(self, name: str, deadline: Deadline) -> str:
         assert name == "transaction.max.timeout.ms"
-        return "900000"
+        return str(self._allowed)
 
 
 @pytest.mark.parametrize(("given", "used"), [(None, 900_000), (660_000, 660_000)])
@@ -46,6 +50,25 @@ def test_rule_14_a_transaction_that_a_checkpoint_and_a_restart_outlive_is_refuse
     with pytest.raises(ConfigurationError) as caught:
         transaction_timeout_ms(sink, Broker(), at_least_s=660, deadline=Deadline(1.0))
     assert f"transactionTimeoutMs={given}" in caught.value.option
+
+
+def test_b4_no_more_than_the_client_can_compute_with():
+    """A broker without a limit is the advice for long downtimes."""
+    endless = Broker(2**31 - 1)
+    sink = KafkaSink(bootstrap_servers="b:1", topic="out")
+    answer = transaction_timeout_ms(sink, endless, at_least_s=660, deadline=Deadline(1.0))
+    assert answer == MOST_TIMEOUT_MS == 2_147_483_547
+    more = KafkaSink(bootstrap_servers="b:1", topic="out", transaction_timeout_ms=answer + 1)
+    with pytest.raises(ConfigurationError, match="2147483547 ms at most") as caught:
+        transaction_timeout_ms(more, endless, at_least_s=660, deadline=Deadline(1.0))
+    assert "librdkafka" in caught.value.cause
+
+
+def test_b4_a_time_for_requests_that_cannot_work_is_refused_at_start():
+    kafka = {"request.timeout.ms": "999"}
+    sink = KafkaSink(bootstrap_servers="b:1", topic="out", kafka=kafka)
+    with pytest.raises(ConfigurationError, match=r"kafka\.request\.timeout\.ms=999"):
+        transaction_timeout_ms(sink, Broker(), at_least_s=660, deadline=Deadline(1.0))
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "none"])

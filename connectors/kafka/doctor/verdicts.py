@@ -19,6 +19,7 @@ from connectors.kafka.doctor.facts import (
     probe_id,
 )
 from connectors.kafka.doctor.verdict import Kind, Level, Verdict
+from connectors.kafka.transaction_timeout import MOST_TIMEOUT_MS
 
 MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 RETENTION: Final = "offsets.retention.minutes"
@@ -89,14 +90,16 @@ def _timeout(facts: ClusterFacts, wanted: Wanted) -> Verdict:
             Kind.RIGHTS,
         )
     most = int(facts.settings[MAX_TIMEOUT])
-    timeout = most if wanted.timeout_ms is None else wanted.timeout_ms
+    usable = min(most, MOST_TIMEOUT_MS)
+    timeout = usable if wanted.timeout_ms is None else wanted.timeout_ms
     found = f"{timeout} ms of {most} ms that the broker allows; {budgets}"
-    if timeout > most:
+    if timeout > usable:
         return Verdict(
             name,
             Level.REFUSE,
             found,
-            "the broker refuses producers with a longer timeout than its maximum",
+            "the broker refuses producers with a longer timeout than its maximum, and librdkafka "
+            f"one of more than {MOST_TIMEOUT_MS} ms",
             f"transactionTimeoutMs={timeout}, or the broker's {MAX_TIMEOUT}={most}",
         )
     if timeout < least_ms:

@@ -15,6 +15,7 @@ from connectors.kafka.doctor.probe import gather
 from connectors.kafka.doctor.verdict import Kind, Level
 from connectors.kafka.doctor.verdicts import judge
 from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.kafka.transaction_timeout import MOST_TIMEOUT_MS, check_request_timeout
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
@@ -63,7 +64,7 @@ def check_source(source: KafkaSource, deadline: Deadline) -> None:
 def transaction_timeout_ms(
     options: KafkaSink, wire: CoordinatorWire, *, at_least_s: float, deadline: Deadline
 ) -> int:
-    """Return the transaction timeout to use: as much as the broker allows, unless given.
+    """Return the transaction timeout to use: as much as broker and client allow, unless given.
 
     Args:
         options: the sink.
@@ -73,17 +74,21 @@ def transaction_timeout_ms(
         deadline: for the broker's answer.
 
     Raises:
-        ConfigurationError: the timeout is above the broker's maximum, or too short.
+        ConfigurationError: the timeout is above the broker's maximum, above librdkafka's, or too
+            short; or a request may take longer than it.
     """
-    most = int(wire.broker_setting("transaction.max.timeout.ms", deadline))
+    allowed = int(wire.broker_setting("transaction.max.timeout.ms", deadline))
+    most = min(allowed, MOST_TIMEOUT_MS)
     timeout = options.transaction_timeout_ms
     if timeout is None:
         timeout = most
     if timeout > most:
         raise ConfigurationError(
-            f"The broker allows transactions of {most} ms at most.",
+            f"A transaction can have a timeout of {most} ms at most here.",
             where=f"sink {options.name!r}",
-            cause="the broker's transaction.max.timeout.ms is lower",
+            cause="the broker's transaction.max.timeout.ms is lower"
+            if allowed < MOST_TIMEOUT_MS
+            else "librdkafka computes with it in 32 bits, a longer one overflows",
             option=f"transactionTimeoutMs={timeout}",
         )
     if timeout < at_least_s * 1000:
@@ -93,8 +98,9 @@ def transaction_timeout_ms(
             where=f"sink {options.name!r}",
             cause="checkpoint_timeout + restart_budget, and in continuous mode the interval of "
             "barriers, are longer than the transaction lives",
-            option=f"transactionTimeoutMs={timeout} (the broker allows {most})",
+            option=f"transactionTimeoutMs={timeout} (the broker allows {allowed})",
         )
+    check_request_timeout(options.kafka, timeout, where=f"sink {options.name!r}")
     return timeout
 
 

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from connectors.kafka.client_errors import is_refused
 from connectors.kafka.sink.record_producer import RecordProducer, weakly
+from connectors.kafka.transaction_timeout import request_timeout_ms
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, PhaseOneError, SparkOnceError
 
@@ -71,6 +72,7 @@ class TransactionalProducer(RecordProducer):
         defaults = {
             "metadata.recovery.strategy": "none",
             "statistics.interval.ms": _STATISTICS_MS,
+            "socket.timeout.ms": request_timeout_ms(timeout_ms),
         }
         ours = {
             "transactional.id": transactional_id,
