@@ -78,6 +78,12 @@ CASES = {
         "transaction timeout",
         Kind.SETTING,
     ),
+    "b11_a_transaction_version_that_was_never_tried": (
+        replace(FACTS, features={"transaction.version": 3}),
+        Level.REFUSE,
+        "features",
+        Kind.SETTING,
+    ),
     "state_topic_rf_1": (
         with_topic(STATE_TOPIC, replicas=1, in_sync=1, min_in_sync=1),
         Level.WARN,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from connectors.kafka.client_version import TRIED_TRANSACTION_VERSION
 from connectors.kafka.doctor.endless_verdicts import judge_ends
 from connectors.kafka.doctor.facts import (
     OFFSETS_TOPIC,
@@ -179,6 +180,17 @@ def _features(facts: ClusterFacts) -> Iterator[Verdict]:
     metadata = facts.features.get("metadata.version")
     found = f"transaction.version {level}"
     found += f", metadata.version {metadata}" if metadata is not None else ""
+    if level > TRIED_TRANSACTION_VERSION:
+        yield Verdict(
+            "features",
+            Level.REFUSE,
+            found,
+            f"transactions were tried up to transaction.version {TRIED_TRANSACTION_VERSION}; a "
+            "newer one can change what the end of a transaction means",
+            "kafka-features.sh downgrade --feature "
+            f"transaction.version={TRIED_TRANSACTION_VERSION}, or a newer sparkonce",
+        )
+        return
     yield Verdict("features", Level.OK, found)
 
 

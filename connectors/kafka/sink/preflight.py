@@ -10,6 +10,7 @@ from typing import Final
 from confluent_kafka import Producer
 
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
+from connectors.kafka.client_version import check_client_version
 from connectors.kafka.doctor.facts import Wanted
 from connectors.kafka.doctor.probe import gather
 from connectors.kafka.doctor.verdict import Kind, Level
@@ -119,8 +120,11 @@ def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadlin
         MissingTopicError: a topic does not exist; a producer would wait for it silently.
         AuthenticationError: a right is missing.
         BrokerUnavailableError: no broker answered, or a topic cannot be written to now.
-        ConfigurationError: a setting of the brokers does not allow what is wanted.
+        ConfigurationError: a setting of the brokers does not allow what is wanted, or the client
+            library is one that was never tried.
     """
+    if any(sink.is_transactional for sink in sinks):
+        check_client_version("the driver")
     clusters: dict[tuple[tuple[str, str], ...], list[KafkaSink]] = {}
     for sink in sinks:
         clusters.setdefault(tuple(sorted(sink.settings.items())), []).append(sink)

@@ -19,6 +19,7 @@ import orjson
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from connectors.kafka.client_errors import is_refused
+from connectors.kafka.client_version import check_client_version
 from connectors.kafka.sink.record_producer import RecordProducer, weakly
 from connectors.kafka.transaction_timeout import request_timeout_ms
 from transactions.clock import Deadline
@@ -60,6 +61,7 @@ class TransactionalProducer(RecordProducer):
     def __init__(
         self, settings: Mapping[str, Any], transactional_id: str, *, timeout_ms: int
     ) -> None:
+        check_client_version(transactional_id)
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
         self.producer_id = -1
