@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from connectors.client_options import ClientOptions, without_secret
 from transactions.errors import ConfigurationError
 
 EARLIEST: Final = "earliest"
@@ -88,7 +89,7 @@ class KafkaSource:
         names = self.subscribe.split(",") if isinstance(self.subscribe, str) else self.subscribe
         topics = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
         object.__setattr__(self, "subscribe", topics)
-        object.__setattr__(self, "kafka", dict(self.kafka))
+        object.__setattr__(self, "kafka", ClientOptions(self.kafka))
         self.validate()
 
     @property
@@ -98,9 +99,9 @@ class KafkaSource:
         return self.subscribe
 
     @property
-    def client_settings(self) -> dict[str, str]:
+    def client_settings(self) -> ClientOptions:
         """Settings for every client of this source, bootstrap servers among them."""
-        return {**self.kafka, _BOOTSTRAP: self.bootstrap_servers}
+        return ClientOptions({**self.kafka, _BOOTSTRAP: self.bootstrap_servers})
 
     def validate(self) -> None:
         """Check every field and the rules between them.
@@ -206,7 +207,7 @@ def _refused(
         f"The source option {name} cannot be used: {why}.",
         where="options of the source kafka-exactly-once",
         cause="; ".join(hints) or why,
-        option=f"{name}={value}",
+        option=f"{name}={without_secret(name, value)}",
     )
 
 
@@ -217,5 +218,5 @@ def _unknown(name: str, value: str) -> ConfigurationError:
         f"The source has no option {name}.",
         where="options of the source kafka-exactly-once",
         cause=f"did you mean {meant}?" if meant else f"known: {', '.join(OPTION_NAMES)}, kafka.*",
-        option=f"{name}={value}",
+        option=f"{name}={without_secret(name, value)}",
     )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, Self
 
+from connectors.client_options import ClientOptions, without_secret
 from transactions.errors import ConfigurationError
 
 EXACTLY_ONCE: Final = "exactly-once"
@@ -50,6 +51,7 @@ class KafkaSink:
         Raises:
             ConfigurationError: an option is wrong.
         """
+        object.__setattr__(self, "kafka", ClientOptions(self.kafka))
         if not self.bootstrap_servers:
             raise _wrong("A Kafka sink needs brokers.", "kafka.bootstrap.servers=(absent)")
         if not self.name:
@@ -91,9 +93,9 @@ class KafkaSink:
         return self.guarantee == EXACTLY_ONCE
 
     @property
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> ClientOptions:
         """Client settings with the brokers in them."""
-        return {**self.kafka, "bootstrap.servers": self.bootstrap_servers}
+        return ClientOptions({**self.kafka, "bootstrap.servers": self.bootstrap_servers})
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
@@ -118,7 +120,7 @@ class KafkaSink:
                     f"The Kafka sink has no option {name!r}.",
                     where="sink options",
                     cause=hint,
-                    option=f"{name}={value}",
+                    option=f"{name}={without_secret(name, value)}",
                 )
         timeout = given.get("transactionTimeoutMs")
         if timeout is not None and not timeout.isdigit():

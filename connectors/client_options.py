@@ -1,0 +1,30 @@
+"""A user's `kafka.*` options: a mapping whose text shows all of them but the secrets."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: Names of secrets, misspelt ones among them (`sasl.passwort`).
+_SECRET: Final = re.compile(
+    r"pass|jaas|secret|token|credential|\.key$|\.pem$|keystore\.key", re.IGNORECASE
+)
+
+
+class ClientOptions(dict[str, str]):
+    """The options by name, without ``kafka.`` before it. Printed, a secret is ``[hidden]``: options
+    come into logs, notebooks and error reports with the objects that hold them.
+    """
+
+    def __repr__(self) -> str:
+        return repr({name: without_secret(name, value) for name, value in self.items()})
+
+
+def without_secret(name: str, value: object) -> object:
+    """Return the value of an option for error texts and logs, or ``[hidden]``."""
+    return "[hidden]" if _SECRET.search(name) else value
+
+
+def visible(name: str, value: object) -> str:
+    """Return ``kafka.name=value`` for error texts and logs, with secrets hidden."""
+    return f"kafka.{name}={without_secret(name, value)}"
