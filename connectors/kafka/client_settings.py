@@ -9,14 +9,16 @@ error. Options that would break exactly-once, or that the connectors set, are re
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, libversion, version
 
+from connectors.client_options import visible
 from transactions.errors import ConfigurationError
 
 _OURS: Final = "sparkonce sets it"
@@ -90,7 +92,6 @@ _ACKS: Final = ("acks", "request.required.acks")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PEM_SUFFIXES: Final = (".pem", ".crt", ".cer")
-_SECRET: Final = re.compile(r"password|jaas|secret|token|\.key$|\.pem$|keystore\.key")
 _JAAS_PAIR: Final = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
 
 #: Names this file translates itself, both spellings of each.
@@ -155,11 +156,6 @@ def kafka_python_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
         if name in kafka:
             settings[ours] = _number(name, kafka[name]) if kind is int else kafka[name]
     return settings | _security(kafka).for_kafka_python()
-
-
-def visible(name: str, value: str) -> str:
-    """Return ``kafka.name=value`` for error texts and logs, with secrets hidden."""
-    return f"kafka.{name}={'[hidden]' if _SECRET.search(name) else value}"
 
 
 @contextlib.contextmanager
@@ -318,6 +314,7 @@ def _read_sasl(kafka: Mapping[str, str], security: _Security) -> None:
             option=visible("sasl.mechanism", mechanism),
         )
     if security.mechanism == "GSSAPI":
+        _check_gssapi(kafka)
         return
     security.username = kafka.get("sasl.username")
     security.password = kafka.get("sasl.password")
@@ -334,6 +331,27 @@ def _read_sasl(kafka: Mapping[str, str], security: _Security) -> None:
             f"SASL {security.mechanism} needs a user name and a password.",
             cause="neither sasl.jaas.config nor sasl.username and sasl.password give both",
             option=visible("sasl.jaas.config", kafka.get("sasl.jaas.config", "")),
+        )
+
+
+def _check_gssapi(kafka: Mapping[str, str]) -> None:
+    """Ask both clients for Kerberos: the wheels that pip brings are built without it."""
+    missing = []
+    try:
+        Consumer({"group.id": "-", "builtin.features": "sasl_gssapi", "log_level": 0}).close()
+    except KafkaException as error:
+        missing.append(f"confluent-kafka has none ({error.args[0].str()})")
+    if importlib.util.find_spec("gssapi") is None:
+        missing.append("kafka-python finds no package gssapi")
+    if missing:
+        raise ConfigurationError(
+            "The Kafka clients on this machine cannot do GSSAPI (Kerberos).",
+            where=kafka.get("bootstrap.servers", ""),
+            cause=f"{'; '.join(missing)}. On driver and workers: apt-get install libsasl2-dev "
+            "libsasl2-modules-gssapi-mit libkrb5-dev, build librdkafka "
+            f"{libversion()[0]} from source, then pip install --force-reinstall --no-binary "
+            f"confluent-kafka confluent-kafka=={version()[0]} gssapi",
+            option="kafka.sasl.mechanism=GSSAPI (or PLAIN, SCRAM-SHA-256, SCRAM-SHA-512)",
         )
 
 

@@ -158,6 +158,21 @@ def test_a_transaction_timeout_that_the_broker_refuses(pipeline: Pipeline):
     assert "transactionTimeoutMs=2000000000" in error.option
 
 
+@pytest.mark.parametrize(
+    "kafka",
+    [
+        {"request.timeout.ms": "300001"},  # finding B4
+        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"},  # finding B14
+    ],
+)
+def test_b4_b14_a_client_setting_that_cannot_work(pipeline: Pipeline, kafka: dict[str, str]):
+    error = replace(pipeline, sink=replace(pipeline.sink, kafka=kafka)).refused(
+        errors.ConfigurationError
+    )
+    name, value = list(kafka.items())[-1]
+    assert f"kafka.{name}={value}" in error.option
+
+
 # -- the cluster -----------------------------------------------------------------------------
 
 

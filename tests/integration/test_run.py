@@ -229,6 +229,10 @@ def test_an_unreachable_broker_fails_in_bounded_time(job: Job):
         ({"transform": 'arrow = "no_such_module:f"'}, "cannot be imported"),
         ({"app": 'mode = "continuous"'}, "shuffle or state"),
         ({"bootstrap": "${NOT_SET_ANYWHERE}"}, "is not set"),
+        (  # finding B14
+            {"source": 'kafka.security.protocol = "SASL_SSL"\nkafka.sasl.mechanism = "GSSAPI"'},
+            "--no-binary confluent-kafka",
+        ),
     ],
 )
 def test_bad_configuration_is_seen_without_spark(job: Job, change: dict[str, str], says: str):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, version
 
+from connectors.kafka import client_settings
 from connectors.kafka.client_settings import (
     REFUSED,
     kafka_python_settings,
@@ -115,6 +117,33 @@ def test_sasl_user_and_password(mechanism: str) -> None:
         "sasl_plain_username": "alice",
         "sasl_plain_password": "secret",
     }
+
+
+KERBEROS = {
+    **SERVERS,
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "GSSAPI",
+    "sasl.kerberos.service.name": "kafka",
+}
+
+
+@pytest.mark.parametrize("translate", [librdkafka_settings, kafka_python_settings])
+def test_b14_gssapi_is_refused_where_the_clients_have_none(translate) -> None:
+    """The wheels have none: a task would find it, again and again."""
+    with pytest.raises(ConfigurationError, match="GSSAPI") as caught:
+        translate(KERBEROS)
+    assert "libsasl2 not available at build time" in caught.value.cause
+    assert (
+        f"--no-binary confluent-kafka confluent-kafka=={version()[0]} gssapi" in caught.value.cause
+    )
+    assert caught.value.option.startswith("kafka.sasl.mechanism=GSSAPI")
+
+
+def test_b14_gssapi_is_taken_where_both_clients_have_it(monkeypatch) -> None:
+    monkeypatch.setattr(client_settings, "Consumer", MagicMock())
+    monkeypatch.setattr(client_settings.importlib.util, "find_spec", lambda _: object())
+    assert librdkafka_settings(KERBEROS)["sasl.mechanisms"] == "GSSAPI"
+    assert kafka_python_settings(KERBEROS)["sasl_mechanism"] == "GSSAPI"
 
 
 def test_jaas_with_escapes() -> None:
