@@ -6,6 +6,7 @@ partitions: the driver reads it again itself.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from connectors.arrow_transform import ArrowFunction, complete, load_function, normalised
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import OffsetRange, parse_offsets, split_key
 from connectors.kafka.source.range_reader import read_range
 from connectors.options import KafkaSource
@@ -55,12 +57,16 @@ class Rewriting:
             PhaseOneError: it failed; nothing of it will be visible.
         """
         made = []
-        for one in lost:
-            try:
-                committable = self._write(decision, one)
-            except DataLossError as error:
-                raise refusal(lost, "the source has deleted them") from error
-            made += [committable] if committable is not None else []
+        with contextlib.ExitStack() as until_written:
+            for sink in self.sinks.values():
+                if isinstance(sink, KafkaTransactionalSink):
+                    until_written.enter_context(sink.own_producers(self.owner))
+            for one in lost:
+                try:
+                    committable = self._write(decision, one)
+                except DataLossError as error:
+                    raise refusal(lost, "the source has deleted them") from error
+                made += [committable] if committable is not None else []
         return made
 
     def _write(self, decision: Decision, one: Committable) -> Committable | None:

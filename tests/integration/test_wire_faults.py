@@ -361,7 +361,7 @@ def test_x16_phase_one_with_a_lost_or_repeated_request(driver, cluster, step, ho
     run.checkpoint(0, b"a")
     fault = cluster.proxy.add(Rule(step, how, client=WORKER))
     if step == INIT_PRODUCER_ID:
-        run.sinks[run.topics[0]]._retired |= run.ids()  # so that new producers are made
+        run.sinks[run.topics[0]]._retired.add(run.ids())  # so that new producers are made
     again_until_done(run, 1, b"b", b"c")
     assert fault.hits == 1
     run.checkpoint(2, b"d")

@@ -85,7 +85,7 @@ MUTATIONS = (
     Mutation(
         "3 retire on doubt",
         SINK,
-        "self._retired |= self.wire.doubtful & {one.transactional_id for one in committables}",
+        "self._retired.add(self.wire.doubtful & {one.transactional_id for one in committables})",
         "pass",
         SEEDS,
     ),

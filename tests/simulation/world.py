@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from connectors.kafka.sink.producer_pool import ProducerPool
+from connectors.kafka.sink.retired_ids import RetiredIds
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.sink_options import KafkaSink
@@ -120,7 +121,7 @@ class SimulatedSink(KafkaTransactionalSink):
     def on(self, process: Process) -> SimulatedSink:
         """Return the copy that a closure takes to a worker."""
         one = copy.copy(self)
-        one._wire, one._retired, one.process = None, set(), process
+        one._wire, one._retired, one.process = None, RetiredIds(), process
         return one
 
     @property

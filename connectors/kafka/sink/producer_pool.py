@@ -7,7 +7,9 @@ transaction that it finds there (design rule 7):
 * decided, of an earlier checkpoint: resync it (the driver has committed it), take it;
 * not decided, of an earlier checkpoint: abort it (its attempt failed), take it;
 * of this checkpoint: leave it: another task of the batch in this process, or a lost attempt;
-* of a later checkpoint: this task is a zombie, and stops.
+* of a later checkpoint: this task is a zombie, and stops;
+* of one that is `MOST_IDLE_CHECKPOINTS` old: drop it: the driver does not say any more whether its
+  id was retired.
 
 A producer that met a doubt is dropped and its id with it; what it leaves open the sweep ends.
 """
@@ -22,6 +24,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from connectors.kafka.sink.retired_ids import MOST_IDLE_CHECKPOINTS
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from transactions.clock import Deadline
 from transactions.errors import FencedError, PhaseOneError
@@ -97,8 +100,9 @@ class ProducerPool:
         """
         self.serve()
         for slot in list(self._slots):
+            idle = attempt.checkpoint_id - slot.checkpoint_id
             if slot.producer.transactional_id in attempt.retired or (
-                slot.producer.spent and slot.checkpoint_id < attempt.checkpoint_id
+                idle > MOST_IDLE_CHECKPOINTS or (slot.producer.spent and idle > 0)
             ):
                 self._slots.remove(slot)
             elif slot.checkpoint_id > attempt.checkpoint_id:

@@ -9,17 +9,19 @@ wrote a transaction may be dead.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from connectors.fingerprint import Fingerprint
 from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.sink.producer_pool import Producers, Slot, pool_for
+from connectors.kafka.sink.producer_pool import ProducerPool, Producers, Slot, pool_for
+from connectors.kafka.sink.retired_ids import RetiredIds
 from connectors.sink_options import KafkaSink
 from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK, Deadline
@@ -73,7 +75,7 @@ class KafkaTransactionalSink:
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._wire: CoordinatorWire | None = None
         self._visibility: CommitVisibility | None = None
-        self._retired: set[str] = set()
+        self._retired = RetiredIds()
         #: Where a task's producers come from; None: this process's pool.
         self.producers: Producers | None = None
 
@@ -85,7 +87,7 @@ class KafkaTransactionalSink:
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's connection at home when a closure takes the sink to a worker."""
         live: dict[str, Any] = {"_wire": None, "_visibility": None, "producers": None}
-        return {**self.__dict__, **live, "_retired": set()}
+        return {**self.__dict__, **live, "_retired": RetiredIds()}
 
     # --- in the task ------------------------------------------------------------------------
 
@@ -97,6 +99,19 @@ class KafkaTransactionalSink:
         lifecycle = Lifecycle(token)
         lifecycle.advance(Event.BEGIN)
         return KafkaTransaction(attempt, token, self.new_deadline(), lifecycle)
+
+    @contextlib.contextmanager
+    def own_producers(self, owner: Owner) -> Iterator[None]:
+        """Write inside with producers that end with it, for a process that has no tasks. In the
+        pool nobody would serve them: each queues its statistics for ever then, 104 kB a second
+        (measured). What they have prepared does not need them.
+        """
+        settings = librdkafka_settings(self.options.settings)
+        self.producers = ProducerPool(owner, settings, timeout_ms=self.timeout_ms)
+        try:
+            yield
+        finally:
+            self.producers = None
 
     def new_deadline(self) -> Deadline:
         """Return when a step that begins now must be done."""
@@ -254,7 +269,8 @@ class KafkaTransactionalSink:
     ) -> Mapping[str, Outcome]:
         """See `TwoPhaseCommitSink.commit`: EndTxn(commit) for all, in parallel."""
         outcomes = self.wire.commit(committables, deadline)
-        self._retired |= self.wire.doubtful & {one.transactional_id for one in committables}
+        self._retired.reached(one.checkpoint_id for one in committables)
+        self._retired.add(self.wire.doubtful & {one.transactional_id for one in committables})
         return {one.token: outcomes[one.transactional_id] for one in committables}
 
     def recover_and_commit(
@@ -264,6 +280,7 @@ class KafkaTransactionalSink:
         proofs are the start time and producer id that the broker keeps after the end.
         """
         found = self.wire.describe([one.transactional_id for one in committables], deadline)
+        self._retired.reached(one.checkpoint_id for one in committables)
         outcomes: dict[str, Outcome] = {}
         still_open: list[Committable] = []
         for one in committables:
@@ -278,7 +295,7 @@ class KafkaTransactionalSink:
             else:
                 outcomes[one.token] = self._by_marker(one, now.state, deadline)
             if outcomes.get(one.token) is Outcome.ABORTED:
-                self._retired.add(one.transactional_id)
+                self._retired.add([one.transactional_id])
         if still_open:
             outcomes.update(self.commit(still_open, deadline))
         return outcomes
@@ -296,7 +313,7 @@ class KafkaTransactionalSink:
         """See `TwoPhaseCommitSink.recover_and_abort`: InitProducerId aborts and fences."""
         for transactional_id in transaction_ids:
             self.wire.fence(transactional_id, self.timeout_ms, deadline)
-            self._retired.add(transactional_id)
+            self._retired.add([transactional_id])
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
         """See `TwoPhaseCommitSink.hidden`: a partition that has got no marker."""
@@ -313,7 +330,7 @@ class KafkaTransactionalSink:
 
     def retired(self) -> frozenset[str]:
         """See `TwoPhaseCommitSink.retired`."""
-        return frozenset(self._retired)
+        return self._retired.all()
 
     def _by_marker(self, one: Committable, state: str, deadline: Deadline) -> Outcome:
         """The id went on, was re-initialised or has expired: only its token can prove the commit.

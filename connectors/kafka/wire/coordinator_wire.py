@@ -18,7 +18,7 @@ import threading
 from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from connectors.kafka.wire import broker_answers, wire_requests
 from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
@@ -40,6 +40,11 @@ from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import BrokerUnavailableError, OutcomeUnknownError
 
+#: Ids whose last answers are kept; those of one call all are.
+MOST_KEPT: Final = 1024
+
+T = TypeVar("T")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Ending:
@@ -59,8 +64,9 @@ class CoordinatorWire:
         request_timeout_s: longest wait for one answer.
 
     Attributes:
-        doubtful: ids of which an EndTxn ever met a timeout, a lost connection, a retry or a
-            refusal. Their producers and the ids themselves must never be used again.
+        doubtful: ids of which an EndTxn met a timeout, a lost connection, a retry or a refusal,
+            the newest `MOST_KEPT`. Their producers and the ids themselves must never be used again:
+            who calls `commit` notes them, before it calls it again.
     """
 
     def __init__(
@@ -69,7 +75,7 @@ class CoordinatorWire:
         *,
         request_timeout_s: float = 10.0,
     ) -> None:
-        self.doubtful: set[str] = set()
+        self._doubtful: dict[str, None] = {}
         self._answers: dict[str, str] = {}
         self._lock = threading.Lock()
         self._wire = WireClient(kafka, request_timeout_s)
@@ -84,6 +90,12 @@ class CoordinatorWire:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def doubtful(self) -> frozenset[str]:
+        """See above."""
+        with self._lock:
+            return frozenset(self._doubtful)
 
     def close(self) -> None:
         """Close all connections; safe to call twice."""
@@ -123,10 +135,10 @@ class CoordinatorWire:
         finally:
             # Also for Ctrl-C: requests go on in the I/O thread, so what has no ending is in doubt.
             with self._lock:
-                self._answers.update({name: str(end.answer) for name, end in endings.items()})
-                self.doubtful.update(
-                    name for name in by_id if name not in endings or endings[name].doubtful
-                )
+                answers = {name: str(end.answer) for name, end in endings.items()}
+                doubtful = [name for name in by_id if name not in endings or endings[name].doubtful]
+                self._answers = _newest(self._answers, answers)
+                self._doubtful = _newest(self._doubtful, dict.fromkeys(doubtful))
         for name, ending in endings.items():
             if isinstance(ending.answer, Answer):
                 self._wire.raise_permanent(Request.END_TXN, ending.answer, name)
@@ -407,3 +419,9 @@ class CoordinatorWire:
                 reason = str(answer)
             if not await backoff.again():
                 raise self._wire.unavailable(reason)
+
+
+def _newest(kept: dict[str, T], new: dict[str, T]) -> dict[str, T]:
+    """Return both, the new ones last, and of the others no more than fit."""
+    older = [(name, value) for name, value in kept.items() if name not in new]
+    return {**dict(older[max(0, len(older) + len(new) - MOST_KEPT) :]), **new}

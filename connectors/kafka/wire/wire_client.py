@@ -40,6 +40,8 @@ MAX_IN_FLIGHT: Final = 300
 #: Requests started together; below MAX_IN_FLIGHT, so that metadata requests still fit.
 WAVE: Final = 200
 
+MOST_COORDINATORS: Final = 4096
+
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.25
 _LOGIN_TRIES: Final = 3
@@ -302,6 +304,8 @@ class WireClient:
             NotSentError: no broker could be asked. AnswerLostError: it did not answer.
             AuthenticationError: we may not describe a key.
         """
+        if len(self._coordinators) > MOST_COORDINATORS:  # ids come and go; one look-up finds all
+            self._coordinators.clear()
         unknown = [key for key in keys if (kind, key) not in self._coordinators]
         if unknown:
             node = await self.any_broker()

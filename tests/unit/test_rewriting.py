@@ -1,0 +1,96 @@
+"""Healing in the continuous mode: what the driver writes itself, on librdkafka's mock cluster."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from connectors import KafkaSource
+from connectors.kafka.rewriting import Rewriting
+from connectors.kafka.sink import producer_pool
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.source import range_reader
+from connectors.sink_options import KafkaSink
+from tests.mock_cluster import MockCluster
+from transactions.committable import Committable
+from transactions.log_entries import Decision
+from transactions.sink import Owner
+
+OWNER = Owner(application_id="app", log_id="log", run_epoch=2)
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    with MockCluster() as made:
+        yield made
+
+
+def librdkafka_clients() -> int:
+    """Each client has one thread of this name, for as long as it lives."""
+    names = Counter((one / "comm").read_text().strip() for one in Path("/proc/self/task").iterdir())
+    return names["rdk:main"]
+
+
+def lost_of(subtask: int, offsets: dict[str, int]) -> Committable:
+    return Committable(
+        sink="out",
+        transactional_id=f"app.log.1.p.{subtask}",
+        producer_id=1,
+        producer_epoch=0,
+        timeout_ms=60_000,
+        checkpoint_id=7,
+        subtask=subtask,
+        attempt="1.1",
+        token=f"7.{subtask}.x",
+        record_count=3,
+        fingerprint="",
+        source_offsets=offsets,
+    )
+
+
+def test_b9_no_producer_stays_in_the_driver_after_healing(cluster, monkeypatch):
+    """Nobody would poll it: it queued 104 kB of statistics a second, until the driver's end."""
+    source, target = cluster.topic("in", 2), cluster.topic("out")
+    feeder = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
+    for number in range(6):
+        feeder.produce(source, f"{number}".encode(), partition=number % 2)
+    assert feeder.flush(10) == 0
+    monkeypatch.setattr(producer_pool, "_pools", {})
+    sink = KafkaTransactionalSink(
+        KafkaSink(bootstrap_servers=cluster.bootstrap, topic=target),
+        timeout_ms=60_000,
+        checkpoint_timeout_s=20.0,
+    )
+    decision = Decision(
+        checkpoint_id=7,
+        query_id="q",
+        generation=0,
+        start_offsets=('{"in":{"0":0,"1":0}}',),
+        end_offsets=('{"in":{"0":3,"1":3}}',),
+        committables=(),
+        partitioning={"0": "in-0", "1": "in-1"},
+    )
+    rewriting = Rewriting(
+        source=KafkaSource(bootstrap_servers=cluster.bootstrap, subscribe=source),
+        transform=lambda batch: batch.select(["key", "value"]),
+        sinks={"out": sink},
+        schemas={},
+        owner=OWNER,
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        before = librdkafka_clients()
+        made = rewriting.write_again(decision, [lost_of(0, {"in-0": 3}), lost_of(1, {"in-1": 3})])
+        range_reader._POOL._idle.clear()  # consumers have no statistics, and are used again
+        assert librdkafka_clients() == before
+    finally:
+        gc.enable()
+    assert [one.record_count for one in made] == [3, 3]
+    assert producer_pool._pools == {}
+    assert sink.producers is None
