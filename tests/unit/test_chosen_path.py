@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import time
 
 import confluent_kafka
+import numpy as np
 import pytest
 
-from connectors.kafka.native import chosen_path, librdkafka
+from connectors.kafka.native import (
+    arrow_messages,
+    chosen_path,
+    consumed_columns,
+    librdkafka,
+    self_test,
+)
 from connectors.kafka.native.native_producer import (
     NativePlainProducer,
     NativeTransactionalProducer,
@@ -58,3 +67,62 @@ def test_elsewhere_it_is_plain_and_told_once(monkeypatch, caplog, target, name, 
     assert reason in caplog.messages[0]
     with pytest.raises(OSError, match=reason):
         librdkafka.library()
+
+
+def moved(layout: np.dtype, **offsets: int) -> np.dtype:
+    """Return the layout with some of its fields at other places."""
+    names = list(layout.names)
+    fields = {name: layout.fields[name] for name in names}
+    return np.dtype(
+        {
+            "names": names,
+            "formats": [fields[name][0] for name in names],
+            "offsets": [offsets.get(name, fields[name][1]) for name in names],
+            "itemsize": layout.itemsize,
+        }
+    )
+
+
+class OtherPosition(ctypes.Structure):
+    _fields_ = [(name, kind) for name, kind in librdkafka.Position._fields_ if name != "offset"]
+
+
+class OtherMessage(ctypes.Structure):
+    _fields_ = [("err", ctypes.c_int), ("partition", ctypes.c_int32), ("rkt", ctypes.c_void_p)]
+
+
+OtherPosition.offset = 0
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "layout", "found"),
+    [
+        (librdkafka, "Position", OtherPosition, "a position"),
+        (librdkafka, "Message", OtherMessage, "a report"),
+        (consumed_columns, "_CONSUMED", moved(consumed_columns._CONSUMED, len=40), "a message"),
+        (consumed_columns, "_CONSUMED", moved(consumed_columns._CONSUMED, time=80), "times"),
+        (arrow_messages, "MESSAGE", moved(librdkafka.MESSAGE, payload=40, key=24), "keys"),
+        (librdkafka, "ARGUMENT", moved(librdkafka.ARGUMENT, kind=4), "VTYPE"),
+    ],
+    ids=["position", "report", "message read", "time read", "message written", "argument"],
+)
+def test_e1_another_layout_falls_back_to_the_plain_path(
+    monkeypatch, caplog, target, name, layout, found
+):
+    monkeypatch.setattr(target, name, layout)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert chosen_path.producer_kind() is TransactionalProducer
+            assert chosen_path.plain_producer_kind() is PlainProducer
+            assert chosen_path.reader_kind() is PartitionReader
+    (line,) = caplog.messages
+    assert "the plain one is used: its self-test failed" in line
+    assert found in line
+
+
+def test_e1_the_self_test_is_cheap():
+    """Some 2 ms of CPU; a worker asks once."""
+    assert self_test.failure() == ""
+    began = time.process_time()
+    assert self_test.failure() == ""
+    assert time.process_time() - began < 0.05

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from connectors.kafka.native import librdkafka
 from connectors.kafka.native.librdkafka import ANY_PARTITION, MESSAGE
 
 Array = npt.NDArray[Any]
@@ -126,6 +127,25 @@ def numbers(column: pa.Array, instead_of_null: int) -> Array:
     if column.null_count:
         found[~_bits(validity, column.offset, len(column))] = instead_of_null
     return found
+
+
+def arguments_of(messages: Array, topics: Array, partitions: Array, times: Array) -> Array:
+    """Return the arguments of rd_kafka_produceva, seven a row; the last has room for headers."""
+    kinds = (
+        (librdkafka.TOPIC_HANDLE, topics, 0),
+        (librdkafka.PARTITION, partitions, 0),
+        (librdkafka.VALUE, messages["payload"], messages["len"]),
+        (librdkafka.KEY, messages["key"], messages["key_len"]),
+        (librdkafka.FLAGS, librdkafka.COPY, 0),
+        (librdkafka.TIMESTAMP, times, 0),
+        (librdkafka.HEADERS, 0, 0),
+    )
+    arguments = np.zeros((len(messages), len(kinds)), librdkafka.ARGUMENT)
+    for place, (kind, value, size) in enumerate(kinds):
+        arguments[:, place]["kind"] = kind
+        arguments[:, place]["value"] = value
+        arguments[:, place]["size"] = size
+    return arguments
 
 
 def groups(topics: Array, partitions: Array) -> Iterator[tuple[int, int, Array | slice]]:

@@ -17,7 +17,7 @@ def producer_kind(*, native: bool = True) -> type[TransactionalProducer]:
     """Return the class of transactional producers; the plain one where the other cannot work."""
     if not (native and _is_available()):
         return TransactionalProducer
-    # Imported here: a worker on the plain path loads none of it.
+    # Imported here: a process on the plain path loads none of it.
     from connectors.kafka.native.native_producer import NativeTransactionalProducer  # noqa: PLC0415
 
     return NativeTransactionalProducer
@@ -45,6 +45,10 @@ def reader_kind(*, native: bool = True) -> type[PartitionReader]:
 def _is_available() -> bool:
     """Ask once a process, and tell once."""
     reason = librdkafka.available()
+    if not reason:
+        from connectors.kafka.native import self_test  # noqa: PLC0415 - as below
+
+        reason = self_test.failure()
     if reason:
         logger.warning("the native path to librdkafka is off, the plain one is used: %s", reason)
     return not reason

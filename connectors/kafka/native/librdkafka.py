@@ -109,6 +109,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_conf_set_error_cb": (None, (c_void_p, ERROR_CALLBACK)),
     "rd_kafka_conf_set_stats_cb": (None, (c_void_p, STATISTICS_CALLBACK)),
     "rd_kafka_conf_set_log_cb": (None, (c_void_p, LOG_CALLBACK)),
+    "rd_kafka_conf_set_events": (None, (c_void_p, c_int)),
     "rd_kafka_set_log_queue": (c_int, (c_void_p, c_void_p)),
     "rd_kafka_name": (c_char_p, (c_void_p,)),
     "rd_kafka_new": (c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
@@ -130,6 +131,10 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_error_destroy": (None, (c_void_p,)),
     # produce
     "rd_kafka_produce_batch": (c_int, (c_void_p, c_int32, c_int, c_void_p, c_int)),
+    "rd_kafka_produce": (
+        c_int,
+        (c_void_p, c_int32, c_int, c_void_p, c_size_t, c_char_p, c_size_t, c_void_p),
+    ),
     "rd_kafka_produceva": (c_void_p, (c_void_p, c_void_p, c_size_t)),
     "rd_kafka_headers_new": (c_void_p, (c_size_t,)),
     "rd_kafka_header_add": (c_int, (c_void_p, c_char_p, c_ssize_t, c_char_p, c_ssize_t)),
@@ -153,7 +158,14 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         ctypes.POINTER(Position),
         (_LIST, c_char_p, c_int32),
     ),
+    "rd_kafka_topic_partition_list_set_offset": (c_int, (_LIST, c_char_p, c_int32, c_int64)),
+    "rd_kafka_topic_partition_list_copy": (_LIST, (_LIST,)),
     "rd_kafka_topic_partition_list_destroy": (None, (_LIST,)),
+    # delivery reports as events
+    "rd_kafka_queue_get_main": (c_void_p, (c_void_p,)),
+    "rd_kafka_queue_poll": (c_void_p, (c_void_p, c_int)),
+    "rd_kafka_event_message_array": (c_size_t, (c_void_p, c_void_p, c_size_t)),
+    "rd_kafka_event_destroy": (None, (c_void_p,)),
     # consume
     "rd_kafka_poll_set_consumer": (c_int, (c_void_p,)),
     "rd_kafka_queue_get_consumer": (c_void_p, (c_void_p,)),

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from connectors.kafka.native import arrow_messages, librdkafka
+from connectors.kafka.native import arrow_messages
 from connectors.kafka.native.arrow_messages import Array, MessageRows
 from connectors.kafka.native.producer_client import ProducerClient
 from connectors.kafka.sink.plain_producer import PlainProducer
@@ -67,7 +67,9 @@ class NativeQueueing(RecordProducer):
         headers = _headers_of(batch)
         for start in range(0, batch.num_rows, _DESCRIBED_ROWS):
             part = slice(start, start + _DESCRIBED_ROWS)
-            arguments = _arguments(rows.messages[part], topics[part], partitions[part], times[part])
+            arguments = arrow_messages.arguments_of(
+                rows.messages[part], topics[part], partitions[part], times[part]
+            )
             first, step = arguments.ctypes.data, arguments.strides[0]
             addresses = range(first, first + step * len(arguments), step)
             if headers is None:
@@ -114,22 +116,3 @@ def _headers_of(batch: pa.RecordBatch) -> list[Headers] | None:
         [(header["key"], header["value"]) for header in row or ()]
         for row in batch.column("headers").to_pylist()
     ]
-
-
-def _arguments(messages: Array, topics: Array, partitions: Array, times: Array) -> Array:
-    """Write the arguments of rd_kafka_produceva, seven a row; the last has room for headers."""
-    kinds = (
-        (librdkafka.TOPIC_HANDLE, topics, 0),
-        (librdkafka.PARTITION, partitions, 0),
-        (librdkafka.VALUE, messages["payload"], messages["len"]),
-        (librdkafka.KEY, messages["key"], messages["key_len"]),
-        (librdkafka.FLAGS, librdkafka.COPY, 0),
-        (librdkafka.TIMESTAMP, times, 0),
-        (librdkafka.HEADERS, 0, 0),
-    )
-    arguments = np.zeros((len(messages), len(kinds)), librdkafka.ARGUMENT)
-    for place, (kind, value, size) in enumerate(kinds):
-        arguments[:, place]["kind"] = kind
-        arguments[:, place]["value"] = value
-        arguments[:, place]["size"] = size
-    return arguments

@@ -44,8 +44,8 @@ def messages_to_batch(
     check_times(milliseconds, offsets, f"{topic}-{partition}")
     fields = {field.name: field.type for field in SOURCE_SCHEMA}
     columns = [
-        _bytes_column(list(map(Message.key, messages)), pa.binary()),
-        _bytes_column(list(map(Message.value, messages)), pa.binary()),
+        bytes_array(list(map(Message.key, messages)), pa.binary()),
+        bytes_array(list(map(Message.value, messages)), pa.binary()),
         text_constant(topic, count),
         number_column(np.full(count, partition, np.int32), fields["partition"]),
         number_column(offsets, fields["offset"]),
@@ -64,7 +64,8 @@ def number_column(values: Int64s, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _bytes_column(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+def bytes_array(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+    """Build a column from buffers."""
     validity = None
     try:
         data = b"".join(values)  # type: ignore[arg-type]  # None is the rare case
@@ -102,8 +103,8 @@ def validity_bitmap(valid: Sequence[bool] | Int64s) -> pa.Buffer:
 def headers_column(given: Sequence[Sequence[tuple[str, bytes | str | None]]]) -> pa.Array:
     """Spark's rule: a record without headers has null, not an empty array."""
     flat = list(chain.from_iterable(given))
-    names = _bytes_column([name.encode() for name, _ in flat], pa.string())
-    values = _bytes_column([_as_bytes(value) for _, value in flat], pa.binary())
+    names = bytes_array([name.encode() for name, _ in flat], pa.string())
+    values = bytes_array([_as_bytes(value) for _, value in flat], pa.binary())
     entry = HEADERS_TYPE.value_type
     entries = pa.Array.from_buffers(entry, len(flat), [None], children=[names, values])
     ends = value_offsets(np.fromiter(map(len, given), np.int64, len(given)))
