@@ -22,6 +22,7 @@ from tests.simulation.continuous_world import (
 )
 from transactions import crash_points
 from transactions.errors import (
+    BrokerUnavailableError,
     CheckpointTimeoutError,
     FencedError,
     HiddenCommitError,
@@ -165,7 +166,10 @@ def test_a_task_that_stalls_is_given_up_and_may_wake_at_any_time(step, thaw):
     world.run()
     world.check()
     assert world.froze.is_set()
-    assert isinstance(world.errors[0], CheckpointTimeoutError), world.errors
+    # On a busy machine the time is over in the middle of another request.
+    assert isinstance(world.errors[0], CheckpointTimeoutError | BrokerUnavailableError), (
+        world.errors
+    )
 
 
 @pytest.mark.parametrize("thaw", ["in_the_next_run", "at_the_end"])
