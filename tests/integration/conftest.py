@@ -19,18 +19,15 @@ from tests.conftest import BROKERS_THAT_RAN
 from tests.integration.brokers import IMAGE, Broker, running_broker, selected_kinds
 from transactions.clock import Deadline
 
-#: What CI runs on the broker in a container too: each step of the protocol on the wire,
-#: and both modes killed at each step. All that can run there has the marker `shared_broker`.
+#: What CI runs on the broker in a container too: what could differ there. These are the wire, the
+#: sink and the reader, and one story of each mode. All that can run there has `shared_broker`.
 IN_CONTAINER = {
-    "test_continuous",
     "test_coordinator_wire",
-    "test_exactly_once",
     "test_fake_conformance",
-    "test_healing",
-    "test_kafka_matrix",
     "test_range_reader",
     "test_transactional_sink",
-    "test_verify",
+    "test_a_sigkill_at_each_step",
+    "test_a_sigkill_at_each_step_of_continuous_mode",
 }
 #: A client of librdkafka has three or more.
 MANY_THREADS = 60
@@ -46,7 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "kafka_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.shared_broker)
-            if item.path.stem in IN_CONTAINER:
+            names = {item.path.stem, item.name.partition("[")[0]}
+            if names & IN_CONTAINER and item.get_closest_marker("long") is None:
                 item.add_marker(pytest.mark.in_container)
 
 
