@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv archive lint test unit integration chaos demo bench bench-peers docker-image compose-check clean mutations
+.PHONY: help venv archive lint test test-all unit integration chaos demo bench bench-peers docker-image compose-check clean mutations
 
 # The first Python 3.11 or newer; PYTHON=... chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -37,14 +37,21 @@ lint: $(STAMP)  ## ruff (check, format) and mypy --strict
 	$(BIN)/mypy
 
 # Two processes: most of an integration test is the start of a JVM.
-test: lint archive  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+# Which tests are `long` is said at each of them, and why in tests/README.md.
+SHORT := -m 'not long'
 
-unit: $(STAMP)  ## tests without a broker: seconds
-	$(BIN)/python -m pytest tests/unit tests/simulation $(ARGS)
+test: lint archive  ## lint, then every test that is not `long`: before a change lands
+	$(PYTEST) $(SHORT) $(ARGS)
 
-integration: archive  ## tests with a real broker and a real Spark
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/integration $(ARGS)
+test-all: lint archive  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
+	$(PYTEST) $(ARGS)
+
+unit: $(STAMP)  ## tests without a broker: a minute
+	$(PYTEST) $(SHORT) tests/unit tests/simulation $(ARGS)
+
+integration: archive  ## of make test, those with a real broker and a real Spark
+	$(PYTEST) $(SHORT) tests/integration $(ARGS)
 
 mutations: $(STAMP)  ## each rule of the protocol broken in a copy; its test must be red
 	$(BIN)/python -m tests.mutations $(ARGS)

@@ -1,7 +1,8 @@
-"""What every tier shares: the closing lines name the brokers on which tests ran."""
+"""What every tier shares: closing lines that name the brokers, and count what was left out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,10 +13,18 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 BROKERS_THAT_RAN: pytest.StashKey[dict[str, str]] = pytest.StashKey()
+#: How many tests with the marker `long` a choice by markers left out.
+LEFT: pytest.StashKey[int] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[BROKERS_THAT_RAN] = {}
+    config.stash[LEFT] = 0
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        item.config.stash[LEFT] += item.get_closest_marker("long") is not None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -23,13 +32,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["brokers"] = session.config.stash[BROKERS_THAT_RAN]
+        output["left"] = session.config.stash[LEFT]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Collect what a worker process of xdist handed over."""
-    for kind, what in getattr(node, "workeroutput", {}).get("brokers", {}).items():
-        node.config.stash[BROKERS_THAT_RAN].setdefault(kind, what)
+    """Collect what a worker process of xdist handed over; each of them collects all tests."""
+    output = getattr(node, "workeroutput", {})
+    stash = node.config.stash
+    for kind, what in output.get("brokers", {}).items():
+        stash[BROKERS_THAT_RAN].setdefault(kind, what)
+    stash[LEFT] = max(stash[LEFT], output.get("left", 0))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -39,3 +52,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{kind}: {what}")
     if not ran:
         terminalreporter.line("no shared broker was started")
+    if left := terminalreporter.config.stash[LEFT]:
+        terminalreporter.section("left out")
+        terminalreporter.line(f"{left} tests with the marker `long`: make test-all runs them too")

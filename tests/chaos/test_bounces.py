@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.runner import Options, run
 from tests.chaos.schedule import Kind, Rhythm
 
@@ -13,6 +15,7 @@ RHYTHM = Rhythm(first=1.0, storm=(3, 3), between=(4.0, 5.0), quiet=(4.0, 5.0))
 SECONDS = 20.0
 
 
+@pytest.mark.long
 def test_k23_three_brokers_bounced_continuously_and_every_record_once(tmp_path: Path):
     """Input and output of two branches, RF 3 and min ISR 2; the auditor reads all the while."""
     lines: list[str] = []

@@ -40,6 +40,7 @@ STORMS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", STORMS)
 def test_x16_x23_a_minute_of_kills_and_stops_is_exactly_once(mode: str, tmp_path: Path):
     seconds, rhythm, kinds = STORMS[mode]

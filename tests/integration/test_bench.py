@@ -18,6 +18,7 @@ PEER = "hand-written loop, 100 ms"
 OPTIONS = ["--records", "20000", "--batch-records", "10000", "--seconds", "3", "--warmup", "2"]
 
 
+@pytest.mark.long
 def test_lines_of_a_small_run():
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.run", *OPTIONS, "--peers", "loop-100"],
@@ -65,6 +66,7 @@ def judge(lines: dict[str, dict[str, Any]]) -> None:
     assert lines["latency"]["curve_ms"] == sorted(lines["latency"]["curve_ms"])
 
 
+@pytest.mark.long
 def test_recovery_after_a_sigkill_of_the_driver():
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.recovery", "--rounds=1", "--settle=2", "--no-peer"],

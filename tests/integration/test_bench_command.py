@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.job_process import PATIENCE_S
@@ -40,6 +41,7 @@ def folders_left(tmp_path: Path) -> list[str]:
     return [one.name for one in (tmp_path / "scratch").glob(f"{PREFIX}*")]
 
 
+@pytest.mark.long
 def test_commit_in_continuous_mode_with_a_picture_and_a_line(bootstrap: str, tmp_path: Path):
     picture = tmp_path / "commit.svg"
     run = subprocess.run(
@@ -83,6 +85,7 @@ def judge(line: dict[str, Any]) -> None:
     assert "error" not in line
 
 
+@pytest.mark.long
 def test_an_interrupted_run_leaves_nothing_behind(bootstrap: str, tmp_path: Path):
     bench = subprocess.Popen(
         [

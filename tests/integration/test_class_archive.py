@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from connectors.java import ensure_java_home
 from connectors.spark import class_archive
 from connectors.spark.class_archive import ensure_class_archive, find_archive
@@ -36,6 +38,7 @@ def output_of_a_session(**environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_session_maps_the_archive_and_starts_with_a_strange_one_too(tmp_path, monkeypatch):
     archive = ensure_class_archive()
     assert str(archive) in output_of_a_session()

@@ -24,6 +24,7 @@ from tests.auditor import checkers
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.metrics_view import end_of, group_offset, open_transactions, scraped
+from tests.tiers import sampled
 from transactions.clock import Deadline
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
@@ -183,7 +184,9 @@ STORIES = {
 OF_THE_TASK = ("x1", "x4_x5_x8_task")
 
 
-@pytest.mark.parametrize("crashes", STORIES.values(), ids=STORIES.keys())
+@pytest.mark.parametrize(
+    "crashes", sampled(STORIES.values(), STORIES["x3_x4_x5_x8_driver"]), ids=STORIES.keys()
+)
 def test_a_sigkill_at_each_step_of_continuous_mode(copy: Copy, crashes: list[str], request):
     by_task = request.node.callspec.id.split("-")[-1].startswith(OF_THE_TASK)
     with Follower(copy.bootstrap, copy.output) as follower:
@@ -241,6 +244,7 @@ def test_a_task_that_dies_is_replaced_by_the_restart_strategy(copy: Copy):
     assert found["checkpoint_phase_seconds_sum[write]"] > 0.0005 * completed
 
 
+@pytest.mark.long
 def test_x9_a_lost_transaction_of_continuous_mode_is_healed(copy: Copy):
     """The broker aborts what was decided; the driver reads those offsets again and proves it."""
     with Follower(copy.bootstrap, copy.output) as follower:
@@ -273,6 +277,7 @@ def test_x15_the_newest_continuous_driver_wins(copy: Copy):
         copy.audit(follower)
 
 
+@pytest.mark.long
 def test_another_parallelism_after_a_restart(copy: Copy):
     """Offsets are ListState: dealt out again to one task, then to two (F8).
 
@@ -286,6 +291,7 @@ def test_another_parallelism_after_a_restart(copy: Copy):
         copy.audit(follower)
 
 
+@pytest.mark.long
 def test_too_few_slots_are_an_error_at_once(copy: Copy):
     copy.produce()
     with copy.running(parallelism=2, master="local[1]") as run:

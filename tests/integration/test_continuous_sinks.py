@@ -170,6 +170,7 @@ class Files:
                 last[partition] = value
 
 
+@pytest.mark.long
 def test_a_sigkill_at_each_step_on_the_way_into_files(words: Words):
     """Two workers, then drivers: one whose decision the next must finish, one in the middle."""
     files = Files(words)
@@ -191,6 +192,7 @@ def test_a_sigkill_at_each_step_on_the_way_into_files(words: Words):
     assert group_offset(words.bootstrap, words.app, words.source, PARTITIONS) == words.produced
 
 
+@pytest.mark.long
 def test_a_decided_file_that_somebody_removed_is_written_again(words: Words):
     files = Files(words)
     ended, text = files.run_until_killed("decision_durable")

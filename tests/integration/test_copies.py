@@ -31,6 +31,7 @@ def pipeline(bootstrap, topic, application_id, tmp_path) -> Pipeline:
     return made
 
 
+@pytest.mark.long
 def test_k1_k2_k7_killed_and_restarted_copiers_copy_once_and_in_order(pipeline: Pipeline):
     """Three SIGKILLs and a clean stop, each a fifth of the records after the one before."""
     options = {"max_offsets": PER_CHECKPOINT, "trigger": "0 seconds", "producer": SMALL}

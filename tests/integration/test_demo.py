@@ -62,6 +62,7 @@ def test_two_kills_then_the_proof_holds_and_every_sabotage_breaks_it(
     assert topics_of_demos(bootstrap) == before
 
 
+@pytest.mark.long
 def test_two_kills_in_continuous_mode_and_a_failed_proof_is_exit_code_1_with_a_picture(
     bootstrap: str, tmp_path: Path
 ):
@@ -87,6 +88,7 @@ def test_two_kills_in_continuous_mode_and_a_failed_proof_is_exit_code_1_with_a_p
     assert topics_of_demos(bootstrap) == before
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_nothing_behind(bootstrap: str, tmp_path: Path):
     topics, folders = topics_of_demos(bootstrap), scratch_folders()
     demo = subprocess.Popen(
@@ -169,6 +171,7 @@ def until_visible(
     return seen
 
 
+@pytest.mark.long
 def test_the_example_reads_as_it_runs(
     kafka_cluster: object, bootstrap: str, topic: Callable[..., str], tmp_path: Path
 ):
@@ -188,6 +191,7 @@ def test_the_example_reads_as_it_runs(
     assert {key.decode(): int(value) for key, value in counted} == arrivals(flights)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["continuous", "micro-batch"])
 def test_one_function_gives_the_same_in_both_modes(
     kafka_cluster: object, bootstrap: str, topic: Callable[..., str], tmp_path: Path, mode: str

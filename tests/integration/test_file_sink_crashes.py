@@ -20,6 +20,7 @@ import pytest
 from connectors.files import committed_files
 from tests.integration.file_sink_main import FORMATS, PER_BATCH, SUBTASKS, Driver
 from tests.integration.job_process import PATIENCE_S
+from tests.tiers import sampled
 from transactions import crash_points
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
@@ -42,6 +43,8 @@ IN_A_BATCH = [
     "all_committed",
     "batch_finished",
 ]
+#: Before the decision, and behind it: no file has its name, one has, all have.
+ONE_OF_EACH_CLASS = ("records_flushed", "decision_durable", "one_committed", "all_committed")
 #: The point of a first death, and the one at which the recovery from it dies as well.
 IN_A_RECOVERY = [
     ("records_flushed", "recovery_fenced"),
@@ -140,14 +143,16 @@ def audit_whole_checkpoints(folder: Path, file_format: str) -> None:
         assert sorted(row["number"] for row in rows) == list(expected)
 
 
-@pytest.mark.parametrize("point", IN_A_BATCH)
+@pytest.mark.parametrize("point", sampled(IN_A_BATCH, *ONE_OF_EACH_CLASS))
 def test_killed_in_a_batch(tmp_path, point):
     killed(tmp_path, f"{point}@1")
     assert run(tmp_path) == 0
     audit(tmp_path, whole=True)
 
 
-@pytest.mark.parametrize(("first", "second"), IN_A_RECOVERY)
+@pytest.mark.parametrize(
+    ("first", "second"), sampled(IN_A_RECOVERY, ("decision_durable", "renamed"))
+)
 def test_killed_in_a_batch_and_again_in_its_recovery(tmp_path, first, second):
     killed(tmp_path, f"{first}@1")
     killed(tmp_path, second)
@@ -163,7 +168,7 @@ def test_killed_after_every_single_rename(tmp_path):
     audit(tmp_path, whole=True)
 
 
-@pytest.mark.parametrize("point", ["", *HEALING])
+@pytest.mark.parametrize("point", sampled(["", *HEALING], "heal_durable"))
 def test_a_prepared_file_that_somebody_removed_is_written_again(tmp_path, point):
     """Removed after the decision, while the pipeline was down; its healing may be killed too."""
     killed(tmp_path, "decision_durable@1")

@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
 from tests.integration.checkpoints import Job, Run, hooked, row
+from tests.tiers import sampled
 from transactions.clock import Deadline
 from transactions.errors import (
     FencedError,
@@ -123,7 +124,7 @@ def test_f12_f46_scaling_down_and_up_beside_lingering_transactions(job: Job):
     audited(job, 32)
 
 
-@pytest.mark.parametrize("decided", [1, 2, 3])
+@pytest.mark.parametrize("decided", sampled([1, 2, 3], 2))
 def test_f13_what_was_decided_is_spared_until_it_is_committed(
     job: Job, decided: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -175,7 +176,9 @@ def states(run: Run, ids: list[str]) -> list[str]:
 # -- restore ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["offsets_sent", "decision_durable", "one_committed"])
+@pytest.mark.parametrize(
+    "step", sampled(["offsets_sent", "decision_durable", "one_committed"], "decision_durable")
+)
 def test_f42_x15_the_old_instance_wakes_up_after_its_successor(job: Job, step: str):
     """It was not closed: its checkpoint goes on later, changes nothing, and says once why."""
     old = job.start(subtasks=2)
@@ -399,6 +402,7 @@ _FIRST = 10  # until imports, caches and pools of threads are warm
 _NOISE = 10  # of what else lives in this process; one per cycle would be 90
 
 
+@pytest.mark.long
 def test_f50_a_hundred_runs_leave_no_thread_and_no_file_behind(job: Job):
     """Each is opened, recovers, makes a checkpoint and is closed, as a restart strategy does."""
     threads, files = 0, 0

@@ -18,6 +18,7 @@ from connectors.kafka.sink import transactional_sink
 from connectors.kafka.sink.transactional_sink import KafkaTransaction
 from tests.integration.checkpoints import Job, Run, hooked, row
 from tests.integration.conftest import assert_no_open_transaction
+from tests.tiers import sampled
 from transactions.clock import Deadline
 from transactions.committable import Outcome
 from transactions.errors import (
@@ -183,7 +184,9 @@ def test_f33_each_step_fails_in_bounded_time_without_a_broker(
 # -- the broker is killed in the middle ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["records_queued", "offsets_sent", "decision_durable"])
+@pytest.mark.parametrize(
+    "step", sampled(["records_queued", "offsets_sent", "decision_durable"], "decision_durable")
+)
 def test_f49_x16_the_broker_is_killed_in_a_checkpoint_and_comes_back(
     cluster: LocalCluster, make_job: Callable[..., Job], step: str
 ):
@@ -235,7 +238,7 @@ def forgotten(run: Run) -> None:
         deadline.pause(0.2)
 
 
-@pytest.mark.parametrize("step", ["all_committed", "decision_durable"])
+@pytest.mark.parametrize("step", sampled(["all_committed", "decision_durable"], "decision_durable"))
 def test_x19_recovery_after_the_ids_have_expired(
     forgetful: LocalCluster, make_job: Callable[..., Job], step: str
 ):

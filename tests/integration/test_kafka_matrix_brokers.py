@@ -247,6 +247,7 @@ def test_k23_the_source_plans_on_without_the_broker_that_it_takes_for_the_contro
     assert planner.latest_offsets() == ends
 
 
+@pytest.mark.long
 def test_k23_10000_records_while_brokers_are_bounced_and_every_third_try_fails(three, application):
     source, target = three.topic(partitions=3), three.topic(partitions=3)
     numbers = produce(three.bootstrap, source, 10_000, partitions=3)

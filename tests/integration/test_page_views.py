@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_the_page_view_example_proves_its_counts():
     words = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "examples/page_views"]
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)

@@ -22,6 +22,7 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     postgres,
     postgres_server,
 )
+from tests.tiers import sampled
 from transactions import crash_points
 
 ROWS = 4 * PER_BATCH
@@ -30,6 +31,8 @@ CHECKPOINT = 1
 POINTS = [point for point in crash_points.POINTS if not point.startswith(("heal_", "recovery_"))]
 HEALING = crash_points.HEALING_POINTS
 RECOVERY = [point for point in crash_points.POINTS if point.startswith("recovery_")]
+#: Before the decision, and behind it: no transaction is committed, one is, all are.
+ONE_OF_EACH_CLASS = ("records_flushed", "decision_durable", "one_committed", "all_committed")
 #: From here on the rows of the checkpoint may be visible.
 DECIDED = POINTS[POINTS.index("decision_durable") :]
 
@@ -73,7 +76,7 @@ def check_end(table: PostgresDatabase) -> None:
     assert table.prepared() == []
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", sampled(POINTS, *ONE_OF_EACH_CLASS))
 def test_a_kill_at_each_point(table, tmp_path, point):
     killed(tmp_path, table, f"{point}@{CHECKPOINT}")
     before, after = rows(CHECKPOINT * PER_BATCH), rows((CHECKPOINT + 1) * PER_BATCH)
@@ -88,8 +91,10 @@ def test_a_kill_at_each_point(table, tmp_path, point):
     check_end(table)
 
 
-@pytest.mark.parametrize("point", RECOVERY)
-@pytest.mark.parametrize("first", ["offsets_sent", "decision_durable", "one_committed"])
+@pytest.mark.parametrize("point", sampled(RECOVERY, "recovery_settled"))
+@pytest.mark.parametrize(
+    "first", sampled(["offsets_sent", "decision_durable", "one_committed"], "one_committed")
+)
 def test_a_kill_while_it_recovers(table, tmp_path, first, point):
     killed(tmp_path, table, f"{first}@{CHECKPOINT}")
     killed(tmp_path, table, point)
@@ -97,7 +102,7 @@ def test_a_kill_while_it_recovers(table, tmp_path, first, point):
     check_end(table)
 
 
-@pytest.mark.parametrize("point", ["", *HEALING])
+@pytest.mark.parametrize("point", sampled(["", *HEALING], "heal_durable"))
 def test_what_an_operator_rolled_back_after_the_decision_is_written_again(table, tmp_path, point):
     """Once the rows of both subtasks, and a kill at each point of healing them."""
     killed(tmp_path, table, f"decision_durable@{CHECKPOINT}")
@@ -109,7 +114,9 @@ def test_what_an_operator_rolled_back_after_the_decision_is_written_again(table,
     check_end(table)
 
 
-@pytest.mark.parametrize("point", ["offsets_sent", "decision_durable", "all_committed"])
+@pytest.mark.parametrize(
+    "point", sampled(["offsets_sent", "decision_durable", "all_committed"], "decision_durable")
+)
 def test_the_server_is_killed_along(table, tmp_path, point):
     killed(tmp_path, table, f"{point}@{CHECKPOINT}")
     table.server.kill()

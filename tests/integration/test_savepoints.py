@@ -14,6 +14,7 @@ import pytest
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S, ROOT, running
 from tests.integration.test_run import ARROW, PARTITIONS, UPPER, Job
+from tests.tiers import sampled
 
 ONCE = 'trigger = "available-now"'
 COUNTS = "SELECT value AS key, CAST(count(1) AS STRING) AS value FROM source GROUP BY source.value"
@@ -59,7 +60,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", sampled(MODES, "micro-batch"))
 def test_x10_f35_taken_while_running_stopped_with_and_restored_elsewhere(job: Job, mode: str):
     """On another folder and parallelism; the older one would produce its successors again."""
     (job.folder / "my_arrow.py").write_text(ARROW)
@@ -105,6 +106,7 @@ def _an_older_one_is_refused(job: Job, older: str, path: Path) -> None:
     job.audit(job.output)
 
 
+@pytest.mark.long
 def test_state_goes_on_after_a_restore_and_a_claimed_savepoint_is_gone(job: Job):
     """Counts by key: offsets and state are of one moment, or a count would be off."""
     parts = {"transform": f"sql = '{COUNTS}'", "app": ONCE}
@@ -130,6 +132,7 @@ def test_state_goes_on_after_a_restore_and_a_claimed_savepoint_is_gone(job: Job)
     assert not Path(place).exists()
 
 
+@pytest.mark.long
 def test_a_sink_more_and_a_sink_less(job: Job):
     """Both read one source; Spark counts it once for each, in the offsets of its checkpoint."""
     job.produce(30)
@@ -160,6 +163,7 @@ def _with_two_partitions(path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["savepoint_copied", "savepoint_named"])
 def test_a_kill_while_it_is_made_leaves_a_whole_one_or_none(job: Job, step: str):
     path = job.write()
@@ -205,6 +209,7 @@ def test_a_killed_pipeline_has_to_finish_its_checkpoint_first(job: Job):
     job.audit(job.output)
 
 
+@pytest.mark.long
 def test_a_busy_pipeline_is_stopped_in_the_middle_of_its_work(job: Job):
     """The next batch is planned already: it ends without a decision, and is in no savepoint."""
     limit = "maxOffsetsPerTrigger = 50"

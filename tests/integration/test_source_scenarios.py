@@ -104,6 +104,7 @@ def grow(bootstrap: str, topic: str, partitions: int) -> None:
         deadline.pause(0.05)
 
 
+@pytest.mark.long
 def test_p13_progress_with_and_without_a_limit_and_two_branches_of_one_source(
     make: Make, bootstrap: str, topic: Callable[..., str]
 ):
@@ -194,6 +195,7 @@ class Stress:
             reader.until(lambda seen: len(seen) >= self.count, timeout=PATIENCE_S)
 
 
+@pytest.mark.long
 def test_p17_random_records_partitions_and_restarts(
     make: Make, bootstrap: str, topic: Callable[..., str]
 ):

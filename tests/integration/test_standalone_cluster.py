@@ -203,6 +203,7 @@ def test_x5_an_executor_dies_under_a_continuous_stage(
     assert _aborted_records(copy.bootstrap, copy.output) > 0  # what the dead task had prepared
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # fourteen moments, one after the other
 def test_x5_x14_executors_die_then_the_driver(story: Story):
     with story.running() as run:

@@ -51,6 +51,7 @@ from tests.integration.in_process import (
     values,
 )
 from tests.integration.job_process import PATIENCE_S
+from tests.tiers import sampled
 from transactions.clock import Deadline
 
 #: Regression of the time a driver needs to stop (P16); Spark alone takes one.
@@ -223,7 +224,11 @@ def test_s4_s5_one_task_fails_uncommitted_records_are_written_and_never_counted(
     )
 
 
-@pytest.mark.parametrize(("stalled_at", "words"), STALLED.items(), ids=STALLED.keys())
+@pytest.mark.parametrize(
+    ("stalled_at", "words"),
+    sampled(STALLED.items(), ("decision_durable@1", "FencedError")),
+    ids=STALLED.keys(),
+)
 def test_s6_a_stalled_instance_is_overtaken_and_then_goes_on(
     stalled_at: str,
     words: str,

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 BROKEN_JOB = [sys.executable, "-m", "tests.integration.doubling_job"]
 
 
+@pytest.mark.long
 def test_the_example_project_passes_its_own_test():
     """In a pytest of its own: entry point, ini file, embedded broker, job file, two kills."""
     run = subprocess.run(

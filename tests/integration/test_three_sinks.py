@@ -136,6 +136,7 @@ def test_nothing_is_anywhere_before_the_decision_and_everything_after_it(story: 
     judge(story)
 
 
+@pytest.mark.long
 def test_a_sigkill_at_each_step_after_the_decision(story: Story):
     """With the decision log in an object store: all that the next run knows comes from there."""
     with S3Server() as store:

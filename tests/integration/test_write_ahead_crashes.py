@@ -27,6 +27,7 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     postgres_server,
 )
 from tests.integration.write_ahead_main import PER_BATCH, TOTAL, numbers_of
+from tests.tiers import sampled
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("plain", "sqlite", "postgres")
@@ -47,6 +48,9 @@ POINTS = (
     "all_committed",
     "batch_finished",
 )
+#: Before the decision, and behind it: nothing is sent, one subtask is, all are.
+ONE_OF_EACH_CLASS = ("records_flushed", "decision_durable", "one_committed", "all_committed")
+RECOVERY = ("recovery_fenced", "recovery_settled")
 HEALING = ("heal_started", "heal_produced", "heal_durable", "heal_committed")
 
 
@@ -112,8 +116,8 @@ def test_without_a_crash(tmp_path: Path, kind: str):
     assert nothing_is_left(tmp_path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("kind", sampled(KINDS, "plain"))
+@pytest.mark.parametrize("point", sampled(POINTS, *ONE_OF_EACH_CLASS))
 def test_killed_at_a_point_of_the_protocol_nothing_is_lost_or_doubled(
     tmp_path: Path, kind: str, point: str
 ):
@@ -123,8 +127,10 @@ def test_killed_at_a_point_of_the_protocol_nothing_is_lost_or_doubled(
     assert nothing_is_left(tmp_path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("point", ["recovery_fenced", "recovery_settled"])
+@pytest.mark.parametrize("kind", sampled(KINDS, "plain"))
+@pytest.mark.parametrize(
+    "point", sampled(["recovery_fenced", "recovery_settled"], "recovery_settled")
+)
 def test_killed_while_it_recovers(tmp_path: Path, kind: str, point: str):
     killed(tmp_path, kind, point=f"decision_durable@{KILLED_IN}")
     killed(tmp_path, kind, point=point)
@@ -133,8 +139,8 @@ def test_killed_while_it_recovers(tmp_path: Path, kind: str, point: str):
     assert nothing_is_left(tmp_path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("point", HEALING)
+@pytest.mark.parametrize("kind", sampled(KINDS, "plain"))
+@pytest.mark.parametrize("point", sampled(HEALING, "heal_durable"))
 def test_killed_while_a_lost_buffer_is_healed(tmp_path: Path, kind: str, point: str):
     """One of the decided buffers is gone; the engine's replay writes it, and only it, again."""
     killed(tmp_path, kind, point=f"decision_durable@{KILLED_IN}")
@@ -176,7 +182,7 @@ def test_behind_the_mark_there_is_no_window(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", WITH_TRANSACTIONS)
-@pytest.mark.parametrize("moment", ["sending", "sent", "marked"])
+@pytest.mark.parametrize("moment", sampled(["sending", "sent", "marked"], "sent"))
 def test_rows_and_mark_in_one_transaction_leave_no_window(tmp_path: Path, moment: str, kind: str):
     killed(tmp_path, kind, moment=at(moment))
     assert run(tmp_path, kind) == 0
@@ -184,6 +190,7 @@ def test_rows_and_mark_in_one_transaction_leave_no_window(tmp_path: Path, moment
     assert nothing_is_left(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_again_and_again(tmp_path: Path, kind: str):
     """Every start dies at another moment; each one of the plain windows doubles what it says."""

@@ -170,6 +170,7 @@ def test_librdkafka_repeats_end_txn_behind_a_closed_connection(monkeypatch):
     assert found("twice|lost|it gave up|decided", held_back=0.04) >= 0
 
 
+@pytest.mark.long
 def test_librdkafka_repeats_offsets_by_itself(monkeypatch):
     """A copy that is late puts the token of the last transaction in the place of this one's.
 

@@ -24,6 +24,7 @@ import pytest
 
 from connectors.files import FileSink, abandoned_files, committed_files
 from tests.integration.file_sink_main import FORMATS, PER_BATCH, SUBTASKS
+from tests.tiers import sampled
 from tests.unit.file_targets import committed_objects, rows_of
 from tests.unit.s3_server import BUCKET, Fault, S3Server
 from transactions import crash_points
@@ -53,13 +54,15 @@ IN_A_BATCH = [
     "all_committed@1",
     "batch_finished@1",
 ]
+#: Before the decision, and behind it: no file has its mark, one has, all have.
+ONE_OF_EACH_CLASS = ("records_flushed@1", "decision_durable@1", "mark_stored", "all_committed@1")
 #: The point of a first death, and those at which the recoveries from it die as well.
 IN_A_RECOVERY = [
-    ("records_flushed@1", "recovery_fenced", "recovery_settled"),
-    ("upload_started", "recovery_settled"),
-    ("committables_collected@1", "file_discarded", "file_discarded"),
-    ("decision_durable@1", "recovery_fenced", "rename_started", "mark_stored"),
-    ("mark_stored", "mark_stored", "renamed"),
+    ["records_flushed@1", "recovery_fenced", "recovery_settled"],
+    ["upload_started", "recovery_settled"],
+    ["committables_collected@1", "file_discarded", "file_discarded"],
+    ["decision_durable@1", "recovery_fenced", "rename_started", "mark_stored"],
+    ["mark_stored", "mark_stored", "renamed"],
 ]
 HEALING = ["", "upload_started", "heal_durable", "mark_stored"]
 
@@ -158,13 +161,13 @@ def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
         yield Pipeline(tmp_path, server)
 
 
-@pytest.mark.parametrize("point", IN_A_BATCH)
+@pytest.mark.parametrize("point", sampled(IN_A_BATCH, *ONE_OF_EACH_CLASS))
 def test_killed_in_a_batch(pipeline, point):
     pipeline.killed(point)
     pipeline.finished()
 
 
-@pytest.mark.parametrize("points", IN_A_RECOVERY, ids="+".join)
+@pytest.mark.parametrize("points", sampled(IN_A_RECOVERY, IN_A_RECOVERY[-1]), ids="+".join)
 def test_killed_in_a_batch_and_again_in_its_recovery(pipeline, points):
     for point in points:
         pipeline.killed(point)
@@ -176,6 +179,7 @@ def test_every_point_of_a_store_is_among_them():
     assert {*crash_points.OBJECT_POINTS} <= met
 
 
+@pytest.mark.long
 def test_killed_after_every_commit(pipeline):
     """Each run gets at least one file further, its recovery included."""
     deaths = 0
@@ -187,7 +191,7 @@ def test_killed_after_every_commit(pipeline):
     pipeline.finished()
 
 
-@pytest.mark.parametrize("point", HEALING)
+@pytest.mark.parametrize("point", sampled(HEALING, "heal_durable"))
 def test_a_prepared_file_that_somebody_removed_is_written_again(pipeline, point):
     """Removed after the decision, while the pipeline was down; its healing may be killed too."""
     pipeline.killed("decision_durable@1")
@@ -215,7 +219,7 @@ def upload(options: dict[str, str]) -> None:
     sink.pre_commit(transaction)
 
 
-@pytest.mark.parametrize("request_", ["POST", "PART", "END"])
+@pytest.mark.parametrize("request_", sampled(["POST", "PART", "END"], "PART"))
 def test_a_task_that_is_killed_between_two_parts_is_swept(tmp_path, request_):
     """What it has sent is in no object: the store itself removes it, when it is told to."""
     with S3Server() as server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from transactions.testing import TwoPhaseCommitSinkContract
 from transactions.testing.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
+QUOTED = "The contract of a sink is broken (transactions/"
 EXAMPLE = ROOT / "examples/own_sink"
 #: Class -> test, without its parameters -> the texts of its failures; empty when it passed.
 Results = Mapping[str, Mapping[str, list[str]]]
@@ -60,11 +62,23 @@ def test_the_example_passes_everything_and_skips_nothing(example: Results):
     assert red(example["TestFolderSink"]) == set()
 
 
+def test_a_fault_is_found_and_quotes_the_contract(tmp_path: Path):
+    """One of those below, in a run of its own."""
+    of_its_class = run("tests/unit/broken_sinks.py::TestCommitsEmptyOnes", tmp_path)
+    results = of_its_class["TestCommitsEmptyOnes"]
+    sink = broken_sinks.CommitsEmptyOnes
+    assert red(results) == FAULTS[sink] | CONSEQUENCES.get(sink, set())
+    for text in itertools.chain.from_iterable(results.values()):
+        assert QUOTED in text
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("sink", FAULTS, ids=lambda sink: sink.__name__)
 def test_each_fault_is_found_by_the_tests_that_are_about_it(sink: type, broken: Results):
     assert red(broken[f"Test{sink.__name__}"]) == FAULTS[sink] | CONSEQUENCES.get(sink, set())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sink", MORE_FAULTS, ids=lambda sink: sink.__name__)
 def test_more_faults_are_found(sink: type, broken: Results):
     assert red(broken[f"Test{sink.__name__}"]) == MORE_FAULTS[sink]
@@ -74,11 +88,12 @@ def test_every_test_of_the_contract_is_red_for_some_fault():
     assert set().union(*FAULTS.values(), *MORE_FAULTS.values()) == TESTS
 
 
+@pytest.mark.long
 def test_a_failure_quotes_the_contract(broken: Results):
     for sink, results in broken.items():
         for name, failures in results.items():
             for text in failures:
-                assert "The contract of a sink is broken (transactions/" in text, (sink, name, text)
+                assert QUOTED in text, (sink, name, text)
 
 
 @pytest.mark.parametrize("requirement", Requirement, ids=lambda one: one.name)
