@@ -136,6 +136,22 @@ class SimulatedSink(KafkaTransactionalSink):
         )
 
 
+class Patience(Deadline):
+    """How long a driver waits for its tasks: no longer when one is frozen, however slow the machine
+    is. A short timeout would also end what is only slow.
+    """
+
+    def __init__(self, world: ContinuousWorld, deadline: Deadline) -> None:
+        super().__init__(deadline.seconds)
+        self._deadline = deadline
+        self._world, self._driver = world, len(world.drivers)
+
+    def remaining(self) -> float:
+        if self._world.frozen_in == self._driver:
+            return 0.0
+        return self._deadline.remaining()
+
+
 class ContinuousWorld:
     """Everything of one story.
 
@@ -183,6 +199,7 @@ class ContinuousWorld:
         self.lock = threading.RLock()
         self._more = threading.Condition()
         self.froze = threading.Event()
+        self.frozen_in = 0  # the driver of the task that froze, counted from 1
         self._thaw = threading.Event()
         self.thaw_with_the_next_run = False
         self.counts: Counter[str] = Counter()
@@ -313,6 +330,8 @@ class ContinuousWorld:
             raise KeyError(f"a bug in the user's function, at {step}")
         if what == "freeze":
             process.frozen = True
+            if process.is_task:
+                self.frozen_in = len(self.drivers)
             self.froze.set()
             assert self._thaw.wait(SOON_S)
             process.frozen = False
@@ -464,7 +483,15 @@ class ContinuousWorld:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Give the product librdkafka's stand-in, and the steps their hooks."""
-        send = RunningStage._send
+        send, each, ready = RunningStage._send, RunningStage._each, RunningStage.await_ready
+
+        def no_longer_than_a_freeze(
+            stage: RunningStage, kind: Any, subtasks: set[int], deadline: Deadline, *more: Any
+        ) -> Any:
+            return each(stage, kind, subtasks, Patience(self, deadline), *more)
+
+        def ready_before_a_freeze(stage: RunningStage, deadline: Deadline) -> None:
+            ready(stage, Patience(self, deadline))
 
         def sending(stage: RunningStage, subtask: int, message: Any) -> None:
             send(stage, subtask, message)
@@ -480,6 +507,8 @@ class ContinuousWorld:
                 mock.patch.object(transactional_producer, "_group_metadata", str.encode),
                 mock.patch.object(transactional_sink, "SYSTEM_CLOCK", self.clock),
                 mock.patch.object(RunningStage, "_send", sending),
+                mock.patch.object(RunningStage, "_each", no_longer_than_a_freeze),
+                mock.patch.object(RunningStage, "await_ready", ready_before_a_freeze),
                 mock.patch.object(
                     stage_task, "connect", functools.partial(continuous_task.connect, self)
                 ),

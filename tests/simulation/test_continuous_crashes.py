@@ -33,7 +33,6 @@ from transactions.events import Event, subscribe
 
 STEPS = (*TASK_STEPS, *DRIVER_STEPS)
 HEALING = ("heal_started", "heal_produced", "heal_durable", "heal_committed")
-SHORT_S = 0.25
 
 
 @pytest.fixture
@@ -167,7 +166,7 @@ def test_it_ends_with_source_and_sink_on_two_clusters(step):
 @pytest.mark.parametrize("step", [one for one in TASK_STEPS if one != "committed_sent"])
 def test_a_task_that_stalls_is_given_up_and_may_wake_at_any_time(step, thaw):
     """SIGSTOP: its late EndTxn finds its transaction ended, its late records are fenced."""
-    world = ContinuousWorld((step, 2, "freeze"), checkpoint_timeout_s=SHORT_S)
+    world = ContinuousWorld((step, 2, "freeze"))
     world.thaw_with_the_next_run = thaw == "in_the_next_run"
     world.run()
     world.check()

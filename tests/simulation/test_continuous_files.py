@@ -125,7 +125,7 @@ def test_two_drivers_die_one_after_the_other(story, first):
 @pytest.mark.parametrize("step", [one for one in TASK_STEPS if one != "acknowledged"])
 def test_a_task_that_stalls_is_given_up_and_may_wake_at_any_time(world, step, thaw):
     """What it wrote, or writes when it wakes, is in no decision, and swept."""
-    one = world((step, 2, "freeze"), checkpoint_timeout_s=SHORT_S)
+    one = world((step, 2, "freeze"))
     one.thaw_with_the_next_run = thaw == "in_the_next_run"
     one.run()
     one.check()
