@@ -38,20 +38,19 @@ lint: $(STAMP)  ## ruff (check, format) and mypy --strict
 
 # Two processes: most of an integration test is the start of a JVM.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
-# Which tests are `long` is said at each of them, and why in tests/README.md.
-SHORT := -m 'not long'
-
+# `-m 'not long'` is pytest's default here: which tests are long is said at each of them, and why in
+# tests/README.md.
 test: lint archive  ## lint, then every test that is not `long`: before a change lands
-	$(PYTEST) $(SHORT) $(ARGS)
-
-test-all: lint archive  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
 	$(PYTEST) $(ARGS)
 
+test-all: lint archive  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
+	$(PYTEST) -m '' $(ARGS)
+
 unit: $(STAMP)  ## tests without a broker: a minute
-	$(PYTEST) $(SHORT) tests/unit tests/simulation $(ARGS)
+	$(PYTEST) tests/unit tests/simulation $(ARGS)
 
 integration: archive  ## of make test, those with a real broker and a real Spark
-	$(PYTEST) $(SHORT) tests/integration $(ARGS)
+	$(PYTEST) tests/integration $(ARGS)
 
 mutations: $(STAMP)  ## each rule of the protocol broken in a copy; its test must be red
 	$(BIN)/python -m tests.mutations $(ARGS)

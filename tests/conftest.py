@@ -20,6 +20,8 @@ LEFT: pytest.StashKey[int] = pytest.StashKey()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[BROKERS_THAT_RAN] = {}
     config.stash[LEFT] = 0
+    if any("::" in one for one in config.args):
+        config.option.markexpr = config.option.markexpr.replace("not long", "")  # it is named
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

@@ -52,7 +52,8 @@ def run(one: Mutation) -> str:
         text = broken.read_text(encoding="utf-8")
         assert text.count(one.old) == 1, f"{one.rule}: {one.file} has changed"
         broken.write_text(text.replace(one.old, one.new), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", one.test]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        command += ["-m", "", one.test]  # the long ones as well
         environment = {**os.environ, "PYTHONPATH": str(copy)}
         try:
             done = subprocess.run(
