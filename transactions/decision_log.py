@@ -12,12 +12,13 @@ of their own (``floor-<number>``, the highest counts), so that a slow older run 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -26,6 +27,7 @@ from transactions.errors import (
     DecisionLogError,
     FencedError,
     LogCorruptedError,
+    SparkOnceError,
 )
 from transactions.events import publish
 from transactions.identity import MayChange, check_identity, check_owner
@@ -113,6 +115,21 @@ def _floor_in(names: list[str]) -> int:
     return max((int(n.removeprefix(_FLOOR)) for n in names if n.startswith(_FLOOR)), default=1)
 
 
+@contextlib.contextmanager
+def _answering(backend: LogBackend) -> Iterator[None]:
+    try:
+        yield
+    except SparkOnceError:
+        raise
+    except OSError as error:
+        raise DecisionLogError(
+            "The decision log does not answer; nothing was aborted.",
+            where=f"{backend.describe()}: {error}",
+            cause="the disk is full, read-only or gone",
+            option=f"checkpoint={backend.describe()}",
+        ) from error
+
+
 class DecisionLog:
     """The writer's side: one run, from its Fence to the newer Fence that ends it.
 
@@ -129,6 +146,8 @@ class DecisionLog:
         self._log_id = state.log_id or secrets.token_hex(4)
         self.state = state
         self.run_epoch, self._told_fenced = 0, False
+        #: An entry whose fate is unknown: this run appends nothing behind it.
+        self._in_doubt: Entry | None = None
         #: Between an entry and its number's `tail`, our own entry would look like another run's.
         self._appending = threading.RLock()
         #: Carries out what need not be waited for: a hundred deletes take as many milliseconds.
@@ -159,7 +178,8 @@ class DecisionLog:
             FencedError: another run was faster, again and again.
         """
         for _ in range(100):
-            state = read_log(backend)
+            with _answering(backend):
+                state = read_log(backend)
             if state.log_id:
                 check_owner(state.application_id, application_id, backend.describe())
                 check_identity(state.identity, identity, backend.describe(), may_change)
@@ -229,15 +249,20 @@ class DecisionLog:
         Raises:
             FencedError: it has.
         """
-        with self._appending:
-            data = self._backend.get(entry_name(self.state.tail + 1))
+        with self._appending, _answering(self._backend):
+            number = self.state.tail + 1
+            data = self._backend.get(entry_name(number))
+            if data is not None and self._is_in_doubt(data):
+                data = self._backend.get(entry_name(number + 1))  # ours is no newer run's
             if data is not None:
                 raise self._fenced_by(data)
             self._check_floor()
 
     def _append(self, body: Body) -> int:
-        with self._appending:
+        with self._appending, _answering(self._backend):
             number = self.state.tail + 1
+            if self._in_doubt is not None:
+                raise self._unknown(number, "the entry before it is in doubt")
             entry = Entry(
                 sequence=number,
                 application_id=self._application_id,
@@ -246,47 +271,61 @@ class DecisionLog:
                 written_at_ms=self._clock.now_ms(),
                 body=body,
             )
-            self._put(entry)
+            try:
+                self._put(entry)
+            except DecisionLogError:
+                self._in_doubt = entry
+                raise
             self._check_floor()
             self.state = self.state.after(entry)
             return number
 
+    def _is_in_doubt(self, data: bytes) -> bool:
+        return self._in_doubt is not None and data == self._in_doubt.to_bytes()
+
     def _put(self, entry: Entry) -> None:
-        name = entry_name(entry.sequence)
+        name, written = entry_name(entry.sequence), entry.to_bytes()
+        error: OSError | None = None
         try:
-            if self._backend.put_if_absent(name, entry.to_bytes()):
+            if self._backend.put_if_absent(name, written):
                 return
             data = self._backend.get(name)
-        except OSError as error:
-            data = self._read_until_known(name, error)
-            if data is None:
-                raise DecisionLogError(
-                    "The decision log could not be written; this checkpoint is not decided.",
-                    where=f"{self._backend.describe()}, entry {entry.sequence}: {error}",
-                    cause="the disk is full, read-only or gone",
-                    option=f"checkpoint={self._backend.describe()}",
-                ) from error
+        except OSError as failed:
+            data, error = self._read_until_known(entry.sequence, failed), failed
+        if data is None and error is not None:
+            raise DecisionLogError(
+                "The decision log could not be written; this checkpoint is not decided.",
+                where=f"{self._backend.describe()}, entry {entry.sequence}: {error}",
+                cause="the disk is full, read-only or gone",
+                option=f"checkpoint={self._backend.describe()}",
+            ) from error
         if data is None:
             raise self._freed_number(entry.sequence)
         where = f"{self._backend.describe()}, entry {entry.sequence}"
         if Entry.from_bytes(data, where=where).nonce != entry.nonce:
             raise self._fenced_by(data)
+        if error is not None and not self._backend.reads_are_durable:
+            raise self._unknown(entry.sequence, str(error)) from error
 
-    def _read_until_known(self, name: str, error: OSError) -> bytes | None:
+    def _read_until_known(self, number: int, error: OSError) -> bytes | None:
         """An error of put is *unknown*: ask until the storage answers."""
         deadline = Deadline(_UNKNOWN_PUT_SECONDS, self._clock)
         while True:
             try:
-                return self._backend.get(name)
+                return self._backend.get(entry_name(number))
             except OSError:
                 if deadline.expired():
-                    raise DecisionLogError(
-                        "Whether the decision was written is not known; nothing was aborted.",
-                        where=f"{self._backend.describe()}, {name}: {error}",
-                        cause="the storage of the checkpoint does not answer",
-                        option=f"checkpoint={self._backend.describe()}",
-                    ) from error
+                    raise self._unknown(number, str(error)) from error
                 deadline.pause(0.5)
+
+    def _unknown(self, number: int, why: str) -> DecisionLogError:
+        return DecisionLogError(
+            "Whether the decision is durable is not known; nothing was aborted, and the next run "
+            "finds out.",
+            where=f"{self._backend.describe()}, entry {number}: {why}",
+            cause="the storage of the checkpoint failed, or does not answer",
+            option=f"checkpoint={self._backend.describe()}",
+        )
 
     def _check_floor(self) -> None:
         """A floor above our last number means that a newer run compacted while we slept."""
@@ -307,8 +346,9 @@ class DecisionLog:
         if self.state.tail - self._floor < COMPACT_EVERY:
             return
         number = self._append(self.state.snapshot())
-        self._backend.put_if_absent(f"{_FLOOR}{number:020d}", b"")
-        self._check_floor()
+        with _answering(self._backend):
+            self._backend.put_if_absent(f"{_FLOOR}{number:020d}", b"")
+            self._check_floor()
         self.later(functools.partial(self._delete_below, number))
 
     def _delete_below(self, floor: int) -> None:

@@ -8,7 +8,7 @@
     │   ├── IdentityMismatchError     the checkpoint belongs to another application or topology
     │   ├── MissingTopicError         a topic that the pipeline names does not exist
     │   └── AuthenticationError       the broker refused our credentials or our rights
-    ├── DecisionLogError              the log cannot be trusted or cannot be read
+    ├── DecisionLogError              the log cannot be written or read now; a restart may do it
     │   ├── LogCorruptedError         an entry is torn, missing, or fails its checksum
     │   └── LogVersionError           an entry was written by a newer version of sparkonce
     ├── FencedError                   a newer run owns the log: this one must stop, and does
@@ -94,17 +94,19 @@ class AuthenticationError(ConfigurationError):
 
 
 class DecisionLogError(SparkOnceError):
-    """The decision log cannot be trusted. Nothing was changed; look at the folder it names."""
-
-    permanent = True
+    """The decision log could not be written or read. Nothing was aborted; the next run goes on."""
 
 
 class LogCorruptedError(DecisionLogError):
     """An entry of the decision log is torn, missing or altered. Restore it from a backup."""
 
+    permanent = True
+
 
 class LogVersionError(DecisionLogError):
     """An entry was written by a newer sparkonce. Upgrade before running on this checkpoint."""
+
+    permanent = True
 
 
 class FencedError(SparkOnceError):

@@ -11,22 +11,26 @@ import os
 import secrets
 import threading
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class LogBackend(Protocol):
     """Storage for named, immutable blobs. Methods are called on the driver only."""
 
+    @property
+    def reads_are_durable(self) -> bool:
+        """Tell whether what `get` returns survives a power cut."""
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Store data under a name that nobody has used, durably.
 
         Returns:
-            True: it is stored and survives a power cut. False: the name was taken; nothing
-            changed.
+            True: it is stored and survives a power cut. False: the name was taken, by something
+            that survives one as well; nothing changed.
 
         Raises:
-            OSError: the result is *unknown*; the caller reads the name to learn it. It never
-                means "not stored".
+            OSError: the result is *unknown*. It never means "not stored". The caller can read the
+                name; only where `reads_are_durable` data that is found there settles it.
         """
 
     def get(self, name: str) -> bytes | None:
@@ -49,6 +53,8 @@ class LogBackend(Protocol):
 
 class MemoryBackend:
     """For tests: a dictionary that several logs may share as if they were processes."""
+
+    reads_are_durable: Final = True
 
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
@@ -85,13 +91,16 @@ class LocalFileBackend:
     """One file per name in a folder of a local (or fsync-honest shared) file system.
 
     link() is the put-if-absent: it fails when the name exists, and the linked file is already
-    complete and synced, so no reader ever sees half an entry.
+    complete and synced, so no reader ever sees half an entry: what a name leads to is durable as
+    soon as the name is, and that takes one fsync of the folder.
     """
+
+    #: A name is seen in the page cache before its folder is synced, and also when that failed.
+    reads_are_durable: Final = False
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        sync_folder(self._folder.parent)
+        make_folder(self._folder)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See `LogBackend.put_if_absent`; two fsyncs, the entry and its folder."""
@@ -103,10 +112,11 @@ class LocalFileBackend:
                 os.fsync(file.fileno())
             try:
                 os.link(temporary, self._folder / name)
+                is_new = True
             except FileExistsError:
-                return False
+                is_new = False  # who has linked it may have died before its fsync
             sync_folder(self._folder)
-            return True
+            return is_new
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -134,6 +144,22 @@ class LocalFileBackend:
     def describe(self) -> str:
         """See `LogBackend.describe`."""
         return str(self._folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder with those above it; when this returns its name survives a power cut.
+
+    It is synced also where it was there: who made it may have died before that. Folders that we
+    may not write to were made by somebody else, long ago.
+
+    Raises:
+        OSError: it is not known to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for above in folder.absolute().parents:
+        if not os.access(above, os.W_OK):
+            break
+        sync_folder(above)
 
 
 def sync_folder(folder: Path) -> None:

@@ -40,6 +40,9 @@ class ObjectStoreBackend:
         ConfigurationError: the address or an option is wrong. Nothing has been sent yet.
     """
 
+    #: An object that a strongly consistent store shows is replicated.
+    reads_are_durable: Final = True
+
     def __init__(self, url: str, *, clock: Clock = SYSTEM_CLOCK, **options: str | float) -> None:
         self._store = ObjectStore(url, _PURPOSE, options, clock=clock)
 

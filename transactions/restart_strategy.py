@@ -256,7 +256,7 @@ RETRIED: Final[Mapping[type[SparkOnceError], tuple[bool, str]]] = MappingProxyTy
         errors.IdentityMismatchError: (False, "the checkpoint belongs to another topology"),
         errors.MissingTopicError: (False, "nobody creates it but a person"),
         errors.AuthenticationError: (False, "repeating wrong credentials locks accounts"),
-        errors.DecisionLogError: (False, "what cannot be trusted now cannot be trusted later"),
+        errors.DecisionLogError: (True, "disks are cleared, stores come back"),
         errors.LogCorruptedError: (False, "a torn entry does not mend"),
         errors.LogVersionError: (False, "this version stays this version"),
         errors.FencedError: (False, "two runs would fence each other for ever; the newer one wins"),

@@ -280,9 +280,16 @@ MUTATIONS = (
     Mutation(
         "log: folder fsync of the writer",
         BACKEND,
-        "            sync_folder(self._folder)\n            return True",
-        "            return True",
+        "            sync_folder(self._folder)\n            return is_new",
+        "            return is_new",
         "tests/unit/test_log_backend.py::test_a_local_put_syncs_the_entry_and_its_folder",
+    ),
+    Mutation(
+        "log: an entry whose fsync failed is not known to be durable",
+        LOG,
+        "if error is not None and not self._backend.reads_are_durable:",
+        "if False:",
+        UNIT_LOG + "test_b2_a_decision_whose_fsync_failed_is_no_decision_yet",
     ),
     Mutation(
         "log: newest wins",
@@ -294,8 +301,8 @@ MUTATIONS = (
     Mutation(
         "log: put-if-absent",
         BACKEND,
-        "                return False\n            sync_folder",
-        "                os.replace(temporary, self._folder / name)\n            sync_folder",
+        "                is_new = False  # who has linked it may have died before its fsync\n",
+        "                os.replace(temporary, self._folder / name)\n",
         "tests/unit/test_log_backend.py::test_a_taken_name_is_refused_and_keeps_its_data",
     ),
     Mutation(

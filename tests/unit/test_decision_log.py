@@ -1,14 +1,17 @@
 """The decision log: dense, fenced, the newest wins, and every doubt is read until known."""
 
 import dataclasses
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import orjson
 import pytest
 
 from tests.unit.s3_server import S3Server
 from tests.unit.samples import committable, decision
+from transactions import decision_log, log_backend
 from transactions.decision_log import COMPACT_EVERY, DecisionLog, entry_name, read_log
 from transactions.errors import (
     ConfigurationError,
@@ -21,6 +24,7 @@ from transactions.errors import (
 from transactions.log_backend import LocalFileBackend, MemoryBackend
 from transactions.log_entries import ACCEPT_LOSS, REPLAY, Healed, Resolved
 from transactions.object_store_backend import ObjectStoreBackend
+from transactions.restart_strategy import is_retried
 
 IDENTITY = {"sinks": "out"}
 
@@ -219,6 +223,98 @@ def test_a_put_that_did_not_happen_is_an_error_and_no_decision():
     with pytest.raises(DecisionLogError, match="not decided"):
         log.decide(decision(0))
     assert read_log(backend).decision is None
+
+
+class FailsOnce(LocalFileBackend):
+    """A local folder; the next fsync of it fails after the entry has got its name."""
+
+    fails = False
+
+    def put_if_absent(self, name, data):
+        real = log_backend.sync_folder
+
+        def sync(folder):
+            if self.fails:
+                self.fails = False
+                raise OSError(5, "Input/output error")
+            real(folder)
+
+        with mock.patch.object(log_backend, "sync_folder", sync):
+            return super().put_if_absent(name, data)
+
+
+def in_doubt(tmp_path):
+    """Return a log whose last decision is in the page cache, and perhaps nowhere else."""
+    backend = FailsOnce(tmp_path / "log")
+    log = open_log(backend)
+    backend.fails = True
+    with pytest.raises(DecisionLogError, match="not known; nothing was aborted"):
+        log.decide(decision(0))
+    assert backend.get(entry_name(2)) is not None
+    return log
+
+
+def test_b2_a_decision_whose_fsync_failed_is_no_decision_yet(tmp_path):
+    """A read shows our bytes: they come from the page cache, and a power cut takes them away."""
+    log = in_doubt(tmp_path)
+    assert log.state.decision is None
+    for append in (log.compact_if_due, lambda: log.decide(decision(1))):
+        with (
+            mock.patch.object(decision_log, "COMPACT_EVERY", 0),
+            pytest.raises(DecisionLogError, match="in doubt"),
+        ):
+            append()
+
+
+def test_b2_an_entry_in_doubt_is_no_newer_run(tmp_path):
+    """A restart asks whether another driver has taken over; our own entry is not one."""
+    log = in_doubt(tmp_path)
+    log.check_newest()
+    open_log(LocalFileBackend(tmp_path / "log"))
+    with pytest.raises(FencedError):
+        log.check_newest()
+
+
+def test_b2_the_next_run_syncs_what_it_finds_and_goes_on_from_it(tmp_path, monkeypatch):
+    in_doubt(tmp_path)
+    synced, real = [], log_backend.sync_folder
+    backend = LocalFileBackend(tmp_path / "log")
+    monkeypatch.setattr(log_backend, "sync_folder", lambda one: (synced.append(one), real(one)))
+    assert read_log(backend).decision == decision(0)
+    assert synced == [tmp_path / "log"]
+    assert open_log(backend).state.decision == decision(0)
+
+
+def test_b2_a_name_that_is_taken_is_durable_when_the_put_returns(tmp_path, monkeypatch):
+    """A server of a network file system repeats a link() that it has carried out."""
+    backend = LocalFileBackend(tmp_path / "log")
+    log, real = open_log(backend), os.link
+
+    def link(source, target):
+        real(source, target)
+        raise FileExistsError(17, "File exists")
+
+    synced, sync = [], log_backend.sync_folder
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(log_backend, "sync_folder", lambda one: (synced.append(one), sync(one)))
+    log.decide(decision(0))
+    assert synced == [tmp_path / "log"]
+    assert read_log(backend).decision == decision(0)
+
+
+@pytest.mark.parametrize("call", ["get", "list"])
+def test_b8_a_log_that_does_not_answer_is_asked_again_by_a_restart(tmp_path, monkeypatch, call):
+    log = open_log(LocalFileBackend(tmp_path / "log"))
+
+    def away(*_args, **_options):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(LocalFileBackend, call, away)
+    with pytest.raises(DecisionLogError, match="does not answer") as raised:
+        log.check_newest()
+    assert is_retried(raised.value)
+    with pytest.raises(DecisionLogError, match="does not answer"):
+        open_log(LocalFileBackend(tmp_path / "log"))
 
 
 def test_compaction_bounds_what_a_restart_reads(memory):

@@ -239,6 +239,7 @@ def test_a_permanent_error_is_never_retried(kind: type[SparkOnceError]):
     [
         BROKER_GONE,
         errors.PhaseOneError("failed"),
+        errors.DecisionLogError("No space left on device"),
         errors.DeliveryError("not acknowledged"),
         errors.CheckpointTimeoutError("stuck"),
         errors.OutcomeUnknownError("unknown"),
