@@ -8,6 +8,7 @@ and ends is chance, and a replay cuts it elsewhere.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -49,10 +50,26 @@ def load_function(function: str | ArrowFunction) -> ArrowFunction:
     return checked
 
 
-def copy_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Hand key, value and headers on as they are: the transform of a plain copy."""
-    names = [name for name in ("key", "value", "headers") if name in batch.schema.names]
-    return batch.select(names)
+def copy_records(
+    batch: pa.RecordBatch, among: Sequence[str] = ("key", "value", "headers")
+) -> pa.RecordBatch:
+    """Hand key, value and headers on as they are: the transform of a plain copy.
+
+    Args:
+        batch: of the source.
+        among: leave out what is not among these.
+    """
+    names = [name for name in ("key", "value", "headers") if name in among]
+    return batch.select([name for name in names if name in batch.schema.names])
+
+
+def fitted(transform: str | ArrowFunction, columns: Sequence[str] | None) -> str | ArrowFunction:
+    """Return a transform that gives a pipeline's columns, where it is ours: a copy has no more of
+    them than the pipeline wants. A user's function is checked by what it returns.
+    """
+    if transform is not copy_records or columns is None:
+        return transform
+    return functools.partial(copy_records, among=tuple(columns))
 
 
 def normalised(batch: object) -> pa.RecordBatch:

@@ -183,9 +183,11 @@ class _Parser:
             )
         options = self._table(tables, "source")
         try:
-            return KafkaSource.from_options(options)
+            source = KafkaSource.from_options(options)
+            source.check_stream()
         except ConfigurationError as error:
             raise self._from(error, "source") from error
+        return source
 
     def _sinks(self, tables: Mapping[str, Any], guarantee: str) -> tuple[SinkDefinition, ...]:
         rows = tables.get("sink", [])

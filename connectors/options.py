@@ -6,7 +6,9 @@ one `validate`, before any data moves.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -128,6 +130,25 @@ class KafkaSource:
                 raise _refused(name, value, "it must be 1 or more")
         _check_offsets("startingOffsets", self.starting_offsets, (EARLIEST, LATEST))
         _check_offsets("endingOffsets", self.ending_offsets, (LATEST,))
+        _refuse_offset("endingOffsets", self.ending_offsets, EARLIEST, "a read ends behind it")
+
+    def check_stream(self) -> None:
+        """Check the options of a stream.
+
+        Raises:
+            ConfigurationError: one is of a batch read.
+        """
+        if self.ending_offsets is not None:
+            hint = "leave it out; the trigger available-now stops at what is there"
+            raise _refused("endingOffsets", self.ending_offsets, "a stream has no end", hint=hint)
+
+    def check_batch(self) -> None:
+        """Check the options of a batch read.
+
+        Raises:
+            ConfigurationError: one is of a stream.
+        """
+        _refuse_offset("startingOffsets", self.starting_offsets, LATEST, "a batch ends there")
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> KafkaSource:
@@ -196,6 +217,26 @@ def _check_offsets(name: str, value: str | None, words: Sequence[str]) -> None:
     if value is None or value in words or value.lstrip().startswith("{"):
         return
     raise _refused(name, value, "it is neither JSON nor a known word", words)
+
+
+def _refuse_offset(name: str, value: str | None, word: str, why: str) -> None:
+    """Refuse a word as the place of all partitions, or its number as that of one."""
+    number = {LATEST: -1, EARLIEST: -2}[word]
+    if value == word:
+        raise _refused(name, value, f"{word} is no place for it: {why}")
+    for topic, partitions in _json(value).items():
+        for partition, offset in partitions.items() if isinstance(partitions, dict) else ():
+            if offset == number:
+                where = f"{topic}/{partition} is {number} ({word})"
+                raise _refused(name, value, f"{where}, which is no place for it: {why}")
+
+
+def _json(value: str | None) -> dict[str, object]:
+    """Return what is JSON; whether it is offsets is checked beside the cluster's partitions."""
+    with contextlib.suppress(json.JSONDecodeError):
+        found = json.loads(value or "{}")
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _refused(

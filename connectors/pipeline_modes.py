@@ -109,8 +109,10 @@ def check_source(mode: str, source: KafkaSource) -> None:
     """Check that a source can be read in a mode.
 
     Raises:
-        ConfigurationError: an option of it is about micro-batches, and there are none.
+        ConfigurationError: an option of it is about micro-batches, and there are none; or about a
+            batch read.
     """
+    source.check_stream()
     for field, name in _BATCH_OPTIONS:
         value = getattr(source, field)
         if mode == CONTINUOUS and value is not None:

@@ -26,7 +26,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from connectors.arrow_transform import ArrowFunction, columns_of, copy_records, load_function
+from connectors.arrow_transform import (
+    ArrowFunction,
+    columns_of,
+    copy_records,
+    fitted,
+    load_function,
+)
 from connectors.branch_sink import BranchSink, kafka_sinks
 from connectors.continuous.barrier_pace import BarrierPace
 from connectors.continuous.checkpoint_loop import QUERY_ID, CheckpointLoop, LoopOptions
@@ -126,11 +132,12 @@ class ContinuousDriver(DriverLife):
             checkpoint_timeout_s=checkpoint_timeout_s,
         )
         load_function(transform)
+        source.check_stream()
         folder = checkpoint_folder(str(checkpoint))
         restarts = Restarts(app_id, restart_strategy, tolerable_failed_checkpoints=0)
         super().__init__(spark, restarts, folder, from_savepoint)
         self._source = source
-        self._transform = transform
+        self._transform = fitted(transform, columns)
         self._parallelism = parallelism
         self._native = native
         self._pace = (target_latency_s, most_interval_s, barrier_interval_s)

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from connectors.kafka.source.offsets import OffsetRange, flatten, nest
 from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.options import EARLIEST, LATEST, KafkaSource
+from connectors.options import LATEST, KafkaSource
 from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from connectors.spark.batch_size import SIZE_FILE_OPTION, read_size
 from connectors.spark.worker_heap import settle_worker_heap
@@ -60,12 +60,16 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Return the batch reader."""
-        return KafkaBatchReader(self._source())
+        source = self._source()
+        source.check_batch()
+        return KafkaBatchReader(source)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         """Return the stream reader."""
         file = self.options.get(SIZE_FILE_OPTION)
-        return KafkaStreamReader(self._source(), None if file is None else Path(file))
+        source = self._source()
+        source.check_stream()
+        return KafkaStreamReader(source, None if file is None else Path(file))
 
     def _source(self) -> KafkaSource:
         options = dict(self.options)
@@ -88,8 +92,7 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the whole read."""
-        planner = SourcePlanner(self._source)
-        ranges = planner.plan(planner.starting_offsets(EARLIEST), planner.ending_offsets())
+        ranges = SourcePlanner(self._source).plan_batch()
         return [KafkaPartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,13 @@ from typing import Any, Final, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from connectors.arrow_transform import ArrowFunction, columns_of, copy_records, load_function
+from connectors.arrow_transform import (
+    ArrowFunction,
+    columns_of,
+    copy_records,
+    fitted,
+    load_function,
+)
 from connectors.branch_sink import BranchSink
 from connectors.options import KafkaSource
 from connectors.pipeline_modes import (
@@ -161,7 +167,8 @@ def transformed(
         ConfigurationError: see `connectors.arrow_transform.columns_of`.
     """
     schema = columns_of(columns)
-    return records.mapInArrow(ArrowStage(transform, schema), from_arrow_schema(schema))
+    stage = ArrowStage(fitted(transform, columns), schema)
+    return records.mapInArrow(stage, from_arrow_schema(schema))
 
 
 def options_of(driver: type) -> frozenset[str]:

@@ -139,6 +139,7 @@ class StreamingDriver(DriverLife):
         Raises:
             ConfigurationError: an option is wrong.
         """
+        source.check_stream()
         self._sources.append(source)
         reader = self._spark.readStream.format("kafka-exactly-once")
         options = source.to_options()

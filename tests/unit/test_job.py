@@ -154,6 +154,7 @@ def test_unknown_keys_name_the_nearest(content, says):
         (text(more="[transform]\narrow = 'a'"), "module:name"),
         (text(more="[transform]\narrow = 'a:b'\nsql = 'c'"), "given twice"),
         (text(more="[transform]\nsql = 'a'\ncolumns = 'value'"), "name their columns themselves"),
+        (text(source='endingOffsets = "latest"'), "a stream has no end"),
         (text(more="[[transform]]"), "must be a table"),
         (text(app='mode = "continous"'), "did you mean 'continuous'"),
         (text(app='target_latency = "20 milliseconds"'), "option of the continuous mode"),

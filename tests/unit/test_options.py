@@ -120,6 +120,33 @@ def test_malformed_values_are_refused_with_their_value(
     assert raised.value.cause
 
 
+@pytest.mark.parametrize("value", ["earliest", '{"t": {"0": 5, "1": -2}}'])
+def test_a10_a_read_does_not_end_at_the_earliest_offset(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="endingOffsets") as raised:
+        KafkaSource.from_options({**MINIMAL, "endingOffsets": value})
+
+    assert raised.value.option == f"endingOffsets={value}"
+
+
+def test_a10_a_stream_has_no_end() -> None:
+    with pytest.raises(ConfigurationError, match="a stream has no end") as raised:
+        KafkaSource.from_options({**MINIMAL, "endingOffsets": "latest"}).check_stream()
+
+    assert raised.value.option == "endingOffsets=latest"
+    assert "available-now" in raised.value.cause
+    KafkaSource.from_options(MINIMAL).check_stream()
+
+
+@pytest.mark.parametrize("value", ["latest", '{"t": {"0": 5, "1": -1}}'])
+def test_a10_a_batch_does_not_begin_at_the_latest_offset(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="startingOffsets") as raised:
+        KafkaSource.from_options({**MINIMAL, "startingOffsets": value}).check_batch()
+
+    assert raised.value.option == f"startingOffsets={value}"
+    for fine in ("earliest", '{"t": {"0": 5, "1": -2}}', "{"):  # the last is refused with its text
+        KafkaSource.from_options({**MINIMAL, "startingOffsets": fine}).check_batch()
+
+
 def test_missing_options_are_named() -> None:
     with pytest.raises(ConfigurationError, match=r"kafka\.bootstrap\.servers"):
         KafkaSource.from_options({"subscribe": "t"})

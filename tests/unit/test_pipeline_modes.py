@@ -27,7 +27,7 @@ from connectors.records import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HE
 from connectors.spark import ContinuousDriver, StreamingDriver, arrow_pipeline
 from connectors.spark.arrow_stage import ArrowStage
 from connectors.spark.branches import schema_in_a_task
-from connectors.spark.pipeline import options_of
+from connectors.spark.pipeline import options_of, transformed
 from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from transactions.errors import ConfigurationError
 
@@ -228,6 +228,43 @@ def test_a_sink_gets_the_chosen_columns_only():
     assert made["key"].null_count == made.num_rows == 2
     with pytest.raises(ConfigurationError, match="'headers', which `columns` leaves out"):
         list(ArrowStage(copy_records, schema)(iter([as_spark_gives_it()])))
+
+
+@pytest.mark.parametrize("columns", [["value"], ["value", "key"], ["value", "timestamp"]])
+def test_a10_a_copy_gives_the_chosen_columns_in_both_modes(columns, tmp_path):
+    """It failed at the first batch: a copy returned key and headers, which `columns` leaves out."""
+    schema = columns_of(columns)
+    (stage,) = plain_copy(columns)
+    driver = ContinuousDriver(
+        SESSION,
+        app_id="app",
+        checkpoint=tmp_path,
+        source=KafkaSource(**SOURCE),
+        sink=FileSink(path=str(tmp_path), format="json", name="own"),
+        columns=columns,
+    )
+    for transform in (stage.transform, driver._transform):
+        (made,) = ArrowStage(transform, stage.schema)(iter([as_spark_gives_it()]))
+        assert made.schema == schema
+        assert made["value"].to_pylist() == [b"v", b"v"]
+
+
+def plain_copy(columns) -> list[ArrowStage]:
+    """Return what `transformed` hands to Spark."""
+    stages: list[ArrowStage] = []
+    records = SimpleNamespace(mapInArrow=lambda stage, _: stages.append(stage))
+    transformed(records, copy_records, columns)
+    return stages
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a10_a_stream_that_shall_end_is_refused_in_both_modes(mode, tmp_path):
+    assert "a stream has no end" in refused(mode, source={"ending_offsets": "latest"})
+    source = KafkaSource(**SOURCE, ending_offsets="latest")
+    with pytest.raises(ConfigurationError, match="endingOffsets"):
+        ContinuousDriver(SESSION, app_id="app", checkpoint=tmp_path, source=source, sink=SINK)
+    with pytest.raises(ConfigurationError, match="endingOffsets"):
+        StreamingDriver.read(SimpleNamespace(_sources=[]), source)
 
 
 @pytest.mark.parametrize(

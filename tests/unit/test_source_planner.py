@@ -247,6 +247,25 @@ def test_p8_recreated_topic_is_data_loss() -> None:
     assert lenient.plan({"t-0": 8}, end) == [OffsetRange("t", 0, 0, 3)]
 
 
+def test_a9_a_batch_is_not_read_backwards() -> None:
+    def planner(start: int, end: int, stable: int = 9) -> FakeCluster:
+        return FakeCluster(
+            {"t-0": (0, 9)},
+            {"t-0": stable},
+            starting_offsets=f'{{"t": {{"0": {start}}}}}',
+            ending_offsets=f'{{"t": {{"0": {end}}}}}',
+        )
+
+    with pytest.raises(ConfigurationError, match="backwards: t-0 begins at 5 and ends at 2") as e:
+        planner(5, 2).plan_batch()
+    assert e.value.where
+    assert e.value.cause
+    assert 'endingOffsets={"t": {"0": 2}}' in e.value.option
+    assert planner(2, 5).plan_batch() == [OffsetRange("t", 0, 2, 5)]
+    assert planner(5, 5).plan_batch() == []
+    assert planner(5, -1, stable=3).plan_batch() == []  # an open transaction: nothing there yet
+
+
 def test_p8_vanished_partition() -> None:
     start = {"t-0": 1, "t-1": 5}
 

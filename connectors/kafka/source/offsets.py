@@ -62,6 +62,12 @@ def parse_offsets(text: str | bytes, *, special: bool = False) -> dict[str, int]
     return flatten(nested, special=special)
 
 
+def given_offsets(option: str | None) -> dict[str, int]:
+    """Return what an option says as JSON; none where it is a word, or not given."""
+    given = option is not None and option.lstrip().startswith("{")
+    return parse_offsets(option or "", special=True) if given else {}
+
+
 def flatten(nested: object, *, special: bool = False) -> dict[str, int]:
     """Turn the nested form (parsed JSON, as Spark hands it over) into the flat one, checked."""
     if not isinstance(nested, dict):

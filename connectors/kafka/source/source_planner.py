@@ -132,6 +132,23 @@ class SourcePlanner:
                 kept.append(OffsetRange(each.topic, each.partition, earliest[key], each.end))
         return split_ranges(kept, self._source.min_partitions)
 
+    def plan_batch(self) -> list[OffsetRange]:
+        """Return the ranges of a batch read: from `startingOffsets` to `endingOffsets`, once.
+
+        Raises:
+            ConfigurationError: a partition is to be read from behind its end.
+            SparkOnceError: see `starting_offsets` and `plan`.
+        """
+        start, end = self.starting_offsets(EARLIEST), self.ending_offsets()
+        given = offsets.given_offsets(self._source.ending_offsets)
+        for key, last in end.items():
+            if start.get(key, 0) <= last:
+                continue
+            if given.get(key, offsets.LATEST) != offsets.LATEST:
+                raise _backwards(key, start[key], last, self._source)
+            end[key] = start[key]  # its end is an open transaction's: nothing can be read yet
+        return self.plan(start, end)
+
     def partitions(self) -> list[str]:
         """Return all partitions of the topics, as "topic-partition"; known for a second."""
         if self._partitions_until is None or self._partitions_until.expired():
@@ -342,6 +359,16 @@ def _data_loss(
 def _shown(flat: Mapping[str, int]) -> str:
     text = json.dumps(offsets.nest(flat), separators=(",", ":"))
     return text if len(text) <= _SHOWN_OFFSETS else f"{text[:_SHOWN_OFFSETS]}..."
+
+
+def _backwards(key: str, start: int, end: int, source: KafkaSource) -> ConfigurationError:
+    """Return the error for a batch that ends before it begins."""
+    return ConfigurationError(
+        f"A batch cannot be read backwards: {key} begins at {start} and ends at {end}.",
+        where=key,
+        cause="startingOffsets lies behind endingOffsets",
+        option=f"startingOffsets={source.starting_offsets}, endingOffsets={source.ending_offsets}",
+    )
 
 
 def _other_partitions(
