@@ -40,6 +40,7 @@ from transactions.log_entries import (
     Healed,
     Resolved,
     Snapshot,
+    Start,
 )
 from transactions.log_state import LogState
 from transactions.sink import Owner
@@ -209,6 +210,14 @@ class DecisionLog:
         return Owner(
             application_id=self._application_id, log_id=self._log_id, run_epoch=self.run_epoch
         )
+
+    def begin(self, start: Start) -> None:
+        """Append where the sources begin, before anything reads them.
+
+        Raises:
+            FencedError, DecisionLogError: see `decide`.
+        """
+        self._append(start)
 
     def decide(self, decision: Decision) -> None:
         """Append a decision: when this returns the checkpoint will be committed.

@@ -16,7 +16,9 @@ import orjson
 from transactions.committable import Committable
 from transactions.errors import LogCorruptedError, LogVersionError
 
+#: What the oldest reader reads: an entry has the lowest format that says all of it.
 FORMAT_VERSION = 1
+_START_FORMAT = 2
 
 #: The verdicts of `Resolved`.
 ACCEPT_LOSS = "accept-loss"
@@ -94,6 +96,18 @@ class Restore:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where each source begins, resolved once: "latest" is another place at every look.
+
+    Attributes:
+        sources: JSON per source, in the driver's order: offsets, and the ids of its topics. One
+            that goes on from offsets of its own has no offsets in it.
+    """
+
+    sources: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """All that entries below say and a reader still needs; they may be deleted.
 
@@ -104,6 +118,7 @@ class Snapshot:
         generation: the current one.
         decision: the last one, with healed committables in place; None before the first.
         resolved: per token of the last decision, what a person decided about it.
+        start: of each source, see `Start`.
     """
 
     run_epoch: int
@@ -112,9 +127,10 @@ class Snapshot:
     generation: int
     decision: Decision | None
     resolved: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    start: tuple[str, ...] = ()
 
 
-Body: TypeAlias = Fence | Decision | Healed | Resolved | Restore | Snapshot
+Body: TypeAlias = Fence | Start | Decision | Healed | Resolved | Restore | Snapshot
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +156,7 @@ class Entry:
     def to_bytes(self) -> bytes:
         """Return the JSON with its checksum."""
         fields = {
-            "format": FORMAT_VERSION,
+            "format": _START_FORMAT if _has_start(self.body) else FORMAT_VERSION,
             "sequence": self.sequence,
             "application_id": self.application_id,
             "log_id": self.log_id,
@@ -164,9 +180,10 @@ class Entry:
             version = fields["format"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise _corrupted(where, "it is not a complete entry") from error
-        if version != FORMAT_VERSION:
+        if version not in (FORMAT_VERSION, _START_FORMAT):
             raise LogVersionError(
-                f"A decision-log entry has format {version!r}; this one reads {FORMAT_VERSION}.",
+                f"A decision-log entry has format {version!r}; this one reads up to "
+                f"{_START_FORMAT}.",
                 where=where,
                 cause="a newer sparkonce has run on this checkpoint",
                 option="upgrade sparkonce, or use another checkpoint",
@@ -177,6 +194,10 @@ class Entry:
         kind = fields.pop("kind")
         body = fields.pop("body")
         return cls(**fields, body=_body_from_dict(kind, body, where))
+
+
+def _has_start(body: Body) -> bool:
+    return isinstance(body, Start) or (isinstance(body, Snapshot) and bool(body.start))
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
@@ -210,21 +231,26 @@ def _body_to_dict(body: Body) -> dict[str, Any]:
     return plain
 
 
+_PLAIN: Mapping[str, type[Fence | Restore]] = {"fence": Fence, "restore": Restore}
+
+
 def _body_from_dict(kind: str, body: dict[str, Any], where: str) -> Body:
+    if plain := _PLAIN.get(kind):
+        return plain(**body)
     match kind:
-        case "fence":
-            return Fence(**body)
+        case "start":
+            return Start(sources=tuple(body["sources"]))
         case "decision":
             return _decision(body)
         case "healed":
             return Healed(**{**body, "committable": Committable.from_dict(body["committable"])})
         case "resolved":
             return Resolved(**{**body, "tokens": tuple(body["tokens"])})
-        case "restore":
-            return Restore(**body)
         case "snapshot":
             last = body["decision"]
-            return Snapshot(**{**body, "decision": None if last is None else _decision(last)})
+            start = tuple(body.get("start", ()))  # format 1 has none
+            decision = None if last is None else _decision(last)
+            return Snapshot(**{**body, "decision": decision, "start": start})
         case _:
             raise _corrupted(where, f"its kind {kind!r} is not known")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from transactions.committable import Committable
 from transactions.log_entries import (
@@ -14,6 +15,7 @@ from transactions.log_entries import (
     Resolved,
     Restore,
     Snapshot,
+    Start,
 )
 
 
@@ -31,6 +33,7 @@ class LogState:
         generation: number of restores so far.
         decision: the last decision, with healed committables in place.
         resolved: per token of the last decision, what a person decided (see `Resolved`).
+        start: where each source begins (see `Start`); empty until it is decided.
     """
 
     application_id: str = ""
@@ -42,39 +45,32 @@ class LogState:
     generation: int = 0
     decision: Decision | None = None
     resolved: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    start: tuple[str, ...] = ()
 
     def after(self, entry: Entry) -> LogState:
         """Return the state after one more entry."""
-        state = dataclasses.replace(
-            self,
-            application_id=entry.application_id,
-            log_id=entry.log_id,
-            tail=entry.sequence,
-        )
+        changed: dict[str, Any] = {
+            "application_id": entry.application_id,
+            "log_id": entry.log_id,
+            "tail": entry.sequence,
+        }
         match entry.body:
             case Fence(host=host, identity=identity):
-                return dataclasses.replace(
-                    state, run_epoch=entry.sequence, host=host, identity=identity
-                )
+                changed |= {"run_epoch": entry.sequence, "host": host, "identity": identity}
+            case Start(sources=sources):
+                changed["start"] = sources
             case Decision() as decision:
-                return dataclasses.replace(state, decision=decision, resolved={})
+                changed |= {"decision": decision, "resolved": {}}
             case Healed() as healed:
-                return dataclasses.replace(state, decision=_with_healed(state.decision, healed))
+                changed["decision"] = _with_healed(self.decision, healed)
             case Resolved(verdict=verdict, tokens=tokens):
-                resolved = {**state.resolved, **dict.fromkeys(tokens, verdict)}
-                return dataclasses.replace(state, resolved=resolved)
+                changed["resolved"] = {**self.resolved, **dict.fromkeys(tokens, verdict)}
             case Restore(generation=generation):
-                return dataclasses.replace(state, generation=generation)
+                changed["generation"] = generation
             case Snapshot() as snapshot:
-                return dataclasses.replace(
-                    state,
-                    run_epoch=snapshot.run_epoch,
-                    host=snapshot.host,
-                    identity=snapshot.identity,
-                    generation=snapshot.generation,
-                    decision=snapshot.decision,
-                    resolved=snapshot.resolved,
-                )
+                fields = dataclasses.fields(snapshot)
+                changed |= {field.name: getattr(snapshot, field.name) for field in fields}
+        return dataclasses.replace(self, **changed)
 
     def snapshot(self) -> Snapshot:
         """Return the entry from which a later reader can start."""
@@ -85,6 +81,7 @@ class LogState:
             generation=self.generation,
             decision=self.decision,
             resolved=self.resolved,
+            start=self.start,
         )
 
 

@@ -10,8 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from transactions.clock import Deadline
-from transactions.errors import SparkOnceError
+from transactions.errors import DataLossError, PhaseOneError, SparkOnceError
 from transactions.events import publish
+
+_NOW = (DataLossError, PhaseOneError)
 
 
 class PartitionWatch:
@@ -80,8 +82,9 @@ class PartitionWatch:
         with self._lock:
             first = self._error is None
             if first:
-                # What is none of ours is a bug: there is nothing to wait for.
-                patience = self._patience_s if isinstance(error, SparkOnceError) else 0.0
+                # A bug, or a topic that was made anew: there is nothing to wait for.
+                waits = isinstance(error, SparkOnceError) and not isinstance(error, _NOW)
+                patience = self._patience_s if waits else 0.0
                 self._until = Deadline(patience)
             self._error = error
         if first and not self._closed.is_set():

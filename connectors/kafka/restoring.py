@@ -18,12 +18,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from connectors.kafka.run import BOUND_TO, CONNECT_SECONDS, RunOptions
-from connectors.kafka.source.offsets import (
-    format_offsets,
-    merged_offsets,
-    parse_offsets,
-    without_topics,
-)
+from connectors.kafka.source.offsets import merged_offsets, without_topics
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.options import KafkaSource
@@ -135,7 +130,7 @@ def _bind(
 ) -> None:
     """Write what is ours beside the engine's files: the log, and where all of it comes from."""
     offsets = savepoint.decision.end_offsets
-    kept = tuple(format_offsets(without_topics(parse_offsets(one), gone)) for one in offsets)
+    kept = tuple(without_topics(one, gone) for one in offsets)
     log_id = secrets.token_hex(4)
     remembered = {
         "savepoint_id": savepoint.savepoint_id,

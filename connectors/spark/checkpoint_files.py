@@ -7,6 +7,7 @@ Spark's `HDFSMetadataLog`, `StateStore`.)
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -14,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from connectors.kafka.source.offsets import format_offsets, parse_offsets, without_topics
-from transactions.errors import SavepointError
+from connectors.kafka.source.offsets import merged_offsets, without_topics
+from transactions.errors import ConfigurationError, SavepointError
 from transactions.log_backend import sync_folder
 
 #: Spark's folder in that of the driver.
@@ -35,6 +36,18 @@ def finished_checkpoint(spark_checkpoint: Path) -> int:
     folder = spark_checkpoint / "commits"
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def planned_end(spark_checkpoint: Path) -> dict[str, int]:
+    """Return where batch 0 ends, per ``topic-partition``, if Spark has planned it already.
+
+    Only a checkpoint of a version that did not decide where reading begins is asked this.
+    """
+    with contextlib.suppress(OSError, ValueError, ConfigurationError):
+        text = (spark_checkpoint / "offsets" / "0").read_text("utf-8")
+        version, _, *sources = text.splitlines()
+        return merged_offsets(one for one in sources if one != "-") if version == _VERSION else {}
+    return {}
 
 
 def files_of(checkpoint: Path, batch_id: int) -> dict[str, Path]:
@@ -102,7 +115,7 @@ class SparkFiles:
         if forget:
             _rewrite(
                 offsets / str(checkpoint_id),
-                lambda old: [one if one == "-" else _without(one, forget) for one in old],
+                lambda old: [one if one == "-" else without_topics(one, forget) for one in old],
             )
 
 
@@ -115,10 +128,6 @@ class NoFiles:
 
     def fit(self, *_: object) -> None:
         """See `EngineFiles.fit`: there is nothing."""
-
-
-def _without(text: str, gone: frozenset[str]) -> str:
-    return format_offsets(without_topics(parse_offsets(text), gone))
 
 
 def _rewrite(path: Path, changed: Callable[[list[str]], list[str]]) -> None:

@@ -16,12 +16,14 @@ only; decision log, committables, recovery, sweep and sink are the same.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -43,8 +45,10 @@ from connectors.kafka.kafka_task import KafkaTask
 from connectors.kafka.restoring import FromSavepoint
 from connectors.kafka.rewriting import Rewriting
 from connectors.kafka.run import Run, RunOptions, checked_app_id
-from connectors.kafka.source.offsets import format_offsets, parse_offsets
+from connectors.kafka.source.offsets import flatten, format_offsets, topic_ids_in
 from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.kafka.source.source_stream import Nested, SourceStream
+from connectors.kafka.starting_points import decide_start
 from connectors.options import KafkaSource
 from connectors.pipeline_modes import refuse_columns
 from connectors.sink_options import KafkaSink
@@ -99,6 +103,9 @@ class ContinuousDriver(DriverLife):
     """
 
     _engine = NoFiles()
+    #: Where this run's reading begins, and what asks for the partitions that there are.
+    _begin: Nested
+    _partitions: Callable[[], Sequence[str]]
 
     def __init__(
         self,
@@ -183,20 +190,17 @@ class ContinuousDriver(DriverLife):
         self._run.open()
         try:
             self.recommitted += self._run.settlement.recommitted
-            planner = SourcePlanner(self._source)
-            offsets = self._offsets(self._run, planner)
+            offsets = self._offsets(self._run, SourcePlanner(self._source))
             self._finished = self._run.log.state
             parallelism = self._parallelism or min(
                 len(offsets), self._spark.sparkContext.defaultParallelism
             )
-            self._start_loop(self._run, planner, offsets, parallelism)
+            self._start_loop(self._run, offsets, parallelism)
         except BaseException:
             self._close()
             raise
 
-    def _start_loop(
-        self, run: Run, planner: SourcePlanner, offsets: dict[str, int], parallelism: int
-    ) -> None:
+    def _start_loop(self, run: Run, offsets: dict[str, int], parallelism: int) -> None:
         host = self._spark.conf.get("spark.driver.host") or "127.0.0.1"
         stage = RunningStage(host, parallelism, error_in)
         loop = self._loop = CheckpointLoop(
@@ -207,8 +211,8 @@ class ContinuousDriver(DriverLife):
             pace=BarrierPace(*self._pace),
             options=LoopOptions(
                 timeout_s=self._timeout_s,
-                new_partitions=planner.partitions,
-                format_offsets=format_offsets,
+                new_partitions=self._partitions,
+                format_offsets=functools.partial(format_offsets, ids=topic_ids_in(self._begin)),
                 rerun=self._write_again,
                 completed=self._completed,
             ),
@@ -238,23 +242,30 @@ class ContinuousDriver(DriverLife):
     def _offsets(self, run: Run, planner: SourcePlanner) -> dict[str, int]:
         """Return where reading begins: behind the last decision, healed where it must be."""
         decision = run.log.state.decision
-        if decision is None:
-            begin = format_offsets(planner.starting_offsets())
-            # Where reading begins is a decision as well: "latest" is another place tomorrow.
-            decision = Decision(
-                checkpoint_id=0,
-                query_id=QUERY_ID,
-                generation=run.log.state.generation,
-                start_offsets=(begin,),
-                end_offsets=(begin,),
-                committables=(),
-            )
-            run.log.decide(decision)
-        elif run.settlement.lost:
+        (start,) = decide_start(
+            run.log, [self._source], begun=decision is not None, planner_of=lambda _: planner
+        )
+        stream = SourceStream(planner, start)
+        begin = orjson.loads(decision.end_offsets[0]) if decision else stream.initial()
+        self._begin = stream.go_on(begin)
+        self._partitions = functools.partial(stream.partitions, self._begin)
+        if decision is not None and run.settlement.lost:
             self._heal(run, decision)
-        offsets = parse_offsets(decision.end_offsets[0])
+        if decision is None or self._begin != begin:
+            # A checkpoint that read nothing: where the next one begins, as if it had ended there.
+            now = format_offsets(flatten(self._begin), topic_ids_in(self._begin))
+            run.log.decide(
+                Decision(
+                    checkpoint_id=decision.checkpoint_id + 1 if decision else 0,
+                    query_id=QUERY_ID,
+                    generation=run.log.state.generation,
+                    start_offsets=decision.end_offsets if decision else (now,),
+                    end_offsets=(now,),
+                    committables=(),
+                )
+            )
         # A partition that came later begins at 0: none of it was ever read.
-        return {**dict.fromkeys(planner.partitions(), 0), **offsets}
+        return {**dict.fromkeys(planner.partitions(), 0), **flatten(self._begin)}
 
     def _heal(self, run: Run, decision: Decision) -> None:
         coordinator = CheckpointCoordinator(

@@ -27,12 +27,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from connectors.kafka.source.offsets import OffsetRange, flatten, nest
+from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.options import LATEST, KafkaSource
+from connectors.kafka.source.source_stream import SourceStream
+from connectors.options import KafkaSource
 from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from connectors.spark.batch_size import SIZE_FILE_OPTION, read_size
+from connectors.spark.start_file import START_FILE_OPTION, read_start
 from connectors.spark.worker_heap import settle_worker_heap
 
 NAME = "kafka-exactly-once"
@@ -66,15 +68,21 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         """Return the stream reader."""
-        file = self.options.get(SIZE_FILE_OPTION)
         source = self._source()
         source.check_stream()
-        return KafkaStreamReader(source, None if file is None else Path(file))
+        return KafkaStreamReader(
+            source, self._file(START_FILE_OPTION), self._file(SIZE_FILE_OPTION)
+        )
 
     def _source(self) -> KafkaSource:
         options = dict(self.options)
-        options.pop(SIZE_FILE_OPTION, None)
+        for ours in (START_FILE_OPTION, SIZE_FILE_OPTION):
+            options.pop(ours, None)
         return KafkaSource.from_options(options)
+
+    def _file(self, option: str) -> Path | None:
+        name = self.options.get(option)
+        return None if name is None else Path(name)
 
 
 class KafkaPartition(InputPartition):  # type: ignore[misc]
@@ -103,19 +111,23 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Plans micro-batches with admission control."""
 
-    def __init__(self, source: KafkaSource, size_file: Path | None) -> None:
+    def __init__(
+        self, source: KafkaSource, start_file: Path | None, size_file: Path | None
+    ) -> None:
         self._source = source
+        self._start_file = start_file
         self._size_file = size_file
-        self._planner: SourcePlanner | None = None
-        self._ceiling: dict[str, int] | None = None
+        self._planned: SourceStream | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what `read` needs goes to the workers; clients stay here."""
-        return {"_source": self._source, "_planner": None, "_ceiling": None, "_size_file": None}
+        return {"_source": self._source}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query begins."""
-        return nest(self._plans().starting_offsets(LATEST))
+        """Return where a new query begins. Spark asks for each use of it, and takes what it gets
+        for one and the same place.
+        """
+        return self._stream().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return `maxOffsetsPerTrigger` as Spark's read limit."""
@@ -124,7 +136,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the run at what is there now."""
-        self._ceiling = self._plans().latest_offsets()
+        self._stream().stop_at_latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next micro-batch."""
@@ -132,16 +144,15 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         if self._size_file is not None:
             size = read_size(self._size_file)
             most = size if most is None else min(most, size)
-        return nest(self._plans().next_end(flatten(start), most, self._ceiling))
+        return self._stream().next_end(start, most)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return what is there, for the query's progress and lag."""
-        return nest(self._plans().latest_offsets())
+        return self._stream().latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges of a micro-batch; the same again for a replay."""
-        ranges = self._plans().plan(flatten(start), flatten(end))
-        return [KafkaPartition(each) for each in ranges]
+        return [KafkaPartition(each) for each in self._stream().plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range in a worker."""
@@ -150,10 +161,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark may say it twice, or never; offsets go with the transactions."""
 
-    def _plans(self) -> SourcePlanner:
-        if self._planner is None:
-            self._planner = SourcePlanner(self._source)
-        return self._planner
+    def _stream(self) -> SourceStream:
+        if self._planned is None:
+            planner = SourcePlanner(self._source)
+            self._planned = SourceStream(planner, read_start(self._start_file))
+        return self._planned
 
 
 def _read(source: KafkaSource, partition: InputPartition) -> Iterator[pa.RecordBatch]:

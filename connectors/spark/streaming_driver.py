@@ -27,10 +27,17 @@ from connectors.branch_sink import BranchSink, kafka_sinks
 from connectors.driver_metrics import DriverMetrics
 from connectors.kafka.restoring import FromSavepoint
 from connectors.kafka.run import Run, RunOptions, checked_app_id
+from connectors.kafka.starting_points import decide_start
 from connectors.options import KafkaSource
 from connectors.spark.batch_size import SIZE_FILE_OPTION, BatchSize
 from connectors.spark.branches import Branch, make_branch, places_of_sources, unite
-from connectors.spark.checkpoint_files import SPARK, SparkFiles, files_of, finished_checkpoint
+from connectors.spark.checkpoint_files import (
+    SPARK,
+    SparkFiles,
+    files_of,
+    finished_checkpoint,
+    planned_end,
+)
 from connectors.spark.data_source import register
 from connectors.spark.driver_life import POLL_S, DriverLife
 from connectors.spark.failures import error_in
@@ -38,11 +45,13 @@ from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.restarts import Restarts
 from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
+from connectors.spark.start_file import START_FILE_OPTION, start_file, write_start
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.worker_warm_up import warm_workers
 from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
+from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
 from transactions.log_location import LogLocation
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
@@ -140,9 +149,10 @@ class StreamingDriver(DriverLife):
             ConfigurationError: an option is wrong.
         """
         source.check_stream()
+        options = source.to_options()
+        options[START_FILE_OPTION] = str(start_file(self._checkpoint, len(self._sources)))
         self._sources.append(source)
         reader = self._spark.readStream.format("kafka-exactly-once")
-        options = source.to_options()
         if self._size is not None:
             options[SIZE_FILE_OPTION] = str(self._size.file)
         return reader.options(**options).load()
@@ -194,7 +204,9 @@ class StreamingDriver(DriverLife):
         """A run of its own, whether first or again: it fences, recovers and sweeps like any."""
         try:
             self._run = Run(self._run_options(), self._run)
-            self._run.open(finished=finished_checkpoint(self._checkpoint / SPARK))
+            finished = finished_checkpoint(self._checkpoint / SPARK)
+            self._run.open(finished=finished)
+            self._decide_start(self._run.log, begun=finished >= 0)
             self.recommitted += self._run.settlement.recommitted
             self._finished = self._run.log.state
             self._coordinator = CheckpointCoordinator(
@@ -338,6 +350,13 @@ class StreamingDriver(DriverLife):
             checkpoint_timeout_s=self._checkpoint_timeout_s,
             restart_budget_s=self._restart_budget_s,
         )
+
+    def _decide_start(self, log: DecisionLog, *, begun: bool) -> None:
+        """Spark asks a source twice where it begins, and again after a crash in batch 0."""
+        planned = planned_end(self._checkpoint / SPARK)
+        starts = decide_start(log, self._sources, begun=begun, planned=planned)
+        for number, start in enumerate(starts):
+            write_start(start_file(self._checkpoint, number), start)
 
     def _start_query(self) -> None:
         assert self._coordinator is not None

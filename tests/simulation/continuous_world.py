@@ -39,6 +39,7 @@ from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.sink.visibility import CommitVisibility
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.options import KafkaSource
 from connectors.sink_options import EXACTLY_ONCE, KafkaSink
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.failures import error_in
@@ -580,6 +581,7 @@ class SimulatedDriver(ContinuousDriver):
         self.job: SimulatedJob | None = None
         self.failure: BaseException | None = None
         self._timeout_s = world.checkpoint_timeout_s
+        self._source = KafkaSource(bootstrap_servers="b:1", subscribe="in")
         self._stopping = threading.Event()
         self._restarts = SimpleNamespace(checkpoint_completed=lambda: None)  # type: ignore[assignment]
         self.reports = deque(maxlen=1000)
@@ -600,6 +602,7 @@ class SimulatedDriver(ContinuousDriver):
         planner: Any = SimpleNamespace(
             partitions=world.partitions,
             starting_offsets=lambda: dict.fromkeys(world.partitions(), 0),
+            topic_ids=dict,
         )
         offsets = self._offsets(self._run, planner)
         stage = RunningStage("127.0.0.1", world.tasks, error_in)

@@ -22,7 +22,7 @@ from transactions.errors import (
     LogVersionError,
 )
 from transactions.log_backend import LocalFileBackend, MemoryBackend
-from transactions.log_entries import ACCEPT_LOSS, REPLAY, Healed, Resolved
+from transactions.log_entries import ACCEPT_LOSS, REPLAY, Healed, Resolved, Start
 from transactions.object_store_backend import ObjectStoreBackend
 from transactions.restart_strategy import is_retried
 
@@ -157,11 +157,27 @@ def test_an_altered_entry_is_corruption(backend):
 
 def test_a_newer_entry_is_refused(backend):
     open_log(backend)
-    entry = {**orjson.loads(backend.get(entry_name(1))), "format": 2}
+    entry = {**orjson.loads(backend.get(entry_name(1))), "format": 99}
     backend.delete(entry_name(1))
     backend.put_if_absent(entry_name(1), orjson.dumps(entry))
-    with pytest.raises(LogVersionError, match="format 2"):
+    with pytest.raises(LogVersionError, match="format 99"):
         open_log(backend)
+
+
+def test_where_reading_begins_outlives_a_compaction_and_an_older_log_has_none(backend):
+    log = open_log(backend)
+    log.decide(decision(0))
+    formats = [orjson.loads(backend.get(entry_name(number)))["format"] for number in (1, 2)]
+    assert (read_log(backend).start, formats) == ((), [1, 1])  # as an older version writes it
+
+    log.begin(Start(sources=("one", "two")))
+    assert orjson.loads(backend.get(entry_name(3)))["format"] == 2  # which that refuses by number
+    for number in range(1, COMPACT_EVERY + 1):
+        log.decide(decision(number))
+        log.compact_if_due()
+
+    assert backend.get(entry_name(3)) is None
+    assert read_log(backend).start == ("one", "two")
 
 
 def test_entries_of_two_logs_are_not_mixed(backend):

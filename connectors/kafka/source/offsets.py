@@ -17,6 +17,9 @@ from transactions.errors import ConfigurationError
 EARLIEST: Final = -2
 LATEST: Final = -1
 
+#: Stands beside the topics where offsets name Kafka's ids of some; no topic's name has a space.
+TOPIC_IDS: Final = "topic ids"
+
 _OPTION = "startingOffsets / endingOffsets"
 
 
@@ -74,6 +77,8 @@ def flatten(nested: object, *, special: bool = False) -> dict[str, int]:
         raise _malformed(nested, "an object of topics was expected")
     flat: dict[str, int] = {}
     for topic, partitions in nested.items():
+        if topic == TOPIC_IDS:
+            continue
         if not isinstance(partitions, dict):
             raise _malformed(nested, f"topic {topic!r} needs an object of partitions")
         for partition, offset in partitions.items():
@@ -81,17 +86,29 @@ def flatten(nested: object, *, special: bool = False) -> dict[str, int]:
     return flat
 
 
-def nest(flat: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Turn the flat form into the nested one, in the stable order."""
-    nested: dict[str, dict[str, int]] = {}
+def nest(flat: Mapping[str, int], ids: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Turn the flat form into the nested one, in the stable order.
+
+    Args:
+        flat: the offsets.
+        ids: of topics whose ids shall stand beside them.
+    """
+    nested: dict[str, Any] = {}
     for topic, partition in sorted(map(split_key, flat)):
         nested.setdefault(topic, {})[str(partition)] = flat[partition_key(topic, partition)]
+    if ids:
+        nested[TOPIC_IDS] = dict(sorted(ids.items()))
     return nested
 
 
-def format_offsets(flat: Mapping[str, int]) -> str:
-    """Write ``{"topic-partition": offset}`` as Spark's JSON, in the stable order."""
-    return orjson.dumps(nest(flat)).decode()
+def topic_ids_in(nested: Mapping[str, Any]) -> dict[str, str]:
+    """Return the ids of topics that stand beside offsets."""
+    return dict(nested.get(TOPIC_IDS, {}))
+
+
+def format_offsets(flat: Mapping[str, int], ids: Mapping[str, str] | None = None) -> str:
+    """Write ``{"topic-partition": offset}`` as Spark's JSON, in the stable order; see `nest`."""
+    return orjson.dumps(nest(flat, ids)).decode()
 
 
 def _checked(nested: object, topic: object, partition: Any, offset: object, special: bool) -> str:
@@ -124,6 +141,8 @@ def merged_offsets(texts: Iterable[str]) -> dict[str, int]:
     return merged
 
 
-def without_topics(offsets: Mapping[str, int], gone: frozenset[str]) -> dict[str, int]:
-    """Return offsets per ``topic-partition`` without some topics."""
-    return {name: at for name, at in offsets.items() if split_key(name)[0] not in gone}
+def without_topics(text: str, gone: frozenset[str]) -> str:
+    """Return offsets, as text, without some topics."""
+    kept = {name: at for name, at in parse_offsets(text).items() if split_key(name)[0] not in gone}
+    ids = topic_ids_in(orjson.loads(text))
+    return format_offsets(kept, {topic: ids[topic] for topic in ids.keys() - gone})

@@ -9,22 +9,35 @@ and never at "its earliest offset now": a replay must plan the same range as the
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
 
 from connectors.kafka import client_errors
 from connectors.kafka.client_errors import ErrorWatch
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.source import offsets
+from connectors.kafka.source.offset_errors import (
+    GONE,
+    backwards,
+    data_loss,
+    other_partitions,
+)
 from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
 from connectors.options import EARLIEST, LATEST, KafkaSource
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
-from transactions.errors import ConfigurationError, DataLossError, MissingTopicError
+from transactions.errors import MissingTopicError
 
 Answer = TypeVar("Answer")
 
@@ -34,7 +47,14 @@ _PLANNING_TIMEOUT_S: Final = 30.0
 _FIRST_TIMEOUT_S: Final = 2.5
 _REQUEST_TIMEOUT_S: Final = 10.0
 _RETRY_PAUSE_S: Final = 0.1
-_SHOWN_OFFSETS: Final = 2_000
+_GOING_BACK: Final = (
+    "the topic lost its end or was made anew; or the first batch is planned again, and `latest` is "
+    "another place by now: only a driver of ours writes down where it began"
+)
+#: What a broker answers that knows no ids of topics.
+_NO_ID: Final = str(Uuid(0, 0))
+
+logger = logging.getLogger(__name__)
 
 
 class SourcePlanner:
@@ -50,6 +70,8 @@ class SourcePlanner:
         self._admin: AdminClient | None = None
         self._trouble = ErrorWatch()
         self._partitions: list[str] = []
+        self._topic_ids: dict[str, str] = {}
+        self._told: set[str] = set()
         self._partitions_until: Deadline | None = None
 
     def starting_offsets(self, default: str = LATEST) -> dict[str, int]:
@@ -117,6 +139,10 @@ class SourcePlanner:
             DataLossError: a range begins before what its partition still holds, or ends before it
                 begins, and `failOnDataLoss` is set.
         """
+        back = [key for key, last in end.items() if last < start.get(key, 0)]
+        if back:
+            names = ", ".join(f"{key} ends at {end[key]}" for key in sorted(back))
+            self.lost(f"{names}, before the batch begins", start, end, cause=_GOING_BACK)
         ranges = plan_ranges(start, end)
         if not ranges:
             return []
@@ -127,7 +153,7 @@ class SourcePlanner:
             if each.start >= earliest[key]:
                 kept.append(each)
                 continue
-            self._lost(f"{each}; the partition begins at {earliest[key]}", start, end)
+            self.lost(f"{each}; the partition begins at {earliest[key]}", start, end)
             if each.end > earliest[key]:
                 kept.append(OffsetRange(each.topic, each.partition, earliest[key], each.end))
         return split_ranges(kept, self._source.min_partitions)
@@ -145,27 +171,44 @@ class SourcePlanner:
             if start.get(key, 0) <= last:
                 continue
             if given.get(key, offsets.LATEST) != offsets.LATEST:
-                raise _backwards(key, start[key], last, self._source)
+                raise backwards(key, start[key], last, self._source)
             end[key] = start[key]  # its end is an open transaction's: nothing can be read yet
         return self.plan(start, end)
 
     def partitions(self) -> list[str]:
         """Return all partitions of the topics, as "topic-partition"; known for a second."""
         if self._partitions_until is None or self._partitions_until.expired():
-            topics = list(self._source.topics)
-            described = self._ask(
-                ", ".join(topics),
-                lambda admin, timeout: admin.describe_topics(
-                    TopicCollection(topics), request_timeout=timeout
-                ),
-            )
+            described = self._describe(self._source.topics)
             self._partitions = [
                 partition_key(topic, partition.id)
                 for topic, description in described.items()
                 for partition in description.partitions
             ]
+            self._topic_ids = _ids_of(described)
             self._partitions_until = Deadline(METADATA_AGE_S, self._clock)
         return self._partitions
+
+    def topic_ids(self) -> Mapping[str, str]:
+        """Return Kafka's ids of the topics, where the broker gives them; known for a second.
+
+        A deleted topic has none; what that means the other questions say.
+        """
+        try:
+            self.partitions()
+        except MissingTopicError:
+            self._topic_ids = {}
+            for topic in self._source.topics:  # without one, the answer for all is an error
+                with contextlib.suppress(MissingTopicError):
+                    self._topic_ids |= _ids_of(self._describe([topic]))
+        return self._topic_ids
+
+    def _describe(self, topics: Sequence[str]) -> Mapping[str, TopicDescription]:
+        return self._ask(
+            ", ".join(topics),
+            lambda admin, timeout: admin.describe_topics(
+                TopicCollection(list(topics)), request_timeout=timeout
+            ),
+        )
 
     def _known_latest(self, start: Mapping[str, int]) -> dict[str, int]:
         try:
@@ -178,7 +221,7 @@ class SourcePlanner:
             latest = self.latest_offsets()
         gone = start.keys() - latest.keys()
         if gone:
-            self._lost(f"no longer there: {', '.join(sorted(gone))}", start, latest)
+            self.lost(f"no longer there: {', '.join(sorted(gone))}", start, latest)
         return latest
 
     def _latest_of_what_is_left(self, start: Mapping[str, int]) -> dict[str, int]:
@@ -200,7 +243,7 @@ class SourcePlanner:
             if high[key] >= start[key]:
                 latest[key] = start[key]
             else:
-                self._lost(f"{key} ends at {high[key]}", start, latest)
+                self.lost(f"{key} ends at {high[key]}", start, latest)
 
     def _resolve(self, option: str, given: str) -> dict[str, int]:
         if given == EARLIEST:
@@ -210,7 +253,7 @@ class SourcePlanner:
         wanted = offsets.parse_offsets(given, special=True)
         there = set(self.partitions())
         if there != set(wanted):
-            raise _other_partitions(option, given, wanted, there)
+            raise other_partitions(option, given, wanted, there)
         low = self.earliest_offsets()
         high = self._list(wanted, OffsetSpec.latest(), "read_uncommitted")
         latest = self.latest_offsets()
@@ -220,7 +263,7 @@ class SourcePlanner:
                 resolved[key] = low[key] if offset == offsets.EARLIEST else latest[key]
                 continue
             if not low[key] <= offset <= high[key]:
-                self._lost(f"{option}: {key} holds [{low[key]}, {high[key]})", wanted, high)
+                self.lost(f"{option}: {key} holds [{low[key]}, {high[key]})", wanted, high)
             resolved[key] = min(max(offset, low[key]), high[key])
         return resolved
 
@@ -277,15 +320,24 @@ class SourcePlanner:
                 self._admin = AdminClient({**settings, "error_cb": self._trouble})
         return self._admin
 
-    def _lost(self, where: str, start: Mapping[str, int], end: Mapping[str, int]) -> None:
-        if not self._source.fail_on_data_loss:
-            return
-        raise DataLossError(
-            "Records that the pipeline has still to read are gone from the source.",
-            where=f"{where}; from {offsets.format_offsets(start)} to {offsets.format_offsets(end)}",
-            cause="retention or delete-records removed them, or the topic was made anew",
-            option="failOnDataLoss=true",
-        )
+    def lost(
+        self, where: str, start: Mapping[str, int], end: Mapping[str, int], *, cause: str = GONE
+    ) -> None:
+        """Raise, or say once and go on with what is there, as `failOnDataLoss` says.
+
+        Raises:
+            DataLossError: it is set.
+        """
+        if self._source.fail_on_data_loss:
+            raise data_loss(where, start, end, "failOnDataLoss=true", cause)
+        if where not in self._told:
+            self._told.add(where)
+            logger.warning("failOnDataLoss=false, reading goes on: %s (%s)", where, cause)
+
+
+def _ids_of(described: Mapping[str, TopicDescription]) -> dict[str, str]:
+    found = {topic: str(each.topic_id) for topic, each in described.items()}
+    return {topic: name for topic, name in found.items() if name != _NO_ID}
 
 
 def limit_offsets(
@@ -309,15 +361,13 @@ def limit_offsets(
 def plan_ranges(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
     """Return one range per partition that has something to read, in the stable order.
 
-    A partition that `start` does not know begins at 0. One that ends before it begins was made
-    anew (and `failOnDataLoss` is off, or it would not have got here): it is read from 0.
+    A partition that `start` does not know begins at 0. One that ends before it begins has nothing:
+    that it was made anew only its topic's id can tell (see `source_stream`), never an offset.
     """
     ranges = []
     for topic, partition in sorted(map(split_key, end)):
         key = partition_key(topic, partition)
-        begin = start.get(key, 0)
-        if end[key] != begin:
-            ranges.append(OffsetRange(topic, partition, begin if begin < end[key] else 0, end[key]))
+        ranges.append(OffsetRange(topic, partition, start.get(key, 0), end[key]))
     return [each for each in ranges if each.end > each.start]
 
 
@@ -342,43 +392,4 @@ def _refuse_lower_than(ceiling: Mapping[str, int], latest: Mapping[str, int]) ->
     lower = [key for key, end in ceiling.items() if latest.get(key, 0) < end]
     if lower:
         where = f"{', '.join(sorted(lower))} end before the offsets this run was to reach"
-        raise _data_loss(where, ceiling, latest, "trigger=availableNow (in any case)")
-
-
-def _data_loss(
-    where: str, start: Mapping[str, int], end: Mapping[str, int], option: str
-) -> DataLossError:
-    return DataLossError(
-        "Records that the pipeline has still to read are gone from the source.",
-        where=f"{where}; from {_shown(start)} to {_shown(end)}",
-        cause="retention or delete-records removed them, or the topic was made anew",
-        option=option,
-    )
-
-
-def _shown(flat: Mapping[str, int]) -> str:
-    text = json.dumps(offsets.nest(flat), separators=(",", ":"))
-    return text if len(text) <= _SHOWN_OFFSETS else f"{text[:_SHOWN_OFFSETS]}..."
-
-
-def _backwards(key: str, start: int, end: int, source: KafkaSource) -> ConfigurationError:
-    """Return the error for a batch that ends before it begins."""
-    return ConfigurationError(
-        f"A batch cannot be read backwards: {key} begins at {start} and ends at {end}.",
-        where=key,
-        cause="startingOffsets lies behind endingOffsets",
-        option=f"startingOffsets={source.starting_offsets}, endingOffsets={source.ending_offsets}",
-    )
-
-
-def _other_partitions(
-    option: str, given: str, wanted: Iterable[str], there: Iterable[str]
-) -> ConfigurationError:
-    missing = sorted(set(there) - set(wanted))
-    extra = sorted(set(wanted) - set(there))
-    return ConfigurationError(
-        f"{option} must name exactly the partitions of the subscribed topics.",
-        where=f"not named: {', '.join(missing) or '-'}; not there: {', '.join(extra) or '-'}",
-        cause="a partition was added or forgotten; -2 stands for earliest, -1 for latest",
-        option=f"{option}={given}",
-    )
+        raise data_loss(where, ceiling, latest, "trigger=availableNow (in any case)")

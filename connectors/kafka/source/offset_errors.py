@@ -1,0 +1,59 @@
+"""What can be wrong with offsets beside their cluster, each as an error with four parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from connectors.kafka.source import offsets
+from connectors.options import KafkaSource
+from transactions.errors import ConfigurationError, DataLossError
+
+GONE: Final = "retention or delete-records removed them, or the topic was made anew"
+_SHOWN_OFFSETS: Final = 2_000
+
+
+def data_loss(
+    where: str,
+    start: Mapping[str, int],
+    end: Mapping[str, int],
+    option: str,
+    cause: str = GONE,
+) -> DataLossError:
+    """Return the error for records that a pipeline has still to read and will never get."""
+    return DataLossError(
+        "Records that the pipeline has still to read are gone from the source.",
+        where=f"{where}; from {_shown(start)} to {_shown(end)}",
+        cause=cause,
+        option=option,
+    )
+
+
+def _shown(flat: Mapping[str, int]) -> str:
+    text = json.dumps(offsets.nest(flat), separators=(",", ":"))
+    return text if len(text) <= _SHOWN_OFFSETS else f"{text[:_SHOWN_OFFSETS]}..."
+
+
+def backwards(key: str, start: int, end: int, source: KafkaSource) -> ConfigurationError:
+    """Return the error for a batch that ends before it begins."""
+    return ConfigurationError(
+        f"A batch cannot be read backwards: {key} begins at {start} and ends at {end}.",
+        where=key,
+        cause="startingOffsets lies behind endingOffsets",
+        option=f"startingOffsets={source.starting_offsets}, endingOffsets={source.ending_offsets}",
+    )
+
+
+def other_partitions(
+    option: str, given: str, wanted: Iterable[str], there: Iterable[str]
+) -> ConfigurationError:
+    """Return the error for JSON that does not name the partitions that there are."""
+    missing = sorted(set(there) - set(wanted))
+    extra = sorted(set(wanted) - set(there))
+    return ConfigurationError(
+        f"{option} must name exactly the partitions of the subscribed topics.",
+        where=f"not named: {', '.join(missing) or '-'}; not there: {', '.join(extra) or '-'}",
+        cause="a partition was added or forgotten; -2 stands for earliest, -1 for latest",
+        option=f"{option}={given}",
+    )

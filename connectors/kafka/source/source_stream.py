@@ -1,0 +1,150 @@
+"""What a stream reads, batch by batch: offsets as Spark keeps them, of the very same topics.
+
+A topic that was deleted and made anew is another topic of the same name. Its offsets begin again,
+and when it has grown past the old ones only Kafka's topic id tells. The decision log keeps the ids
+that a pipeline began with; its offsets name the id only of a topic that was made anew since, and
+went on with `failOnDataLoss=false`. So offsets look like those of Spark's own source, and still
+say for each batch, and for its replay, which topic they are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from connectors.kafka.source.offset_errors import data_loss
+from connectors.kafka.source.offsets import OffsetRange, flatten, nest, split_key, topic_ids_in
+from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.options import LATEST
+from transactions.errors import PhaseOneError
+
+_MADE_ANEW: Final = "the topic was deleted and made anew: this one is another topic of its name"
+
+Nested = dict[str, Any]
+
+
+class SourceStream:
+    """Plans the batches of one source; lives as long as the query, in the driver or beside it.
+
+    Args:
+        planner: asks the brokers.
+        start: where the source begins, as the decision log keeps it; without one, `initial` finds
+            out, and ids are those that are seen first.
+    """
+
+    def __init__(self, planner: SourcePlanner, start: str = "{}") -> None:
+        decided = orjson.loads(start)
+        self._planner = planner
+        self._initial = flatten(decided)
+        self._known = topic_ids_in(decided)
+        self._ceiling: dict[str, int] | None = None
+        self._ceiling_ids: Mapping[str, str] = {}
+
+    def initial(self) -> Nested:
+        """Return where a new query begins: the same place at every call.
+
+        Raises:
+            SparkOnceError: see `SourcePlanner.starting_offsets`.
+        """
+        if not self._initial:
+            self._initial = self._planner.starting_offsets(LATEST)
+            self._ids_now()
+        return nest(self._initial)
+
+    def latest(self) -> Nested:
+        """Return what is there."""
+        return nest(self._planner.latest_offsets())
+
+    def stop_at_latest(self) -> None:
+        """Never go beyond what is there now (Trigger.AvailableNow)."""
+        self._ceiling = self._planner.latest_offsets()
+        self._ceiling_ids = dict(self._ids_now())
+
+    def go_on(self, start: Nested) -> Nested:
+        """Return where reading goes on behind `start`: there. The partitions of a topic that was
+        made anew are left out: as any partition that comes later they begin at 0.
+
+        Raises:
+            DataLossError: one was, and `failOnDataLoss` is set.
+        """
+        was, now = self._ids(start), self._ids_now()
+        anew = {topic: found for topic, found in now.items() if was.get(topic, found) != found}
+        if not anew:
+            return start
+        flat = flatten(start)
+        begin = {key: at for key, at in flat.items() if split_key(key)[0] not in anew}
+        self._planner.lost(_told(anew, was), flat, begin, cause=_MADE_ANEW)
+        return nest(begin, {**topic_ids_in(start), **anew})
+
+    def next_end(self, start: Nested, limit: int | None = None) -> Nested:
+        """Return the end of the next batch that begins at `start`; equal to it: nothing is new.
+
+        Raises:
+            MissingTopicError, DataLossError: see `SourcePlanner.next_end` and `go_on`.
+        """
+        begin = self.go_on(start)
+        if self._ceiling is not None:
+            now = self._ids_now()
+            anew = {
+                topic: now[topic] for topic in now if self._ceiling_ids.get(topic) != now[topic]
+            }
+            if anew:
+                option = "trigger=availableNow (in any case)"
+                where = _told(anew, self._ceiling_ids)
+                raise data_loss(where, flatten(start), self._ceiling, option, _MADE_ANEW)
+        end = self._planner.next_end(flatten(begin), limit, self._ceiling)
+        return nest(end, topic_ids_in(begin))
+
+    def plan(self, start: Nested, end: Nested) -> list[OffsetRange]:
+        """Return the ranges of a batch, none for equal offsets (then no broker is asked).
+
+        Raises:
+            DataLossError: see `SourcePlanner.plan`; or they are of a topic that is no longer there.
+        """
+        was, will = self._ids(start), self._ids(end)
+        begin = {key: at for key, at in flatten(start).items() if _same(key, was, will)}
+        last = flatten(end)
+        if all(at == begin.get(key, 0) for key, at in last.items()):
+            return []
+        now = self._ids_now()
+        gone = {topic: now[topic] for topic in now if will.get(topic, now[topic]) != now[topic]}
+        if gone:
+            self._planner.lost(_told(gone, will), begin, last, cause=_MADE_ANEW)
+            last = {key: at for key, at in last.items() if split_key(key)[0] not in gone}
+        return self._planner.plan(begin, last)
+
+    def partitions(self, start: Nested) -> list[str]:
+        """Return all partitions that there are now, of the topics that `start` is of.
+
+        Raises:
+            DataLossError, PhaseOneError: one was made anew; the latter where a next run may go on.
+        """
+        found = self._planner.partitions()
+        if self.go_on(start) != start:
+            raise PhaseOneError(
+                "A topic was made anew while it was read; the next run begins with the new one.",
+                where=", ".join(found),
+                cause=_MADE_ANEW,
+                option="failOnDataLoss=false",
+            )
+        return found
+
+    def _ids(self, offsets: Nested) -> dict[str, str]:
+        return {**self._known, **topic_ids_in(offsets)}
+
+    def _ids_now(self) -> Mapping[str, str]:
+        now = self._planner.topic_ids()
+        self._known = {**now, **self._known}
+        return now
+
+
+def _same(key: str, was: Mapping[str, str], will: Mapping[str, str]) -> bool:
+    topic, _ = split_key(key)
+    return was.get(topic) == will.get(topic)
+
+
+def _told(anew: Mapping[str, str], was: Mapping[str, str]) -> str:
+    ids = (f"{topic} has the id {anew[topic]}, it had {was.get(topic, '-')}" for topic in anew)
+    return ", ".join(sorted(ids))

@@ -1,0 +1,237 @@
+"""What a stream reads, without a broker: one start, and topics that stay the same (A1, A7)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from connectors.kafka.source.offsets import TOPIC_IDS, OffsetRange, parse_offsets
+from connectors.kafka.source.source_stream import SourceStream
+from connectors.kafka.starting_points import decide_start
+from connectors.options import KafkaSource
+from tests.unit.test_source_planner import FakeCluster
+from transactions.decision_log import DecisionLog, read_log
+from transactions.errors import DataLossError, IdentityMismatchError, PhaseOneError
+from transactions.log_backend import MemoryBackend
+
+OLD, NEW, NEWER = {"t": "id-1"}, {"t": "id-2"}, {"t": "id-3"}
+STARTED = json.dumps({"t": {"0": 0}, TOPIC_IDS: OLD})
+
+
+# --- A1: one start -------------------------------------------------------------------------------
+
+
+def test_a1_a_topic_that_grows_has_one_start() -> None:
+    """Spark asks twice: for the end of batch 0, and again when it plans it."""
+    cluster = FakeCluster({"t-0": (0, 10)})
+    stream = SourceStream(cluster)
+
+    first = stream.initial()
+    cluster.holds = {"t-0": (0, 12)}
+    end = stream.next_end(first)
+    cluster.holds = {"t-0": (0, 15)}
+
+    assert stream.plan(stream.initial(), end) == [OffsetRange("t", 0, 10, 12)]
+
+
+def test_a1_without_a_decided_start_batch_0_is_not_planned_from_another_place() -> None:
+    """A query without our driver, after a crash in batch 0: nothing says where it began."""
+    end = {"t": {"0": 12}}
+    again = SourceStream(FakeCluster({"t-0": (0, 15)}))
+    lenient = SourceStream(FakeCluster({"t-0": (0, 15)}, fail_on_data_loss=False))
+
+    with pytest.raises(DataLossError) as raised:
+        again.plan(again.initial(), end)
+    assert "t-0 ends at 12" in raised.value.where
+    assert "driver of ours" in raised.value.cause
+    assert lenient.plan(lenient.initial(), end) == []
+
+
+def test_a1_the_decided_start_wins() -> None:
+    stream = SourceStream(FakeCluster({"t-0": (0, 15)}), '{"t":{"0":7}}')
+
+    assert stream.initial() == {"t": {"0": 7}}
+
+
+# --- A7: a topic made anew -----------------------------------------------------------------------
+
+
+def test_a7_a_topic_made_anew_that_has_grown_past_the_old_offset_is_data_loss() -> None:
+    stream = SourceStream(FakeCluster({"t-0": (0, 50)}, ids=NEW), STARTED)
+
+    for ask in (
+        lambda: stream.next_end({"t": {"0": 20}}),
+        lambda: stream.plan({"t": {"0": 20}}, {"t": {"0": 30}}),
+        lambda: stream.partitions({"t": {"0": 20}}),
+    ):
+        with pytest.raises(DataLossError) as raised:
+            ask()
+        assert "t has the id id-2, it had id-1" in raised.value.where
+        assert "made anew" in raised.value.cause
+        assert raised.value.option == "failOnDataLoss=true"
+
+
+def test_a7_the_same_topic_goes_on_as_in_sparks_source() -> None:
+    stream = SourceStream(FakeCluster({"t-0": (0, 50)}, ids=OLD), STARTED)
+
+    assert stream.next_end({"t": {"0": 20}}) == {"t": {"0": 50}}
+    assert stream.plan({"t": {"0": 20}}, {"t": {"0": 50}}) == [OffsetRange("t", 0, 20, 50)]
+
+
+@pytest.mark.parametrize("old", [5, 50, 70])
+def test_a7_without_fail_on_data_loss_the_new_topic_is_read_from_its_begin(
+    old: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = FakeCluster({"t-0": (0, 50)}, ids=NEW, fail_on_data_loss=False)
+    start = {"t": {"0": old, "1": 3}}
+
+    end = SourceStream(cluster, STARTED).next_end(start, 30)
+    replayed = SourceStream(cluster, STARTED)
+
+    assert end == {"t": {"0": 30}, TOPIC_IDS: NEW}
+    assert replayed.plan(start, end) == [OffsetRange("t", 0, 0, 30)]
+    assert replayed.next_end(end) == {"t": {"0": 50}, TOPIC_IDS: NEW}
+    assert replayed.plan(end, replayed.next_end(end)) == [OffsetRange("t", 0, 30, 50)]
+    told = [one.getMessage() for one in caplog.records]
+    assert sum("t has the id id-2, it had id-1" in one for one in told) == 1
+
+
+def test_a7_a_batch_of_the_old_topic_is_not_replayed_on_the_new_one() -> None:
+    cluster = FakeCluster({"t-0": (0, 50)}, ids=NEW, fail_on_data_loss=False)
+    stream = SourceStream(cluster, STARTED)
+
+    assert stream.plan({"t": {"0": 20}}, {"t": {"0": 30}}) == []
+    end = stream.next_end({"t": {"0": 30}})
+    assert stream.plan({"t": {"0": 30}}, end) == [OffsetRange("t", 0, 0, 50)]
+
+
+def test_a7_made_anew_again_and_again() -> None:
+    cluster = FakeCluster({"t-0": (0, 50)}, ids=NEWER, fail_on_data_loss=False)
+    stream = SourceStream(cluster, STARTED)
+    start = {"t": {"0": 30}, TOPIC_IDS: NEW}
+
+    end = stream.next_end(start)
+
+    assert end == {"t": {"0": 50}, TOPIC_IDS: NEWER}
+    assert stream.plan(start, end) == [OffsetRange("t", 0, 0, 50)]
+
+
+def test_a7_while_it_runs_and_during_available_now() -> None:
+    cluster = FakeCluster({"t-0": (0, 50)}, ids=OLD)
+    bounded = FakeCluster({"t-0": (0, 50)}, ids=OLD, fail_on_data_loss=False)
+    stream, until = SourceStream(cluster), SourceStream(bounded)
+    stream.initial()
+    until.stop_at_latest()
+    cluster.ids = bounded.ids = NEW
+
+    with pytest.raises(DataLossError):
+        stream.next_end({"t": {"0": 20}})
+    with pytest.raises(DataLossError) as raised:
+        until.next_end({"t": {"0": 20}})
+    assert "trigger=availableNow" in raised.value.option
+    with pytest.raises(PhaseOneError, match="made anew"):
+        until.partitions({"t": {"0": 20}})
+
+
+def test_a7_a_deleted_topic_keeps_its_offset_and_its_id() -> None:
+    stream = SourceStream(FakeCluster({}, fail_on_data_loss=False), STARTED)
+
+    assert stream.next_end({"t": {"0": 4}}) == {"t": {"0": 4}}
+
+
+def test_brokers_that_know_no_ids_change_nothing() -> None:
+    stream = SourceStream(FakeCluster({"t-0": (0, 50)}), '{"t":{"0":7}}')
+
+    assert stream.next_end({"t": {"0": 7}}) == {"t": {"0": 50}}
+
+
+# --- what the log keeps --------------------------------------------------------------------------
+
+
+class Pipeline:
+    """A pipeline that starts again and again, over a cluster that changes."""
+
+    def __init__(self, *subscribed: str) -> None:
+        self.backend = MemoryBackend()
+        self.sources = [KafkaSource(bootstrap_servers="b:1", subscribe=one) for one in subscribed]
+        self.holds = {"t-0": (0, 10), "u-0": (3, 20)}
+        self.ids = {"t": "id-t", "u": "id-u"}
+        self.asked = 0
+
+    def cluster(self, source: KafkaSource) -> FakeCluster:
+        self.asked += 1
+        mine = {key: at for key, at in self.holds.items() if key[0] in source.topics}
+        ids = {topic: self.ids[topic] for topic in source.topics}
+        return FakeCluster(mine, ids=ids, starting_offsets=source.starting_offsets)
+
+    def start(self, *, begun: bool = False, **options: Any) -> list[dict[str, int]]:
+        log = DecisionLog.open(self.backend, application_id="app", identity={})
+        starts = decide_start(log, self.sources, begun=begun, planner_of=self.cluster, **options)
+        assert read_log(self.backend).start == starts
+        return [parse_offsets(one) for one in starts]
+
+
+def test_a1_latest_is_looked_up_once_whatever_happens_before_the_first_checkpoint() -> None:
+    pipeline = Pipeline("t", "u")
+
+    first = pipeline.start()
+    pipeline.holds = {"t-0": (5, 90), "t-1": (0, 4), "u-0": (9, 70)}
+
+    assert first == [{"t-0": 10}, {"u-0": 20}]
+    assert pipeline.start() == first
+    assert pipeline.start(begun=True) == first
+    assert pipeline.asked == 2
+
+
+def test_a1_two_sources_of_one_topic_begin_where_each_says() -> None:
+    pipeline = Pipeline("t", "t")
+    earliest = KafkaSource(bootstrap_servers="b:1", subscribe="t", starting_offsets="earliest")
+    pipeline.sources[1] = earliest
+
+    assert pipeline.start() == [{"t-0": 10}, {"t-0": 0}]
+    assert pipeline.start() == [{"t-0": 10}, {"t-0": 0}]
+
+
+def test_a1_sources_that_change_places_keep_their_starts() -> None:
+    pipeline = Pipeline("t", "u")
+    pipeline.start()
+    pipeline.sources.reverse()
+
+    assert pipeline.start() == [{"u-0": 20}, {"t-0": 10}]
+
+
+def test_a1_sources_that_share_their_topics_out_anew_are_refused() -> None:
+    pipeline = Pipeline("t", "u")
+    pipeline.start()
+    pipeline.sources = Pipeline("t,u").sources
+
+    with pytest.raises(IdentityMismatchError) as raised:
+        pipeline.start()
+    assert raised.value.option == "subscribe=t,u"
+
+
+def test_a1_a_batch_0_that_an_older_version_has_planned_is_never_begun_behind_its_end() -> None:
+    assert Pipeline("t,u").start(planned={"t-0": 8, "u-0": 90}) == [{"t-0": 8, "u-0": 20}]
+
+
+def test_a7_a_checkpoint_of_an_older_version_gets_its_ids_at_the_first_start() -> None:
+    pipeline = Pipeline("t")
+
+    assert pipeline.start(begun=True) == [{}]
+    pipeline.ids = {"t": "id-2"}
+    pipeline.start(begun=True)
+
+    assert json.loads(read_log(pipeline.backend).start[0]) == {TOPIC_IDS: {"t": "id-t"}}
+
+
+def test_a7_a_savepoint_without_a_topic_keeps_the_ids_of_the_others() -> None:
+    pipeline = Pipeline("t,u")
+    pipeline.start()
+    pipeline.sources = Pipeline("u").sources
+    pipeline.ids = {"u": "id-2"}
+
+    pipeline.start(begun=True)
+
+    assert json.loads(read_log(pipeline.backend).start[0]) == {TOPIC_IDS: {"u": "id-u"}}
