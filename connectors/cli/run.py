@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 STOPPED = 0
 FAILED = 1
 BAD_CONFIGURATION = 2
-_LINE_EVERY_S = 2.0
+_FIRST_PAUSE_S = 2.0
+_LONGEST_PAUSE_S = 60.0
 
 _EPILOG = """\b
 Example job file:
@@ -152,7 +153,7 @@ def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wa
     logging.getLogger("sparkonce").setLevel(logging.INFO)  # events: recovered, healed, ...
     logging.getLogger("kafka").setLevel(logging.ERROR)  # our errors say it, once
     _say(f"{_described(job)}: starting")
-    progress = Progress()
+    progress, stopped = Progress(), False
     try:
         run_job(
             job,
@@ -163,8 +164,9 @@ def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wa
             if from_savepoint is not None
             else None,
         )
+        stopped = True
     finally:
-        progress.close()
+        progress.close(stopped=stopped)
     _say(f"{job.app_id}: stopped; {progress.total}")
 
 
@@ -182,14 +184,16 @@ def _say(text: str) -> None:
 
 
 class Progress:
-    """One line per checkpoint on stderr: rewritten on a terminal, else every two seconds at most.
+    """One line per checkpoint on stderr, rewritten on a terminal. Elsewhere it shows the first one,
+    then one after each pause; the pauses grow from two seconds to a minute.
 
     Called on the query's thread, after each commit.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._last = float("-inf")
+        self._next = float("-inf")
+        self._pause_s = _FIRST_PAUSE_S
         self._held = ""
         self._records = 0
         self._checkpoints = 0
@@ -219,17 +223,18 @@ class Progress:
             self._status.update(line)
             return
         now = self._clock.monotonic()
-        if now - self._last >= _LINE_EVERY_S:
-            self._last, self._held = now, ""
+        if now >= self._next:
+            self._next, self._held = now + self._pause_s, ""
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             _say(line)
         else:
             self._held = line
 
-    def close(self) -> None:
-        """Show the last checkpoint if it was held back."""
+    def close(self, *, stopped: bool) -> None:
+        """Show the last checkpoint if it was held back; after a clean stop the total is enough."""
         if self._status is not None:
             self._status.stop()
-        if self._held:
+        if self._held and not stopped:
             _say(self._held)
             self._held = ""
 

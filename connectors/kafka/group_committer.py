@@ -9,6 +9,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from connectors.kafka.client_errors import translate
+from connectors.kafka.client_log import log_settings
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.wal.checkpoint_committer import CheckpointCommitter
 from transactions.clock import Deadline
@@ -85,8 +86,8 @@ class KafkaGroupCheckpointCommitter(CheckpointCommitter):
     def _member(self, subtask: int) -> Iterator[Consumer]:
         """Make a client of a subtask's group. It never subscribes, so it joins nothing."""
         group = f"{self.job_id}.{self.operator_id}.{subtask}"
-        own = {"group.id": group, "enable.auto.commit": False, "log_level": 2}
-        consumer = Consumer({**librdkafka_settings(self._settings), **own})
+        own = {"group.id": group, "enable.auto.commit": False}
+        consumer = Consumer({**log_settings(), **librdkafka_settings(self._settings), **own})
         try:
             yield consumer
         except KafkaException as error:

@@ -6,6 +6,8 @@ process of its own beside the driver; `read` runs in Spark's Python workers.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,14 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range in a worker."""
         return _read(self._source, partition)
+
+    def stop(self) -> None:
+        """End this process without a word when Spark has closed the connection: the query ended.
+
+        PySpark would write the traceback of the broken connection to stderr.
+        """
+        if isinstance(sys.exception(), (EOFError, ConnectionError)):
+            os._exit(0)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark may say it twice, or never; offsets go with the transactions."""

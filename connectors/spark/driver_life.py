@@ -124,7 +124,9 @@ class DriverLife(abc.ABC):
                 self._claim_when_due()
                 if self._stopping.is_set():
                     self.stop()
-        except StoppedError:
+        except StoppedError as stopped:
+            logger.debug("the stop cut a checkpoint off: %s", stopped)
+        if self._stopping.is_set():
             logger.info("stopped between two checkpoints")
         self._serve_savepoints(ended=True)
         self._claim_when_due()

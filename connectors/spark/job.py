@@ -28,8 +28,6 @@ from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
 SOURCE_VIEW = "source"
 TRANSFORMED_VIEW = "transformed"
 
-_QUIET = Path(__file__).with_name("log4j2-quiet.properties")
-
 
 class Stop(Protocol):
     """What can ask a job to stop; see `connectors.cli.stop_switch`."""
@@ -271,9 +269,9 @@ def _user_code(job: JobDefinition, what: str, key: str = "function") -> Iterator
 
 
 def _conf(job: JobDefinition) -> dict[str, str]:
-    java = f'"-Dlog4j2.configurationFile={_QUIET.as_uri()}" -Dsparkonce.log.level={job.log_level}'
+    level = f"-Dsparkonce.log.level={job.log_level}"
     name = "spark.driver.extraJavaOptions"
-    return {**job.spark, name: f"{java} {job.spark.get(name, '')}".rstrip()}
+    return {**job.spark, name: f"{level} {job.spark.get(name, '')}".rstrip()}
 
 
 def _explained(error: Exception, job: JobDefinition) -> SparkOnceError:

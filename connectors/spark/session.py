@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from connectors.java import ensure_java_home
 from connectors.spark import spark_home, worker_daemon
 from connectors.spark.class_archive import OPTIONS_KEY, class_archive_conf
+from connectors.spark.driver_jvm import ensure_jvm, quiet_log_options
 from connectors.spark.local_file_system import local_file_system_conf
 from transactions.errors import ConfigurationError
 
@@ -71,7 +72,9 @@ def build_session(
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName(name).master(master)
     settings = {**default_settings(master), **(conf or {})}
-    settings[OPTIONS_KEY] = f"{_LATE_COMPILER} {settings.get(OPTIONS_KEY, '')}".rstrip()
+    given = settings.get(OPTIONS_KEY, "")
+    quiet = quiet_log_options(f"{given} {settings.get('spark.driver.extraJavaOptions', '')}")
+    settings[OPTIONS_KEY] = " ".join(filter(None, (quiet, _LATE_COMPILER, given)))
     if _is_local(master):
         # Executors of a cluster would not have the jar.
         settings |= local_file_system_conf(java_home, settings)
@@ -79,6 +82,7 @@ def build_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     with spark_home.local_home() if _is_local(master) else contextlib.nullcontext():
+        ensure_jvm({"spark.master": master, "spark.app.name": name, **settings})
         return builder.getOrCreate()
 
 

@@ -42,6 +42,7 @@ from connectors.spark.data_source import register
 from connectors.spark.driver_life import POLL_S, DriverLife
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
+from connectors.spark.quiet_end import interruption
 from connectors.spark.restarts import Restarts
 from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
@@ -61,6 +62,7 @@ logger = logging.getLogger(__name__)
 
 _REPORTS = 1000
 _IDLE_SWEEP_SECONDS = 10.0
+_INITIALIZED_S = 30.0
 _WRITTEN_DOWN_S = 5.0
 
 
@@ -129,6 +131,7 @@ class StreamingDriver(DriverLife):
         self._query_ready = threading.Event()
         self._idle = threading.Condition()
         self._in_batch = False
+        self._waits_for_stop = False
         self._failure: BaseException | None = None
         self._coordinator: CheckpointCoordinator | None = None
         self._batches: MicroBatches | None = None
@@ -238,11 +241,13 @@ class StreamingDriver(DriverLife):
         if query is None:
             return
         with self._idle:
-            self._idle.wait_for(lambda: not self._in_batch, self._checkpoint_timeout_s)
+            self._idle.wait_for(
+                lambda: not self._in_batch or self._waits_for_stop, self._checkpoint_timeout_s
+            )
+        # Else the source's process, which is about to start, would not find Spark, and say so.
+        _wait_while(lambda: query.isActive and _is_initializing(query), _INITIALIZED_S)
         # Spark writes commits/N after our return; else the next start would replay the batch.
-        deadline = Deadline(_WRITTEN_DOWN_S)
-        while query.isActive and not self._is_written_down() and not deadline.expired():
-            deadline.pause(POLL_S / 10)
+        _wait_while(lambda: query.isActive and not self._is_written_down(), _WRITTEN_DOWN_S)
         query.stop()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
@@ -268,6 +273,8 @@ class StreamingDriver(DriverLife):
                 self._restart()
             return False
         assert self._query is not None
+        if self._waits_for_stop:
+            self._query.stop()
         try:
             ended = bool(self._query.awaitTermination(max(timeout_s, 0.001)))
         except StreamingQueryException as error:
@@ -310,6 +317,12 @@ class StreamingDriver(DriverLife):
                 self._checkpoint_timeout_s, self._spark, str(self._query.runId), batch_id
             ):
                 return self._batches.run(self._query, frame, batch_id)
+        except StoppedError as stopped:
+            self._failure = stopped
+            with self._idle:
+                self._waits_for_stop = True
+                self._idle.notify_all()
+            raise stopped from interruption(self._spark, self._checkpoint_timeout_s)
         except BaseException as error:
             self._failure = error
             raise
@@ -399,3 +412,13 @@ class StreamingDriver(DriverLife):
             self._run.close()
         self._query_ready.clear()
         return finished
+
+
+def _is_initializing(query: StreamingQuery) -> bool:
+    return str(query.status["message"]).startswith("Initializing")
+
+
+def _wait_while(condition: Callable[[], bool], most_s: float) -> None:
+    deadline = Deadline(most_s)
+    while condition() and not deadline.expired():
+        deadline.pause(POLL_S / 10)

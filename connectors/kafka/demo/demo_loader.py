@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, Producer
 
 from connectors.demo.child import tell
 from connectors.demo.dataset import load_flights, messages
+from connectors.kafka.client_log import log_settings
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.parent_watch import live_as_long_as_parent
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -35,7 +36,7 @@ class Loader:
         settings: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 20}
         settings |= {"queue.buffering.max.messages": 1_000_000, "compression.type": "lz4"}
         client = librdkafka_settings({"bootstrap.servers": bootstrap})
-        self._producer = Producer(client | settings)
+        self._producer = Producer(log_settings() | client | settings)
 
     def load(self, flights: Any, seconds: float) -> None:
         """Produce every flight within about `seconds`.

@@ -9,6 +9,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from connectors.kafka.client_errors import is_end_of_partition
+from connectors.kafka.client_log import log_settings
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.proof.bounded_scan import TopicEnds
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
@@ -118,7 +119,8 @@ def open_transactions(
 def _consumer(bootstrap: str) -> Any:
     settings = librdkafka_settings({"bootstrap.servers": bootstrap})
     return Consumer(
-        settings
+        log_settings()
+        | settings
         | {
             "group.id": "sparkonce-demo-reader",  # the client wants one; nothing is committed to it
             "isolation.level": "read_committed",

@@ -9,6 +9,7 @@ from typing import Final
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from connectors.kafka.client_log import log_settings
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.demo.demo_reader import read_committed
 from connectors.kafka.proof.bounded_scan import TopicEnds
@@ -34,7 +35,7 @@ class DemoTopics:
         self._names = tuple(names)
         self._clock = clock
         self._kafka = {"bootstrap.servers": bootstrap}
-        self._admin = AdminClient(librdkafka_settings(self._kafka) | {"log_level": 2})
+        self._admin = AdminClient(log_settings() | librdkafka_settings(self._kafka))
         self._ends = TopicEnds(self._kafka)
 
     def create(self) -> None:
@@ -88,7 +89,7 @@ class DemoTopics:
         """
         if how == "duplicate":
             key, value = next(iter(read_committed(self._bootstrap, topic)))
-            producer = Producer(librdkafka_settings(self._kafka))
+            producer = Producer(log_settings() | librdkafka_settings(self._kafka))
             producer.produce(topic, value, key)
             producer.flush(_ASK_S)
             return

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from connectors.kafka.client_errors import is_about_the_group
+from connectors.kafka.client_log import log_settings
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.proof.identity_search import ROW, Rows
 from connectors.kafka.proof.record_identity import Identify
@@ -40,7 +41,6 @@ _OVERRIDES: Final[Mapping[str, Any]] = {
     "queued.min.messages": 1_000_000,
     "queued.max.messages.kbytes": 32_768,
     "fetch.queue.backoff.ms": 5,
-    "log_level": 2,
 }
 _AUTHENTICATION: Final = frozenset(
     {
@@ -82,7 +82,7 @@ class TopicEnds:
         self._where = kafka.get("bootstrap.servers", "")
         self._clock = clock
         self._last_error: KafkaError | None = None
-        settings = librdkafka_settings(kafka) | {"error_cb": self._remember, "log_level": 2}
+        settings = log_settings() | librdkafka_settings(kafka) | {"error_cb": self._remember}
         with settings_checked(kafka, "admin client"):
             self._admin = AdminClient(settings)
 
@@ -193,7 +193,7 @@ def scan(
     reading = {(r.topic, r.partition): index for index, r in enumerate(ranges) if r.begin < r.end}
     position = [item.begin for item in ranges]
     with settings_checked(kafka, "consumer"):
-        consumer = Consumer(librdkafka_settings(kafka) | dict(_OVERRIDES))
+        consumer = Consumer(log_settings() | librdkafka_settings(kafka) | dict(_OVERRIDES))
     try:
         consumer.assign([TopicPartition(t, p, position[i]) for (t, p), i in reading.items()])
         deadline = Deadline(patience, clock)

@@ -9,6 +9,7 @@ from typing import Final
 
 from confluent_kafka import Producer
 
+from connectors.kafka.client_log import log_settings
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.client_version import check_client_version
 from connectors.kafka.doctor.facts import Wanted
@@ -131,7 +132,7 @@ def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadlin
     for settings, here in clusters.items():
         # A worker would find a misspelt setting too, but only as a failed task, again and again.
         with settings_checked(dict(settings), "producer"):
-            Producer(librdkafka_settings(dict(settings)))
+            Producer({**log_settings(), **librdkafka_settings(dict(settings))})
         topics = tuple(dict.fromkeys(sink.topic for sink in here if sink.topic))
         mine = dataclasses.replace(wanted, outputs=topics, plain_outputs=plain_topics(here))
         if not any(sink.is_transactional for sink in here):

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.kafka.client_errors import is_unwritable
+from connectors.kafka.client_log import log_settings
 from transactions.clock import Deadline
 from transactions.errors import DeliveryError, PhaseOneError, RecordRefusedError, SparkOnceError
 
@@ -23,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 _NO_TOPIC = "a row has no topic, and the sink has no `topic` option"
 _DEFAULTS: Final[Mapping[str, Any]] = {
-    "log_level": 2,  # errors are raised where they matter, with what they mean
     "socket.nagle.disable": True,  # 40 ms between two small requests otherwise
     "partitioner": "murmur2_random",  # as Kafka's Java client, and so Spark's sink
     "linger.ms": 20,
@@ -54,6 +54,7 @@ class RecordProducer:
         self._broke = False
         self._producer = self._make_client(
             {
+                **log_settings(),
                 **_DEFAULTS,
                 **settings,
                 **ours,

@@ -19,13 +19,12 @@ import orjson
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from connectors.kafka.client_errors import is_refused
+from connectors.kafka.client_log import LIBRDKAFKA, least_level, log_settings
 from connectors.kafka.client_version import check_client_version
 from connectors.kafka.sink.record_producer import RecordProducer, weakly
 from connectors.kafka.transaction_timeout import request_timeout_ms
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, PhaseOneError, SparkOnceError
-
-logger = logging.getLogger(__name__)
 
 _STATISTICS_MS: Final = 100
 #: A debug context of librdkafka and, in it, the facility of a connection that is given up.
@@ -240,14 +239,14 @@ class _Log:
 
     def __init__(self, broke: Callable[[str], None], *, shows_all: bool) -> None:
         self._broke = broke
-        self._least = logging.DEBUG if shows_all else logging.CRITICAL
+        self._least = logging.DEBUG if shows_all else least_level()
 
     def log(self, level: int, text: str, facility: str, *others: str) -> None:
         """Called by confluent-kafka: facility, the client's name, the line."""
         if facility == _BROKEN and _is_doubt(level, others[-1]):
             self._broke(others[-1])
         if level >= self._least:
-            logger.log(level, text, facility, *others)
+            LIBRDKAFKA.log(level, text, facility, *others)
 
 
 def _is_doubt(level: int, line: str) -> bool:
@@ -293,7 +292,7 @@ _GROUPS: dict[str, bytes] = {}
 def _group_metadata(group: str) -> bytes:
     """Return a group's metadata; a consumer that never polls gives it without a broker."""
     if group not in _GROUPS:
-        consumer = Consumer({"group.id": group})
+        consumer = Consumer({"group.id": group, **log_settings()})
         try:
             _GROUPS[group] = consumer.consumer_group_metadata()
         finally:

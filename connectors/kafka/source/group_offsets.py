@@ -15,6 +15,7 @@ from typing import Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from connectors.kafka.client_log import log_settings
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.source.offsets import split_key
 from connectors.options import KafkaSource
@@ -36,7 +37,7 @@ class GroupOffsets:
 
     def __init__(self, source: KafkaSource, group: str) -> None:
         settings = librdkafka_settings(source.client_settings)
-        self._admin = AdminClient({"log_level": 2, **settings})
+        self._admin = AdminClient({**log_settings(), **settings})
         self._topics = frozenset(source.topics)
         self._group = group
         self._next = Deadline(0.0)

@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from connectors.kafka import client_errors
 from connectors.kafka.client_errors import ErrorWatch
+from connectors.kafka.client_log import log_settings
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.source.message_columns import messages_to_batch
 from connectors.kafka.source.offsets import OffsetRange
@@ -130,8 +131,7 @@ def consumer_settings(source: KafkaSource) -> dict[str, Any]:
         # How long a trailing marker delays the end of a range; idle consumers fetch nothing.
         "fetch.wait.max.ms": 1,
         "check.crcs": True,
-        # A lost broker is a line on stderr every 50 ms otherwise; our errors name the cause.
-        "log_level": 2,
+        **log_settings(),
         **librdkafka_settings(source.client_settings),
         # librdkafka wants a group name; nothing is ever joined or committed under it.
         "group.id": "sparkonce-source",

@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
 
 from connectors.kafka import client_errors
 from connectors.kafka.client_errors import ErrorWatch
+from connectors.kafka.client_log import log_settings
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.source import offsets
 from connectors.kafka.source.offset_errors import (
@@ -317,7 +318,7 @@ class SourcePlanner:
         if self._admin is None:
             settings = librdkafka_settings(self._source.client_settings)
             with settings_checked(self._source.client_settings, "admin client"):
-                self._admin = AdminClient({**settings, "error_cb": self._trouble})
+                self._admin = AdminClient({**log_settings(), **settings, "error_cb": self._trouble})
         return self._admin
 
     def lost(

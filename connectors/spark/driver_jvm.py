@@ -1,0 +1,94 @@
+"""The driver's JVM, which says on stderr what a user can act on, and nothing else.
+
+Spark starts Java with a module that Java warns of at each start, and Java has no option against
+that. So the JVM's stderr comes through this process: Java's own warnings go to `logging` (the
+logger of this module, level INFO), every other line goes to stderr as it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import select
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+
+from connectors.spark.spark_home import home_of_jvm
+from transactions.clock import Deadline
+
+logger = logging.getLogger(__name__)
+
+_LOG_CONFIG: Final = Path(__file__).with_name("log4j2-quiet.properties")
+_CONFIGURED: Final = re.compile(r"-Dlog4j2?\.configurationFile=")
+#: Lines of Java itself, as "WARNING: Using incubator modules" and "OpenJDK ... VM warning: ...".
+#: Spark's begin with their time.
+_OF_JAVA: Final = re.compile(rb"WARNING: |\w[\w -]* VM warning: ")
+_STDERR: Final = 2
+_LAST_WORDS_S: Final = 1.0
+
+
+def quiet_log_options(options: str) -> str:
+    """Return the Java option for a log of errors only; none where the user has one of his own.
+
+    Args:
+        options: the Java options that are set already.
+    """
+    folder = os.environ.get("SPARK_CONF_DIR") or home_of_jvm() / "conf"
+    if _CONFIGURED.search(options) or (Path(folder) / "log4j2.properties").exists():
+        return ""
+    return f'"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}"'
+
+
+def ensure_jvm(settings: Mapping[str, str]) -> None:
+    """Start the JVM of this process with Spark's settings, unless one runs."""
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:  # noqa: SLF001
+        return
+    output, into = os.pipe()
+    reader = threading.Thread(target=_pass_on, args=(output,), name="sparkonce-jvm", daemon=True)
+    reader.start()
+    try:
+        options: dict[str, Any] = {"stderr": into}
+        gateway = launch_gateway(SparkConf().setAll(list(settings.items())), options)
+    except BaseException:
+        os.close(into)
+        reader.join(_LAST_WORDS_S)  # why it did not start
+        raise
+    os.close(into)
+    atexit.register(_hear_out, output)
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as `SparkContext()` does
+
+
+def _pass_on(output: int) -> None:
+    """Read lines until the JVM has ended."""
+    with os.fdopen(output, "rb", buffering=0, closefd=False) as stream:
+        rest = b""
+        while came := stream.read(1 << 16):
+            lines = (rest + came).splitlines(keepends=True)
+            rest = b"" if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
+            _say(lines)
+        _say([rest] if rest else [])
+
+
+def _say(lines: list[bytes]) -> None:
+    for line in lines:
+        if _OF_JAVA.match(line):
+            logger.info("%s", line.decode("utf-8", "replace").rstrip())
+            continue
+        try:
+            os.write(_STDERR, line)
+        except OSError:  # a closed stderr must not stop a pipeline
+            continue
+
+
+def _hear_out(output: int) -> None:
+    """Let the reader finish what the JVM has said when this process ends."""
+    deadline = Deadline(_LAST_WORDS_S)
+    while select.select([output], [], [], 0)[0] and not deadline.expired():
+        deadline.pause(0.01)

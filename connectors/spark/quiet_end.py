@@ -1,0 +1,43 @@
+"""The end of a batch that was stopped before its decision: without a stack trace.
+
+foreachBatch must not return for a batch that is not committed: Spark would write commits/N. What it
+raises ends the query as a failure, with two stack traces in the log: one of py4j, one of Spark.
+Spark knows one exception that is no failure: the InterruptedException that its own
+`StreamingQuery.stop()` causes on the query's thread. So the batch waits for that one, and raises
+it as the cause of its own end (Spark looks for it in the text: `StreamExecution.PROXY_ERROR`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from transactions.errors import StoppedError
+
+_CALLBACKS: Final = logging.getLogger("py4j.clientserver")
+
+
+def interruption(spark: SparkSession, timeout_s: float) -> Py4JJavaError | None:
+    """Wait until Spark interrupts the query's thread, and return what that raised.
+
+    On the query's thread, which is one thread in Python and in the JVM.
+
+    Returns:
+        None when nobody has stopped the query in time.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no public way
+    try:
+        jvm.java.lang.Thread.sleep(int(timeout_s * 1000))
+    except Py4JJavaError as error:
+        return error
+    return None
+
+
+def _is_no_stop(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], StoppedError))
+
+
+_CALLBACKS.addFilter(_is_no_stop)  # py4j logs what a callback raises; a stop is no error

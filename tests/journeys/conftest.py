@@ -1,0 +1,293 @@
+"""The words of the journeys: a stranger, who has the README, a command line, and a busy topic.
+
+Nothing here imports the product but the broker of `sparkonce kafka`: a pipeline is the command
+`sparkonce`, or a script made of the README's own snippets, in a process group of its own. What came
+out of it is read by the auditor, which shares nothing with the product.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from connectors.testing.auditor.reader import (
+    Follower,
+    Record,
+    assert_no_open_transaction,
+    read_committed,
+)
+from connectors.testing.brokers import Broker, running_broker
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+SPARKONCE = str(Path(sys.executable).with_name("sparkonce"))
+#: Generous: two cores are shared with the broker, and a JVM starts in each run.
+PATIENCE_S = 150.0
+PARTITIONS = 2
+
+JOB = """\
+[app]
+id = "{app}"
+checkpoint = "checkpoint"
+{more_of_app}
+[source]
+"kafka.bootstrap.servers" = "{bootstrap}"
+subscribe = "{topic}"
+{more_of_source}
+[[sink]]
+"kafka.bootstrap.servers" = "{bootstrap}"
+topic = "{output}"
+{more_of_sink}
+"""
+#: The README's `my_module:clean`.
+CLEAN = """\
+def clean(records):
+    return records.select(["key", "value"])
+"""
+MICRO_BATCH, CONTINUOUS = "", 'mode = "continuous"'
+
+#: Not in `make test`, but in `make test-all`.
+long = pytest.mark.long
+
+
+@dataclass
+class Process:
+    """One process that a stranger has started in a terminal, and all that it says on stderr."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+    _news: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.lines)
+
+    def until_it_says(self, pattern: str) -> None:
+        with self._news:
+            self._news.wait_for(
+                lambda: re.search(pattern, self.text) or self.process.poll() is not None, PATIENCE_S
+            )
+        assert re.search(pattern, self.text), f"exit {self.process.poll()}\n{self.text}"
+
+    def ends(self) -> int:
+        """Wait until it has ended by itself; return its exit code."""
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        return code
+
+    def ctrl_c(self) -> int:
+        """Do what a terminal does: SIGINT to every process of the group, JVM and workers too."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.ends()
+
+    def sigterm(self) -> int:
+        self.process.terminate()
+        return self.ends()
+
+    def kill_all(self) -> None:
+        """The machine's power is gone for all of them at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+
+    def listen(self) -> None:
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._news:
+                self.lines.append(line)
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+
+@contextlib.contextmanager
+def started(*command: str, folder: Path, environment: Mapping[str, str]) -> Iterator[Process]:
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, **environment},
+        start_new_session=True,
+        cwd=folder,
+    )
+    told = Process(process)
+    told.listen()
+    try:
+        yield told
+    finally:
+        told.kill_all()
+
+
+@dataclass
+class Stranger:
+    """One stranger: a folder, a busy topic, an empty one, and an application id."""
+
+    bootstrap: str
+    folder: Path
+    topic: str
+    output: str
+    app: str
+
+    # --- what is there before they come -------------------------------------------------------
+
+    @contextlib.contextmanager
+    def busy_topic(self) -> Iterator[None]:
+        """The topic is being written all the time, and has records already."""
+        writer = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("writer.py")), self.bootstrap, self.topic]
+        )
+        try:
+            with Follower(self.bootstrap, self.topic) as reader:
+                reader.until(lambda seen: len(seen) > 200, timeout=PATIENCE_S)
+            yield
+        finally:
+            writer.kill()
+            writer.wait()
+
+    # --- what they do -------------------------------------------------------------------------
+
+    def job(
+        self, mode: str = MICRO_BATCH, *, app: str = "", source: str = "", sink: str = ""
+    ) -> Path:
+        """Write a job file with default options, and what is said here."""
+        path = self.folder / "job.toml"
+        path.write_text(
+            JOB.format(
+                app=self.app,
+                bootstrap=self.bootstrap,
+                topic=self.topic,
+                output=self.output,
+                more_of_app=f"{mode}\n{app}",
+                more_of_source=source,
+                more_of_sink=sink,
+            )
+        )
+        return path
+
+    def script(self, mode: str = MICRO_BATCH) -> Path:
+        """Write the README's Python, with this broker, these topics and this folder in it."""
+        first, second, *_ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+        text = first
+        if mode == CONTINUOUS:
+            (self.folder / "my_module.py").write_text(CLEAN)
+            text = first.partition("driver.write(")[0] + second
+        for theirs, ours in {
+            "localhost:9092": self.bootstrap,
+            '"flights-clean"': f'"{self.output}"',
+            'subscribe="flights"': f'subscribe="{self.topic}"',
+            'app_id="flights': f'app_id="{self.app}',
+            '"/data/flights': f'"{self.folder}/checkpoint',
+        }.items():
+            assert theirs in text, f"the README no longer says {theirs}"
+            text = text.replace(theirs, ours)
+        path = self.folder / "flights.py"
+        path.write_text(text)
+        return path
+
+    def runs(self, path: Path, **environment: str) -> contextlib.AbstractContextManager[Process]:
+        """Start a job file, or a script; all of it is gone when the block ends."""
+        command = (SPARKONCE, "run") if path.suffix == ".toml" else (sys.executable,)
+        return started(*command, str(path), folder=path.parent, environment=environment)
+
+    # --- what they see ------------------------------------------------------------------------
+
+    def follows_output(self) -> Follower:
+        return Follower(self.bootstrap, self.output)
+
+    def input_ends(self) -> dict[int, int]:
+        """Return the end of each partition of the busy topic, now."""
+        return assert_no_open_transaction(self.bootstrap, self.topic)
+
+    def reads_output(self) -> list[Record]:
+        return read_committed(self.bootstrap, self.output)
+
+    def more_comes_out(self, reader: Follower, process: Process, *, records: int = 100) -> None:
+        """Wait until a read_committed reader has seen so many more records than now."""
+        seen = len(reader.records)
+        give_up = time.monotonic() + PATIENCE_S
+        while len(reader.records) < seen + records:
+            ended = process.process.poll()
+            assert ended is None, f"the pipeline has ended: exit {ended}\n{process.text}"
+            assert time.monotonic() < give_up, f"nothing comes out\n{process.text}"
+            time.sleep(0.02)
+
+    def comes_to(self, ends: Mapping[int, int], reader: Follower, process: Process) -> None:
+        """Wait until a read_committed reader has seen what was written before these ends."""
+        missing = {f"{partition}-{end - 1}".encode() for partition, end in ends.items()}
+        looked = 0
+        give_up = time.monotonic() + PATIENCE_S
+        while missing:
+            now = len(reader.records)
+            missing -= {one.value for one in reader.records[looked:now] if one.value is not None}
+            looked = now
+            ended = process.process.poll()
+            assert ended is None, f"the pipeline has ended: exit {ended}\n{process.text}"
+            assert time.monotonic() < give_up, f"{missing} did not come out\n{process.text}"
+            time.sleep(0.02)
+
+    def assert_each_record_came_once(self, begins: Mapping[int, range] | None = None) -> None:
+        """Assert that each partition came through from one record on, each record once.
+
+        Args:
+            begins: where each partition's first record may lie; at 0 without it.
+        """
+        numbers: dict[int, list[int]] = {}
+        for record in self.reads_output():
+            assert record.value is not None
+            partition, _, number = record.value.decode().partition("-")
+            numbers.setdefault(int(partition), []).append(int(number))
+        assert numbers, "nothing came out"
+        for partition, came in numbers.items():
+            first = min(came)
+            assert sorted(came) == list(range(first, first + len(came))), (
+                f"partition {partition}: {_what_is_wrong(came)}"
+            )
+            allowed = range(1) if begins is None else begins[partition]
+            assert first in allowed, f"partition {partition} begins with record {first}"
+
+
+def _what_is_wrong(came: list[int]) -> str:
+    twice = sorted(one for one, times in Counter(came).items() if times > 1)
+    lost = sorted(set(range(min(came), max(came))).difference(came))
+    return f"{len(twice)} twice {twice[:5]}, {len(lost)} lost {lost[:5]}"
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """One broker for all journeys that do it no harm."""
+    with running_broker() as running:
+        yield running
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, broker: Broker) -> Stranger:
+    """Somebody who has never seen this project, with two topics on a broker of theirs."""
+    return stranger_on(broker.bootstrap_servers, broker.create_topic, tmp_path)
+
+
+def stranger_on(bootstrap: str, create_topic: object, folder: Path) -> Stranger:
+    unique = uuid.uuid4().hex[:8]
+    made = Stranger(bootstrap, folder, f"in-{unique}", f"out-{unique}", f"app-{unique}")
+    assert callable(create_topic)
+    for topic in (made.topic, made.output):
+        create_topic(topic, PARTITIONS)
+    return made

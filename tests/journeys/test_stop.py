@@ -1,0 +1,55 @@
+"""A stranger stops the pipeline, and the terminal shows a handful of lines.
+
+At any moment: the topic is busy, so most stops come in the middle of a checkpoint. ctrl-C reaches
+every process of the group, SIGTERM the first one only.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Process, Stranger
+
+MOST_LINES = 15
+STACK = re.compile(r"Traceback|^\s+at [\w.$]+\(|^\s+File \"|Exception", re.MULTILINE)
+LIBRDKAFKA = re.compile(r"^%\d\||\[thrd:", re.MULTILINE)
+JVM = re.compile(
+    r"^WARNING: |VM warning|Using Spark's default|Setting default log level|adjust logging level"
+    r"|^\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARN",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"])
+def test_ctrl_c_at_the_command(stranger: Stranger, mode: str):
+    with (
+        stranger.busy_topic(),
+        stranger.follows_output() as reader,
+        stranger.runs(stranger.job(mode)) as pipeline,
+    ):
+        stranger.more_comes_out(reader, pipeline, records=500)
+        assert pipeline.ctrl_c() == 0, pipeline.text
+    assert_quiet(pipeline)
+    assert sum("stopped" in line for line in pipeline.lines) == 1
+    stranger.assert_each_record_came_once(begins={0: range(10**9), 1: range(10**9)})
+
+
+@pytest.mark.parametrize("mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"])
+def test_sigterm_at_the_readmes_script(stranger: Stranger, mode: str):
+    with (
+        stranger.busy_topic(),
+        stranger.follows_output() as reader,
+        stranger.runs(stranger.script(mode)) as pipeline,
+    ):
+        stranger.more_comes_out(reader, pipeline, records=500)
+        assert pipeline.sigterm() == 0, pipeline.text
+    assert_quiet(pipeline)
+    stranger.assert_each_record_came_once()
+
+
+def assert_quiet(pipeline: Process) -> None:
+    for noise in (STACK, LIBRDKAFKA, JVM):
+        assert not noise.search(pipeline.text), pipeline.text
+    assert len(pipeline.lines) <= MOST_LINES, pipeline.text
