@@ -17,6 +17,7 @@ from connectors.kafka.cluster.broker_settings import choose_addresses
 from connectors.kafka.cluster.local_cluster import LocalCluster
 from connectors.spark import StreamingDriver
 from tests.auditor.reader import read_committed, read_uncommitted
+from tests.tiers import sampled
 from transactions import errors
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import SparkOnceError
@@ -229,7 +230,7 @@ def login(password: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("wrong", ["source", "sink"])
+@pytest.mark.parametrize("wrong", sampled(["source", "sink"], "sink"))
 def test_wrong_credentials(
     spark: SparkSession, secured: tuple[str, str], checkpoint: str, wrong: str
 ):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.auditor.reader import read_committed
@@ -32,6 +33,7 @@ def slowly(rows: DataFrame) -> DataFrame:
     return chosen.mapInArrow(work, chosen.schema)
 
 
+@pytest.mark.long
 def test_a_checkpoint_stays_near_its_target_when_one_partition_is_hot(
     spark: SparkSession,
     bootstrap: str,

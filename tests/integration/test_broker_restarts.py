@@ -25,6 +25,7 @@ from tests.chaos.faults import Brokers
 from tests.integration.checkpoints import Job, Run, hooked
 from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.wire_helpers import begin, eventually, open_producer, settled
+from tests.tiers import sampled
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import BrokerUnavailableError, HiddenCommitError, PhaseOneError
@@ -116,7 +117,7 @@ def checkpoint_with(run: Run, point: str, fault: Callable[[], None], *values: by
     raise AssertionError(f"with a fault at {point} the checkpoint never came through")
 
 
-@pytest.mark.parametrize("how", POINTS)
+@pytest.mark.parametrize("how", sampled(POINTS, "k3_sigkill"))
 def test_x16_the_coordinators_broker_restarts_at_every_step(three, job_on, how):
     """It is away for some seconds, its coordinators and leaders move; RF 3, min ISR 2.
 
@@ -148,6 +149,7 @@ def test_x16_the_coordinators_broker_restarts_at_every_step(three, job_on, how):
         assert sorted(record.value for record in reader.drain()) == job.promised()
 
 
+@pytest.mark.long
 def test_x16_k16_a_coordinator_that_is_gone_for_good_moves(three, job_on):
     """Killed between the two EndTxn, and not started again: two of three go on, with its ids."""
     job = job_on(three)

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectors.kafka.cluster.broker_settings import choose_addresses
 from tests.integration.job_process import PATIENCE_S
+from tests.tiers import sampled
 from transactions.clock import Deadline
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -58,6 +59,7 @@ def processes_that_name(folder: Path) -> list[int]:
     ]
 
 
+@pytest.mark.long
 def test_up_status_down_with_three_brokers(kafka: Command, tmp_path: Path) -> None:
     assert kafka("status").returncode == 1
     port = free_port()
@@ -103,7 +105,7 @@ def test_status_tells_a_broker_that_was_killed(kafka: Command, tmp_path: Path) -
     assert kafka("down").stdout == "no Kafka runs\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", sampled([signal.SIGINT, signal.SIGKILL], signal.SIGKILL))
 def test_interrupted_while_it_starts_nothing_is_left(
     environment: dict[str, str], kafka: Command, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -57,6 +57,7 @@ def test_every_verb_outlives_a_killed_coordinator(cluster: LocalCluster) -> None
         eventually(lambda: values(bootstrap, "records"), ["a"])
 
 
+@pytest.mark.long
 def test_a_broker_that_stops_answering_leaves_doubt(cluster: LocalCluster) -> None:
     bootstrap = cluster.bootstrap_servers
     producers = [open_producer(bootstrap, name) for name in NAMES[:3]]

@@ -22,6 +22,7 @@ from connectors.demo.dataset import arrivals, load_flights
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S, ROOT, running
 from tests.integration.test_demo import produce
+from tests.tiers import sampled
 from transactions.clock import Deadline
 
 QUICK = '\n[spark]\ndriver.extraJavaOptions = "-XX:TieredStopAtLevel=1"\n'
@@ -109,7 +110,8 @@ def test_stdout_has_each_flight_when_its_checkpoint_is_decided(
 
 
 @pytest.mark.parametrize(
-    ("mode", "in_a_task"), [("continuous", "acknowledged"), ("micro-batch", "")]
+    ("mode", "in_a_task"),
+    sampled([("continuous", "acknowledged"), ("micro-batch", "")], ("micro-batch", "")),
 )
 def test_a_sink_of_ones_own_under_a_driver_that_is_killed(
     bootstrap: str,
@@ -179,6 +181,7 @@ def counted(bootstrap: str, topic: str) -> Counter[bytes | None]:
     return Counter(record.value for record in read_committed(bootstrap, topic))
 
 
+@pytest.mark.long
 def test_each_guarantee_after_a_dead_driver_and_a_dead_worker(
     bootstrap: str, topic: Callable[..., str], application_id: str, tmp_path: Path
 ):
@@ -240,6 +243,7 @@ def shell_of_the_page(folder: Path, bootstrap: str) -> list[str]:
     return ["bash", "-euc", "\n".join(lines)]
 
 
+@pytest.mark.long
 def test_a_pipeline_of_a_file_moves_with_its_state_by_the_commands_of_the_page(
     bootstrap: str, topic: Callable[..., str], application_id: str, tmp_path: Path
 ):

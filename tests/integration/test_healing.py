@@ -68,6 +68,7 @@ def test_x9_lost_transactions_of_both_branches_are_healed(pipeline: Pipeline):
         pipeline.audit(follower)
 
 
+@pytest.mark.long
 def test_x9_a_replay_that_does_not_match_is_a_persons_decision(pipeline: Pipeline):
     """The plan is not deterministic, so what is lost cannot be proven to be what comes back."""
     lost = lose(pipeline, (pipeline.copies,), NOT_DETERMINISTIC)

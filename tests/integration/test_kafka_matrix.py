@@ -89,7 +89,9 @@ FAILURES = (after_its_own_abort, with_all_of_it_left_open, by_an_intruder)
 @pytest.mark.parametrize(
     ("seed", "fails"),
     [
-        pytest.param(13, lambda number, dice: number % 2 == 0, id="k13_every_second"),
+        pytest.param(
+            13, lambda number, dice: number % 2 == 0, id="k13_every_second", marks=pytest.mark.long
+        ),
         pytest.param(8, lambda number, dice: dice.random() < 1 / 3, id="k8_one_in_three"),
     ],
 )

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer
 from connectors.kafka import LocalCluster
 from tests.integration.brokers import Broker
 from tests.integration.conftest import assert_no_open_transaction
+from tests.tiers import sampled
 from transactions.clock import Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError
 
@@ -146,6 +147,7 @@ def test_three_brokers_serve_while_one_is_killed_and_after_its_return(
     assert consume(cluster.bootstrap_servers, "t", 300) == list(range(300))
 
 
+@pytest.mark.long
 def test_a_paused_broker_answers_nothing_until_resumed(three_brokers: LocalCluster) -> None:
     cluster = three_brokers
     pid = cluster.pid(2)
@@ -158,7 +160,7 @@ def test_a_paused_broker_answers_nothing_until_resumed(three_brokers: LocalClust
     assert cluster.pid(2) not in {None, pid}
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "exception", "ctrl-C"])
+@pytest.mark.parametrize("end", sampled(["SIGKILL", "exception", "ctrl-C"], "SIGKILL"))
 def test_nothing_outlives_the_owner(end: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER],

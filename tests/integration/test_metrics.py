@@ -113,6 +113,7 @@ def test_a_recovery_is_in_the_log_and_in_the_metrics(bootstrap, job, application
     checkers.assert_exactly_once(history)
 
 
+@pytest.mark.long
 def test_a_taken_port_ends_the_start_before_any_data_moves(bootstrap, job):
     write, source, output = job
     produce(bootstrap, source, range(RECORDS))

@@ -29,6 +29,7 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     postgres,
     postgres_server,
 )
+from tests.tiers import sampled
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import (
@@ -174,7 +175,7 @@ def test_marks_are_pruned_and_a_pruned_mark_is_no_proof(table):
     }
 
 
-@pytest.mark.parametrize("killed", ["prepared", "committed"])
+@pytest.mark.parametrize("killed", sampled(["prepared", "committed"], "prepared"))
 def test_a_server_that_is_killed_keeps_what_was_prepared(table, killed):
     sink = opened(table)
     one = written(sink, 1, 2)

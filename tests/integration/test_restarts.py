@@ -166,6 +166,7 @@ def test_a_stuck_job_is_cancelled_and_the_next_run_goes_on(
     assert [r.value for r in read_committed(bootstrap, sink)] == [v.encode() for v in values]
 
 
+@pytest.mark.long
 def test_a_permanent_error_ends_the_pipeline_at_once(
     spark: SparkSession,
     bootstrap: str,
@@ -190,6 +191,7 @@ def test_a_permanent_error_ends_the_pipeline_at_once(
     assert published == []
 
 
+@pytest.mark.long
 def test_x15_an_older_driver_that_would_restart_itself_does_not_take_over(
     bootstrap, topic, application_id, tmp_path, monkeypatch
 ):

@@ -14,6 +14,7 @@ from connectors.cli.run import command
 from tests.auditor import checkers
 from tests.auditor.reader import Follower, read_committed, read_uncommitted
 from tests.integration.job_process import PATIENCE_S, running
+from tests.tiers import sampled
 
 PARTITIONS = 2
 UPPER = "SELECT key, upper(CAST(value AS STRING)) AS value FROM source"
@@ -128,6 +129,7 @@ def test_sigterm_and_ctrl_c_stop_between_two_checkpoints(job: Job):
     job.audit(job.output)
 
 
+@pytest.mark.long
 def test_ctrl_c_in_the_middle_of_the_work(job: Job):
     """The signal reaches the workers too; whatever it cut off is done by the next start."""
     job.produce(2000)
@@ -141,7 +143,7 @@ def test_ctrl_c_in_the_middle_of_the_work(job: Job):
     job.audit(job.output)
 
 
-@pytest.mark.parametrize("how", ["terminate", "ctrl_c"])
+@pytest.mark.parametrize("how", sampled(["terminate", "ctrl_c"], "terminate"))
 def test_a_stop_while_the_session_starts(job: Job, how: str):
     job.produce(10)
     with running(job.write(), BROKERS=job.bootstrap) as process:
@@ -174,6 +176,7 @@ def test_sigkill_between_decision_and_commit_then_run_again(job: Job):
     job.audit(job.second, upper=False)
 
 
+@pytest.mark.long
 def test_a_continuous_job_stops_in_order_and_goes_on_after_a_kill(job: Job):
     (job.folder / "my_arrow.py").write_text(ARROW)
     path = job.write(transform='arrow = "my_arrow:shout"', app='mode = "continuous"')
@@ -212,6 +215,7 @@ def test_a_missing_topic_is_bad_configuration(job: Job):
     assert not list((job.folder / "state").rglob("decisions/*"))
 
 
+@pytest.mark.long
 def test_an_unreachable_broker_fails_in_bounded_time(job: Job):
     with running(job.write(), BROKERS="127.0.0.1:1") as process:
         process.until(lambda text: "starting" in text)

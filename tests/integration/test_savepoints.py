@@ -188,6 +188,7 @@ def test_a_kill_while_it_is_made_leaves_a_whole_one_or_none(job: Job, step: str)
     job.audit(job.output)
 
 
+@pytest.mark.long
 def test_a_killed_pipeline_has_to_finish_its_checkpoint_first(job: Job):
     job.produce(100)
     path = job.write(app=ONCE)

@@ -67,6 +67,7 @@ def test_a_job_that_doubles_and_loses_fails_with_both_ids(sparkonce_topic, spark
     assert "ran; exit 0" in text
 
 
+@pytest.mark.long
 def test_a_crash_point_that_is_not_reached_fails_the_test(sparkonce_topic, sparkonce_pipeline):
     """A crash test that did not crash proves nothing."""
     source, output = sparkonce_topic("source"), sparkonce_topic("output")

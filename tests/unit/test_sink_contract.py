@@ -56,6 +56,7 @@ def red(results: Mapping[str, list[str]]) -> set[str]:
     return {name for name, failures in results.items() if failures}
 
 
+@pytest.mark.long
 def test_the_example_passes_everything_and_skips_nothing(example: Results):
     assert set(example) == {"TestFolderSink"}
     assert set(example["TestFolderSink"]) == TESTS
