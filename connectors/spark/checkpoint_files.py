@@ -50,6 +50,13 @@ def planned_end(spark_checkpoint: Path) -> dict[str, int]:
     return {}
 
 
+def batches_in(folder: Path) -> list[tuple[int, Path]]:
+    """Return the files of a log of Spark's, and their checksums, with their batches."""
+    paths = folder.iterdir() if folder.is_dir() else []
+    found = ((_BATCH.fullmatch(path.name), path) for path in paths)
+    return [(int(batch[1]), path) for batch, path in found if batch is not None]
+
+
 def files_of(checkpoint: Path, batch_id: int) -> dict[str, Path]:
     """Return what the next run needs to go on behind a finished batch, by path below the driver's
     folder.

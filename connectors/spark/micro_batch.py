@@ -15,6 +15,7 @@ from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import merged_offsets, parse_offsets
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
 from connectors.spark.batch_size import BatchSize
+from connectors.spark.durable_files import DurableFiles
 from connectors.spark.failures import error_in
 from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder
 from transactions.clock import SYSTEM_CLOCK
@@ -35,6 +36,7 @@ class MicroBatches:
         clusters: brokers of all sources; their offsets can be part of a transaction only on the
             cluster they belong to.
         spark_checkpoint: Spark's own part of the checkpoint folder.
+        durable: the files in it.
         size: is told what each batch took; None where batches have no target.
     """
 
@@ -45,12 +47,14 @@ class MicroBatches:
         *,
         clusters: frozenset[str],
         spark_checkpoint: Path,
+        durable: DurableFiles,
         size: BatchSize | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._size = size
         self._sinks = tuple(sinks.values())
         self._state = spark_checkpoint / "state"
+        self._durable = durable
         self._offsets_sink = next(
             (
                 number
@@ -65,7 +69,8 @@ class MicroBatches:
         """Make checkpoint `batch_id`; returns only when every record of it is committed.
 
         Raises:
-            SparkOnceError: see `CheckpointCoordinator.commit_batch`.
+            SparkOnceError: see `CheckpointCoordinator.commit_batch`; or Spark's files could not be
+                made durable.
             Exception: what Spark raised while the job ran.
         """
         began = SYSTEM_CLOCK.monotonic()
@@ -81,7 +86,10 @@ class MicroBatches:
         order = self._order(offsets, tasks, batch_id)
 
         def phase_one() -> list[Committable]:
-            return self._run_job(frame, order)
+            written_before = self._durable.begin()
+            committables = self._run_job(frame, order)
+            written_before()  # what a replay reads survives a power cut before the decision does
+            return committables
 
         def rerun(lost: Sequence[Committable]) -> list[Committable]:
             only = tuple((self._branch_of(one), one.subtask) for one in lost)
@@ -97,11 +105,18 @@ class MicroBatches:
             if self._state.exists() and not report.healed:
                 # A stateful plan must run once more, or its state is corrupt (seen).
                 self._run_job(frame, dataclasses.replace(order, write=False))
+            self._make_state_durable()
             return report
         report = self._coordinator.commit_batch(checkpoint, phase_one, rerun)
+        self._make_state_durable()
         if self._size is not None:
             self._size.after(_most_read(offsets), SYSTEM_CLOCK.monotonic() - began)
         return report
+
+    def _make_state_durable(self) -> None:
+        """Before Spark writes commits/N, which names the state that the next batch begins with."""
+        if self._state.exists():
+            self._durable.begin()()
 
     def _branch_of(self, one: Committable) -> int:
         return next(n for n, sink in enumerate(self._sinks) if sink.name == one.sink)

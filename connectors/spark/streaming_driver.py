@@ -40,6 +40,7 @@ from connectors.spark.checkpoint_files import (
 )
 from connectors.spark.data_source import register
 from connectors.spark.driver_life import POLL_S, DriverLife
+from connectors.spark.durable_files import DurableFiles
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.quiet_end import interruption
@@ -225,6 +226,7 @@ class StreamingDriver(DriverLife):
                 self._run.sinks,
                 clusters=frozenset(source.bootstrap_servers for source in self._sources),
                 spark_checkpoint=self._checkpoint / SPARK,
+                durable=DurableFiles.of_run(self._checkpoint / SPARK, self._finished.decision),
                 size=self._size,
             )
             self._start_query()

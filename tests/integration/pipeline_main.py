@@ -7,6 +7,7 @@ checked; the stateful one counts records per key. Both commit under one decision
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from connectors import KafkaSink, KafkaSource
 from connectors.spark import StreamingDriver, build_session
 from connectors.testing.child import FAILED, say, say_checkpoint
 from connectors.testing.jobs import QUICK_START
+from tests.power_cut import RECORD_TO, record_syncs
 from transactions.errors import SparkOnceError
 
 
@@ -91,6 +93,8 @@ def main() -> int:
     parser.add_argument("--producer", type=orjson.loads, default={}, help="settings, JSON")
     parser.add_argument("--stateful", choices=STATEFUL, default="aggregation")
     given = parser.parse_args()
+    if RECORD_TO in os.environ:
+        record_syncs(os.environ[RECORD_TO])
     spark = build_session("pipeline", master=given.master, conf=QUICK_START | given.conf)
     driver = StreamingDriver(
         spark,

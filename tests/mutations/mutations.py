@@ -292,6 +292,27 @@ MUTATIONS = (
         UNIT_LOG + "test_b2_a_decision_whose_fsync_failed_is_no_decision_yet",
     ),
     Mutation(
+        "durable in order: offsets/N and commits/N-1 before the decision",
+        "connectors/spark/micro_batch.py",
+        "            written_before()",
+        "            pass",
+        "tests/unit/test_durable_files.py::test_b1_a_query_goes_on_after_a_power_cut_at_each_sync",
+    ),
+    Mutation(
+        "durable in order: state before commits/N",
+        "connectors/spark/micro_batch.py",
+        "            self._durable.begin()()",
+        "            pass",
+        "tests/unit/test_durable_files.py::test_b1_a_query_goes_on_after_a_power_cut_at_each_sync",
+    ),
+    Mutation(
+        "durable in order: a torn commits/N is not believed",
+        "connectors/spark/durable_files.py",
+        "if number >= last and not _is_whole(path)",
+        "if False",
+        "tests/unit/test_durable_files.py::test_b1_only_what_is_undecided_is_dropped",
+    ),
+    Mutation(
         "log: newest wins",
         LOG,
         "raise self._fenced_by(data)\n            self._check_floor()",

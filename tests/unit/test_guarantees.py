@@ -187,6 +187,7 @@ def test_source_offsets_travel_in_the_sink_that_has_transactions():
     here: Mapping[str, Any] = {
         "clusters": frozenset({"b:9092"}),
         "spark_checkpoint": Path("/none"),
+        "durable": None,
     }
     assert MicroBatches(coordinator, sinks, **here)._offsets_sink == 1
     del sinks["exactly"]

@@ -25,6 +25,7 @@ def test_every_rule_is_broken_at_least_once():
         "continuous",
         "fingerprint",
         "log",
+        "durable",
         "recovery",
         "healing",
         "order",
