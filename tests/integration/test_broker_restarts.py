@@ -35,6 +35,7 @@ PATIENCE_S = 60.0
 #: the protocol, since they are sent at once; see `commits_one_by_one`.
 BETWEEN_COMMITS = "between two EndTxn"
 POINTS = {
+    "k3_one_of_each_class": ("records_flushed", "decision_durable", BETWEEN_COMMITS),
     "k3_sigkill": (
         *("records_queued", "records_flushed", "offsets_sent"),  # phase 1, by one of two tasks
         *("decision_durable", BETWEEN_COMMITS, "one_committed"),  # phase 2, by the driver
@@ -117,7 +118,7 @@ def checkpoint_with(run: Run, point: str, fault: Callable[[], None], *values: by
     raise AssertionError(f"with a fault at {point} the checkpoint never came through")
 
 
-@pytest.mark.parametrize("how", sampled(POINTS, "k3_sigkill"))
+@pytest.mark.parametrize("how", sampled(POINTS, "k3_one_of_each_class"))
 def test_x16_the_coordinators_broker_restarts_at_every_step(three, job_on, how):
     """It is away for some seconds, its coordinators and leaders move; RF 3, min ISR 2.
 
@@ -181,7 +182,9 @@ def test_x16_k16_a_coordinator_that_is_gone_for_good_moves(three, job_on):
         # Flush and offsets meet no broker.
         ("records_queued", PhaseOneError),
         # The offsets are sent beside the flush: they are there already, or meet no broker.
-        ("records_flushed", (PhaseOneError, BrokerUnavailableError)),
+        pytest.param(
+            "records_flushed", (PhaseOneError, BrokerUnavailableError), marks=pytest.mark.long
+        ),
     ],
 )
 def test_k16_every_call_is_bounded_while_the_only_broker_is_down(one, job_on, point, errors):

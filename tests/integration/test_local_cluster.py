@@ -131,6 +131,7 @@ def three_brokers() -> Iterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.long
 def test_three_brokers_serve_while_one_is_killed_and_after_its_return(
     three_brokers: LocalCluster,
 ) -> None:
