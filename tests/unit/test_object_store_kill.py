@@ -100,6 +100,7 @@ def decisions_of(entries: list[dict]) -> list[int]:
     return [one["body"]["checkpoint_id"] for one in entries if one["kind"] == "decision"]
 
 
+@pytest.mark.long
 def test_drivers_killed_at_random_moments_leave_a_dense_log(server):
     """Half of them are killed, half are fenced by the next one, which starts beside them."""
     chance = random.Random(7)
