@@ -243,7 +243,6 @@ def test_x7_can_fail_without_retiring_the_next_transaction_is_torn(driver, clust
     """The same story with rule 3 switched off: the test above is able to see the tear."""
     run = driver(outputs=1)
     monkeypatch.setattr(KafkaTransactionalSink, "retired", lambda _self: frozenset())
-    monkeypatch.setattr(TransactionalProducer, "_note_error", lambda _self, _error: None)
     monkeypatch.setattr(TransactionalProducer, "_note_break", lambda _self, _line: None)
     seen: list[list[str]] = []
     with pytest.raises(SparkOnceError):

@@ -27,9 +27,15 @@ PARTITIONS = 2
 _TRIES = 8
 RETRY_BACKOFF_S = 0.1  # retry.backoff.ms
 #: librdkafka repeats these by itself when a connection broke, and a copy can arrive in the next
-#: transaction of the producer; it tells `error_cb`, and the product uses such a producer no more.
+#: transaction of the producer; its log alone tells, and the product uses such a producer no more.
 END_TXN_TRIES = 8
 TXN_OFFSETS_TRIES = 8
+_TO_COORDINATOR = (
+    InitProducerIdRequest,
+    AddPartitionsToTxnRequest,
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+)
 _RETRIED = {*table.NOT_NOW, table.CONCURRENT}
 
 
@@ -184,7 +190,7 @@ class FakeProducer:
                 continue
             except AnswerLostError:
                 lost += 1
-                self._config["error_cb"](KafkaError(KafkaError._TRANSPORT, "connection broke"))
+                self._note_break(request)
                 if lost >= tries:
                     break
                 self._pause(RETRY_BACKOFF_S)
@@ -197,6 +203,13 @@ class FakeProducer:
                 break
             self._pause(0.02)
         raise KafkaException(KafkaError(code, f"{type(request).__name__}: {code}"))
+
+    def _note_break(self, request: Any) -> None:
+        """Write what librdkafka writes when the other end has closed a connection."""
+        if "logger" in self._config:
+            thread = "TxnCoordinator" if isinstance(request, _TO_COORDINATOR) else "b:1/1"
+            line = f"[thrd:{thread}]: {thread}: Disconnected (after 9ms in state UP)"
+            self._config["logger"].log(20, "%s [%s] %s", "FAIL", self._id, line)
 
     def _check(self) -> None:
         if self._fatal:

@@ -160,7 +160,7 @@ def test_rule_4_version_5_fences_the_living_producer(monkeypatch):
 
 def test_librdkafka_repeats_end_txn_by_itself(monkeypatch):
     """Rule 3: a resync during which a connection broke may leave a copy under way."""
-    monkeypatch.setattr(TransactionalProducer, "_note_error", lambda self, error: None)
+    monkeypatch.setattr(TransactionalProducer, "_note_break", lambda self, line: None)
     assert found("twice|lost") >= 0
 
 
@@ -176,7 +176,7 @@ def test_librdkafka_repeats_offsets_by_itself(monkeypatch):
 
     Where the broker has forgotten the id, that reads as a proof that this one was aborted.
     """
-    monkeypatch.setattr(TransactionalProducer, "_note_error", lambda self, error: None)
+    monkeypatch.setattr(TransactionalProducer, "_note_break", lambda self, line: None)
     monkeypatch.setattr(fake_producer, "END_TXN_TRIES", 1)
     assert found("twice", repeated_late=0.1, driver_crash=0.08, ids_expire=1.0) >= 0
 

@@ -22,6 +22,9 @@ class Client:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.on_delivery = settings["on_delivery"]
+        self.error_cb = settings["error_cb"]
+        self.error: KafkaError | None = None
+        self.fatal = False
         self.log = settings["logger"]
         self.line = (10, "%s [%s] %s", "WAKEUP", "rdkafka#producer-1", "Wake-up")
         self.debug = settings["debug"]
@@ -38,6 +41,8 @@ class Client:
         return max(0, self.looks)
 
     def poll(self, _timeout: float) -> int:
+        if self.fatal:
+            raise SystemError("an exception is set")
         return 0
 
     def send_offsets_to_transaction(self, *_arguments: Any) -> None:
@@ -48,6 +53,8 @@ class Client:
 
     def commit_transaction(self, _timeout: float) -> None:
         self.log.log(*self.line)
+        if self.error is not None:
+            self.error_cb(self.error)
 
     def init_transactions(self, _timeout: float) -> None:
         self.log.log(*self.line)
@@ -93,6 +100,19 @@ def test_a_line_of_the_log_is_a_doubt_about_the_call_that_is_under_way(producer)
         with pytest.raises(PhaseOneError, match="A connection broke"):
             producer.resync(Deadline(1.0))
     assert producer.spent
+
+
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])
+def test_an_attempt_to_connect_that_was_refused_is_no_doubt(producer, code):
+    """The error callback is told of it, while the call gets its only answer from another broker."""
+    client_of(producer).error = KafkaError(code, "Connect to ipv4#127.0.0.1:9 failed: refused")
+    producer.resync(Deadline(1.0))
+    assert not producer.spent
+
+
+def test_a_fatal_error_while_callbacks_are_served_is_a_doubt(producer):
+    client_of(producer).fatal = True
+    assert producer._connections_broke()
 
 
 AFTER = "(after 9ms in state {})"

@@ -225,8 +225,10 @@ class RecordProducer:
         return broke
 
     def _note_error(self, error: KafkaError) -> None:
+        """A refused attempt to connect comes here too, and nothing was under way on it. What is a
+        doubt has its line in librdkafka's log: see `TransactionalProducer`.
+        """
         logger.info("%s: %s", self._name, error)
-        self._broke = True
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
         try:
