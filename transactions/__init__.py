@@ -1,7 +1,7 @@
 """Two-phase commit over checkpoints: contracts and protocol, with neither Spark nor Kafka in it.
 
 Read in this order: `list_state`, `committable`, `two_phase` (the table), `sink` (the contract),
-`log_backend`, `log_entries`, `decision_log`, `recovery`, `sweeper`, `coordinator`.
+`log_backend`, `log_entries`, `log_state`, `decision_log`, `recovery`, `sweeper`, `coordinator`.
 """
 
 from transactions.committable import Committable, Outcome

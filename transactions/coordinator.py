@@ -147,7 +147,7 @@ class CheckpointCoordinator:
         self._clock = clock
         self.owner = log.owner
         self._janitor = Janitor(
-            sinks, self.owner, timeout_s=timeout_s, idle_every_s=idle_sweep_s, clock=clock
+            sinks, log, timeout_s=timeout_s, idle_every_s=idle_sweep_s, clock=clock
         )
         self._last_decided: dict[str, DecidedToken] = {}
         self._settled = True

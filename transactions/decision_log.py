@@ -39,6 +39,7 @@ from transactions.log_entries import (
     Fence,
     Healed,
     Resolved,
+    Settled,
     Snapshot,
     Start,
 )
@@ -232,6 +233,21 @@ class DecisionLog:
     def healed(self, healed: Healed) -> None:
         """Append that a lost transaction was produced again, before its commit."""
         self._append(healed)
+
+    def settle(self) -> None:
+        """Append that the last decision needs no proof any more, if it still does.
+
+        Precondition: every transaction of it is proven committed, and readers see it, or a person
+        has given it up. A broker forgets (ids and offsets expire, an abort on an id takes the end
+        of the transaction before along): what is settled is believed without it.
+
+        Raises:
+            FencedError, DecisionLogError: see `decide`.
+        """
+        with self._appending:
+            last = self.state.decision
+            if last is not None and last.committables:
+                self._append(Settled(checkpoint_id=last.checkpoint_id))
 
     def resolve(self, resolved: Resolved) -> None:
         """Append what a person decided about transactions of the last decision.

@@ -18,7 +18,7 @@ from transactions.errors import LogCorruptedError, LogVersionError
 
 #: What the oldest reader reads: an entry has the lowest format that says all of it.
 FORMAT_VERSION = 1
-_START_FORMAT = 2
+_NEWEST_FORMAT = 2
 
 #: The verdicts of `Resolved`.
 ACCEPT_LOSS = "accept-loss"
@@ -68,6 +68,18 @@ class Healed:
     checkpoint_id: int
     subtask: int
     committable: Committable
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Every transaction of decision N is proven to have ended, and readers see what is committed.
+
+    From here on the broker may forget it: a reader takes the decision for one without
+    committables, as a later snapshot has it. Only the last decision is ever settled; of the ones
+    before, the next decision says so.
+    """
+
+    checkpoint_id: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +142,7 @@ class Snapshot:
     start: tuple[str, ...] = ()
 
 
-Body: TypeAlias = Fence | Start | Decision | Healed | Resolved | Restore | Snapshot
+Body: TypeAlias = Fence | Start | Decision | Healed | Settled | Resolved | Restore | Snapshot
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +168,7 @@ class Entry:
     def to_bytes(self) -> bytes:
         """Return the JSON with its checksum."""
         fields = {
-            "format": _START_FORMAT if _has_start(self.body) else FORMAT_VERSION,
+            "format": _NEWEST_FORMAT if _is_new(self.body) else FORMAT_VERSION,
             "sequence": self.sequence,
             "application_id": self.application_id,
             "log_id": self.log_id,
@@ -180,10 +192,10 @@ class Entry:
             version = fields["format"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise _corrupted(where, "it is not a complete entry") from error
-        if version not in (FORMAT_VERSION, _START_FORMAT):
+        if version not in (FORMAT_VERSION, _NEWEST_FORMAT):
             raise LogVersionError(
                 f"A decision-log entry has format {version!r}; this one reads up to "
-                f"{_START_FORMAT}.",
+                f"{_NEWEST_FORMAT}.",
                 where=where,
                 cause="a newer sparkonce has run on this checkpoint",
                 option="upgrade sparkonce, or use another checkpoint",
@@ -196,8 +208,9 @@ class Entry:
         return cls(**fields, body=_body_from_dict(kind, body, where))
 
 
-def _has_start(body: Body) -> bool:
-    return isinstance(body, Start) or (isinstance(body, Snapshot) and bool(body.start))
+def _is_new(body: Body) -> bool:
+    """Tell whether a reader of the first format would not understand it."""
+    return isinstance(body, Start | Settled) or (isinstance(body, Snapshot) and bool(body.start))
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
@@ -231,7 +244,11 @@ def _body_to_dict(body: Body) -> dict[str, Any]:
     return plain
 
 
-_PLAIN: Mapping[str, type[Fence | Restore]] = {"fence": Fence, "restore": Restore}
+_PLAIN: Mapping[str, type[Fence | Settled | Restore]] = {
+    "fence": Fence,
+    "settled": Settled,
+    "restore": Restore,
+}
 
 
 def _body_from_dict(kind: str, body: dict[str, Any], where: str) -> Body:

@@ -14,6 +14,7 @@ from transactions.log_entries import (
     Healed,
     Resolved,
     Restore,
+    Settled,
     Snapshot,
     Start,
 )
@@ -31,7 +32,8 @@ class LogState:
         host: who wrote it.
         identity: the options it carried.
         generation: number of restores so far.
-        decision: the last decision, with healed committables in place.
+        decision: the last decision, with healed committables in place; with none when a `Settled`
+            says that nothing of it is left to prove.
         resolved: per token of the last decision, what a person decided (see `Resolved`).
         start: where each source begins (see `Start`); empty until it is decided.
     """
@@ -63,6 +65,8 @@ class LogState:
                 changed |= {"decision": decision, "resolved": {}}
             case Healed() as healed:
                 changed["decision"] = _with_healed(self.decision, healed)
+            case Settled(checkpoint_id=number):
+                changed["decision"] = _settled(self.decision, number)
             case Resolved(verdict=verdict, tokens=tokens):
                 changed["resolved"] = {**self.resolved, **dict.fromkeys(tokens, verdict)}
             case Restore(generation=generation):
@@ -94,3 +98,9 @@ def _with_healed(decision: Decision | None, healed: Healed) -> Decision | None:
         for one in decision.committables
     ]
     return dataclasses.replace(decision, committables=tuple(kept))
+
+
+def _settled(decision: Decision | None, checkpoint_id: int) -> Decision | None:
+    if decision is None or decision.checkpoint_id != checkpoint_id:
+        return decision
+    return dataclasses.replace(decision, committables=())

@@ -160,7 +160,9 @@ def recover(
     3. The last decision is settled: what it promised is visible, or proven lost. What is lost is
        healed where its records can be had again: in the engine's replay of that checkpoint.
     4. Readers must see what is committed before anything is aborted under its ids.
-    5. What is open under the other ids is aborted as well: their producers had gone on.
+    5. If nothing is lost, the log says so: `Settled`. An abort takes along what the broker keeps of
+       the transaction before, which is the proof of step 3 for a driver that comes after us.
+    6. What is open under the other ids is aborted as well: their producers had gone on.
 
     Args:
         log: opened by this run.
@@ -193,6 +195,8 @@ def recover(
         settlement = settle_last_decision(log, sinks, deadline)
     crash_points.reach("recovery_settled")
     refuse_hidden(sinks, owner, _committed(log, settlement), deadline)
+    if not settlement.lost:
+        log.settle()
     swept += sweep(sinks, owner, deadline)
     if lost := settlement.lost:
         publish("lost", app=owner.application_id, transactions=len(lost), where=names(lost))

@@ -8,14 +8,14 @@ its own log, up to its own run.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.committable import Committable
-from transactions.errors import HiddenCommitError, SparkOnceError
+from transactions.decision_log import DecisionLog
+from transactions.errors import DecisionLogError, HiddenCommitError, SparkOnceError
 from transactions.events import publish
 from transactions.log_entries import Decision
 from transactions.sink import AnySink, Owner
@@ -36,7 +36,8 @@ def sweep(
     """Abort what lingers in every sink and return the ids.
 
     Precondition: no task of this run is writing, and the last decision is settled, or its ids are
-    spared.
+    spared. Where a later transaction can have begun on them the log says `Settled` first: the
+    broker's proof goes with the abort.
     """
     swept: list[str] = []
     for name, sink in sinks.items():
@@ -90,11 +91,12 @@ class Janitor:
 
     One thread; `finish` is the barrier: no task may begin a transaction before it returned. A task
     that was cancelled or overtaken can begin one after the sweep of its batch, and on an idle
-    stream no other batch comes: so the sweep is repeated while nothing runs.
+    stream no other batch comes: so the sweep is repeated while nothing runs. A stream that was idle
+    from one of these to the next can be so for weeks, and brokers forget: its log says `Settled`.
 
     Args:
         sinks: by name.
-        owner: whose transactions are swept.
+        log: of the run; its owner's transactions are swept.
         timeout_s: of a checkpoint; a sweep takes half a minute at most.
         idle_every_s: seconds between two sweeps of an idle stream; None for none.
         clock: replaced in tests.
@@ -103,14 +105,15 @@ class Janitor:
     def __init__(
         self,
         sinks: Mapping[str, AnySink],
-        owner: Owner,
+        log: DecisionLog,
         *,
         timeout_s: float,
         idle_every_s: float | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._sinks = sinks
-        self._owner = owner
+        self._log = log
+        self._owner = log.owner
         self._timeout_s = timeout_s
         self._clock = clock
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-janitor")
@@ -157,8 +160,12 @@ class Janitor:
         if running is not None:
             self.swept += len(running.result())
         if again is not None:
-            with contextlib.suppress(SparkOnceError):  # told already; the next batch is swept again
+            try:
                 self.swept += len(again.result())
+            except DecisionLogError:  # whether its tail is ours is not known: no run goes on there
+                raise
+            except SparkOnceError:  # told already; the next batch is swept again
+                pass
 
     def close(self) -> None:
         """Stop the threads; a sweep under way is waited for."""
@@ -173,9 +180,14 @@ class Janitor:
         refuse_hidden(self._sinks, self._owner, committed, deadline)
         return deadline
 
-    def _sweep(self, looked: Future[Deadline] | None) -> list[str]:
-        deadline = self._look(()) if looked is None else looked.result()
-        return sweep(self._sinks, self._owner, deadline)
+    def _sweep(self, looked: Future[Deadline]) -> list[str]:
+        return sweep(self._sinks, self._owner, looked.result())
+
+    def _sweep_again(self, seen: Future[list[str]] | None) -> list[str]:
+        """Sweep an idle stream, whose last batch is committed and visible if `seen` went well."""
+        if seen is not None and seen.exception() is None:
+            self._log.settle()
+        return sweep(self._sinks, self._owner, self._look(()))
 
     def _found_hidden(self) -> bool:
         """Tell whether an abort could take committed records along; the next batch is told."""
@@ -185,11 +197,14 @@ class Janitor:
         return isinstance(running.exception(), HiddenCommitError)
 
     def _watch(self, every_s: float) -> None:
+        before: Future[list[str]] | None = None
         while not self._closed.wait(every_s):
             with self._lock:
                 if not self._idle or self._found_hidden():
                     continue
-                again = self._again = self._executor.submit(self._sweep, None)
+                since_then = self._running if self._running is before else None
+                again = self._again = self._executor.submit(self._sweep_again, since_then)
+                before = self._running
             if error := again.exception():  # waits for it
                 app = self._owner.application_id
                 publish("retried", app=app, step="idle sweep", cause=str(error))

@@ -164,6 +164,7 @@ def abort(*, transactional_ids: tuple[str, ...], timeout: float, yes: bool, **pl
 
     Never a decided one. A driver that runs on this checkpoint is fenced by it and stops.
     """
+    from connectors.kafka.doctor.transaction_table import Standing
     from transactions.clock import Deadline
 
     deadline = Deadline(timeout)
@@ -173,11 +174,13 @@ def abort(*, transactional_ids: tuple[str, ...], timeout: float, yes: bool, **pl
         if not _abortable(rows, transactional_ids):
             click.echo("Nothing lingers.")
             return
-        _take_over(reader, yes)
+        log = _take_over(reader, yes)
         # Read again behind the Fence: what an older run decided until then is in the log now, and
         # nothing can be decided any more.
         rows = reader.rows(deadline)
         _refuse_to_abort(rows, transactional_ids)
+        if all(row.standing is Standing.COMMITTED for row in rows if row.decided is not None):
+            log.settle()  # an abort takes the broker's proof of the transaction before along
         swept = 0
         for row in _abortable(rows, transactional_ids):
             owner = next(s for s, ids in reader.open_ids.items() if row.transactional_id in ids)

@@ -286,9 +286,12 @@ class Run:
             return False
         return True
 
-    def sweep_after_failure(self) -> None:
-        """Abort what the tasks of a failed or stopped run left open, best effort: the next start
-        does it otherwise. Only when the last decision is settled.
+    def leave(self, *, finished: bool) -> None:
+        """Write down that nothing waits for the next start, and abort what the tasks left open;
+        best effort: the next start does it otherwise. No task runs, the last decision is settled.
+
+        Args:
+            finished: nothing of it is lost.
         """
         try:
             self.log.check_newest()
@@ -296,6 +299,8 @@ class Run:
             last = self.log.state.decision
             committed = () if last is None else last.committables
             refuse_hidden(self.sinks, self.log.owner, committed, deadline)
+            if finished:
+                self.log.settle()
             sweep(self.sinks, self.log.owner, deadline)
         except SparkOnceError as error:
             logger.warning("the last sweep did not run, the next start does it: %s", error)

@@ -367,7 +367,7 @@ class ContinuousDriver(DriverLife):
         if self._loop is not None:
             settled, finished = self._loop.close(), self._loop.is_finished()
             if settled and self._run is not None:
-                self._run.sweep_after_failure()
+                self._run.leave(finished=finished)
             self._loop = None
         if self._run is not None:
             self._run.close()

@@ -408,8 +408,8 @@ class StreamingDriver(DriverLife):
             settled, finished = self._coordinator.is_settled(), self._coordinator.is_finished()
             self._coordinator.close()
             self._coordinator = None
-            if settled and (self._failure is not None or self._stopping.is_set()):
-                self._run.sweep_after_failure()
+            if settled:
+                self._run.leave(finished=finished)
         if self._run is not None:
             self._run.close()
         self._query_ready.clear()

@@ -12,15 +12,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from kafka.admin import KafkaAdminClient
 
 from connectors.kafka.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink import transactional_sink
-from connectors.kafka.sink.transactional_sink import KafkaTransaction
+from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
+from connectors.sink_options import KafkaSink
+from connectors.testing.topics import TopicFactory
+from tests.auditor.reader import Follower
 from tests.integration.checkpoints import Job, Run, hooked, row
 from tests.integration.conftest import assert_no_open_transaction
+from tests.integration.job_process import PATIENCE_S as PROCESS_S
+from tests.integration.test_continuous import PARTITIONS, Copy
 from tests.tiers import sampled
 from transactions.clock import Deadline
 from transactions.committable import Outcome
+from transactions.decision_log import DecisionLog
 from transactions.errors import (
     BrokerUnavailableError,
     DeliveryError,
@@ -28,7 +36,8 @@ from transactions.errors import (
     PhaseOneError,
     SparkOnceError,
 )
-from transactions.recovery import settle_last_decision
+from transactions.log_backend import LocalFileBackend
+from transactions.recovery import recover, settle_last_decision
 
 PATIENCE_S = 1.0
 #: A step may end so much later than its deadline: an attempt to connect, a thread's turn.
@@ -53,7 +62,7 @@ def cluster(only_broker: LocalCluster) -> LocalCluster:
 def forgetful() -> Iterator[LocalCluster]:
     """A broker that forgets an idle transactional id within seconds, and times out as fast."""
     properties = {
-        "transactional.id.expiration.ms": "1500",
+        "transactional.id.expiration.ms": "4000",
         "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     }
@@ -268,3 +277,57 @@ def test_f14_an_idle_producer_whose_id_has_expired_is_replaced(
     run = until_done(job, run, *some(4))
     assert run.ids() - idle
     audited(job, 8)
+
+
+def all_forgotten(copy: Copy) -> None:
+    """Wait until the broker knows none of a pipeline's ids, and expire its offsets."""
+    admin = KafkaAdminClient(bootstrap_servers=copy.bootstrap)
+    deadline = Deadline(PROCESS_S)
+    try:
+        while any(
+            one.transactional_id.startswith(f"{copy.app}.")
+            for listing in admin.list_transactions().values()
+            for one in listing
+        ):
+            assert not deadline.expired()
+            deadline.pause(0.2)
+    finally:
+        admin.close()
+    groups = AdminClient({"bootstrap.servers": copy.bootstrap})
+    found = [one.group_id for one in groups.list_consumer_groups().result().valid]
+    ours = [one for one in found if one.partition(".")[0] == copy.app]
+    assert copy.app in ours
+    for group in groups.delete_consumer_groups(ours).values():
+        group.result()
+
+
+def test_a_continuous_pipeline_that_rests_longer_than_the_broker_remembers_goes_on(
+    forgetful: LocalCluster, tmp_path: Path
+):
+    """Killed while it was idle, then stopped in order: its log says that all of it is committed."""
+    topics = TopicFactory(forgetful)
+    copy = Copy(
+        bootstrap=forgetful.bootstrap_servers,
+        app=f"app-{uuid.uuid4().hex[:10]}",
+        source=str(topics("source", PARTITIONS)),
+        output=str(topics("output", PARTITIONS)),
+        folder=tmp_path,
+    )
+    with Follower(copy.bootstrap, copy.output) as follower:
+        copy.produce()
+        with copy.running() as run:
+            follower.until(lambda seen: len(seen) >= copy.produced, timeout=PROCESS_S)
+            run.until(lambda _: (last := copy.log().decision) is not None and not last.committables)
+            run.kill()
+        all_forgotten(copy)
+        copy.run_to_the_end(follower)
+        all_forgotten(copy)
+        copy.audit(follower)
+    # What a third start would do before it has a session.
+    backend = LocalFileBackend(tmp_path / "checkpoint" / "decisions")
+    log = DecisionLog.open(backend, application_id=copy.app, identity=copy.log().identity)
+    options = KafkaSink(bootstrap_servers=copy.bootstrap, topic=copy.output, name=copy.output)
+    sink = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=PATIENCE_S)
+    settled = recover(log, {sink.name: sink}, Deadline(PATIENCE_S))
+    sink.close()
+    assert (settled.recommitted, settled.lost) == (0, [])

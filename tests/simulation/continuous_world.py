@@ -66,7 +66,7 @@ from transactions.coordinator import CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import HiddenCommitError, SparkOnceError
 from transactions.log_backend import MemoryBackend
-from transactions.log_entries import Decision, Entry, Healed
+from transactions.log_entries import Decision, Entry, Healed, Settled
 from transactions.recovery import recover
 from transactions.sink import Attempt
 
@@ -388,6 +388,10 @@ class ContinuousWorld:
                     others = [o for o in self.last_decision if o.subtask != healed.subtask]
                     self.last_decision = [*others, new]
                     self.decided.add(_key(new))
+                case Settled():
+                    for one in self.last_decision:
+                        if self.ends.get(_key(one)) != "commit":
+                            self.violations.append(f"settled while {_key(one)} is pending")
                 case _:
                     pass
 

@@ -22,7 +22,7 @@ from transactions.errors import (
     LogVersionError,
 )
 from transactions.log_backend import LocalFileBackend, MemoryBackend
-from transactions.log_entries import ACCEPT_LOSS, REPLAY, Healed, Resolved, Start
+from transactions.log_entries import ACCEPT_LOSS, REPLAY, Healed, Resolved, Settled, Start
 from transactions.object_store_backend import ObjectStoreBackend
 from transactions.restart_strategy import is_retried
 
@@ -115,6 +115,52 @@ def test_what_a_person_resolved_is_read_until_the_next_decision(memory):
     assert log.state.resolved == expected
     log.decide(decision(1))
     assert read_log(memory).resolved == {}
+
+
+def test_what_is_settled_has_nothing_left_to_prove(backend):
+    """Neither for the next run nor behind a compaction; and one entry says it."""
+    log = open_log(backend)
+    log.settle()
+    log.decide(decision(0))
+    log.settle()
+    tail = log.state.tail
+    log.settle()
+    assert log.state.tail == tail == 3
+    settled = dataclasses.replace(decision(0), committables=())
+    again = open_log(backend)
+    assert again.state.decision == settled
+    for _ in range(COMPACT_EVERY):
+        again = open_log(backend)
+    assert again.state.decision == settled
+    again.decide(decision(1))
+    assert again.state.decision == decision(1)
+
+
+def test_a_settlement_is_of_one_decision_only(memory):
+    log = open_log(memory)
+    log.decide(decision(1))
+    log._append(Settled(checkpoint_id=0))
+    assert read_log(memory).decision == decision(1)
+
+
+def test_only_a_settlement_needs_a_newer_reader(memory):
+    """Older software says that the format is newer, and does not take it for corruption."""
+    log = open_log(memory)
+    log.decide(decision(0))
+    log.settle()
+    while log.state.tail <= COMPACT_EVERY:
+        log.decide(decision(log.state.tail))
+    log.compact_if_due()
+    formats = {
+        (fields["kind"], fields["format"])
+        for name in memory.list()
+        if not name.startswith("floor-")
+        for fields in [orjson.loads(memory.get(name))]
+    }
+    assert formats == {("snapshot", 1)}
+    log.decide(decision(1000))
+    log.settle()
+    assert orjson.loads(memory.get(entry_name(log.state.tail)))["format"] == 2
 
 
 @pytest.mark.parametrize(("checkpoint", "token"), [(0, "nobody's"), (7, "")])

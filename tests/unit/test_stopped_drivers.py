@@ -50,7 +50,7 @@ class EndedLoop:
 
 def run(check_newest: Callable[[], None] = lambda: None) -> Any:
     return SimpleNamespace(
-        check_newest=check_newest, sweep_after_failure=lambda: None, close=lambda: None
+        check_newest=check_newest, leave=lambda *, finished: None, close=lambda: None
     )
 
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from tests.unit.samples import committable, decision
 from transactions.clock import Deadline
 from transactions.committable import Committable
-from transactions.errors import BrokerUnavailableError, HiddenCommitError
+from transactions.decision_log import DecisionLog
+from transactions.errors import BrokerUnavailableError, DecisionLogError, HiddenCommitError
 from transactions.events import Event, subscribe
+from transactions.log_backend import MemoryBackend
+from transactions.log_entries import Decision
 from transactions.sink import Owner
 from transactions.sweeper import Janitor, sweep
 
 OWNER = Owner(application_id="app", log_id="log", run_epoch=1)
+
+
+def opened() -> DecisionLog:
+    return DecisionLog.open(MemoryBackend(), application_id="app", identity={})
 
 
 class Sink:
@@ -48,7 +55,15 @@ def sink() -> Sink:
 
 @pytest.fixture
 def janitor(sink):
-    made = Janitor({"out": sink}, OWNER, timeout_s=10, idle_every_s=0.01)
+    made = Janitor({"out": sink}, opened(), timeout_s=10, idle_every_s=0.01)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def quiet(sink):
+    """A janitor whose watch runs when a test says so."""
+    made = Janitor({"out": sink}, opened(), timeout_s=10)
     yield made
     made.close()
 
@@ -86,13 +101,87 @@ def test_a_broker_that_is_away_on_an_idle_stream_fails_nothing(sink, janitor):
     janitor.finish()
 
 
-def test_the_sweep_of_a_batch_fails_loudly(sink):
-    quiet = Janitor({"out": sink}, OWNER, timeout_s=10)
+def test_the_sweep_of_a_batch_fails_loudly(sink, quiet):
     sink.away = True
     quiet.start()
     with pytest.raises(BrokerUnavailableError):
         quiet.finish()
-    quiet.close()
+
+
+def decided(log: DecisionLog) -> Decision:
+    one = decision(4, committables=(committable(sink="out", checkpoint_id=4),))
+    log.decide(one)
+    return one
+
+
+def is_settled(log: DecisionLog) -> bool:
+    assert log.state.decision is not None
+    return not log.state.decision.committables
+
+
+class Ticks:
+    """The watch of an idle stream, as fast as it can: what happens before each of its looks."""
+
+    def __init__(self, *before: Callable[[], object]) -> None:
+        self._before = iter(before)
+
+    def wait(self, _every_s: float) -> bool:
+        for step in self._before:
+            step()
+            return False
+        return True
+
+    def set(self) -> None:
+        return
+
+
+def nothing() -> None:
+    return
+
+
+def watched(janitor: Janitor, *before: Callable[[], object]) -> None:
+    janitor._closed = Ticks(*before)  # type: ignore[assignment]
+    janitor._watch(1.0)
+
+
+def batch(janitor: Janitor) -> None:
+    janitor.finish()
+    janitor.start(decided(janitor._log))
+
+
+def test_a_stream_that_stays_idle_is_settled(quiet):
+    for _ in range(2):
+        watched(quiet, lambda: batch(quiet))
+        assert not is_settled(quiet._log), "the batch has only just come"
+        watched(quiet, nothing, nothing)
+        assert is_settled(quiet._log)
+
+
+def test_a_stream_with_a_batch_between_two_looks_is_not_idle(quiet):
+    """An entry of the log per idle time, none per batch."""
+    watched(quiet, *[lambda: batch(quiet)] * 3)
+    assert not is_settled(quiet._log)
+
+
+@pytest.mark.parametrize("trouble", ["hidden", "away"])
+def test_what_readers_may_not_see_is_not_settled(sink, quiet, trouble):
+    sink.hides = ["t-0 from offset 7"] if trouble == "hidden" else []
+    sink.away = trouble == "away"
+    watched(quiet, lambda: batch(quiet), nothing, nothing)
+    assert not is_settled(quiet._log)
+
+
+def test_an_entry_that_may_or_may_not_be_written_ends_the_run(quiet, monkeypatch):
+    """Another one under its number would look like a newer run's."""
+
+    def unknown() -> None:
+        raise DecisionLogError("whether it was written is not known")
+
+    batch(quiet)
+    monkeypatch.setattr(quiet._log, "settle", unknown)
+    watched(quiet, nothing, nothing)
+    with pytest.raises(DecisionLogError):
+        quiet.finish()
 
 
 def test_what_is_spared_stays_open(sink):
@@ -119,8 +208,7 @@ def test_what_readers_cannot_see_is_refused_before_anything_is_aborted(sink, jan
     assert [one.kind for one in heard] == ["hidden_commit"]
 
 
-def test_who_waits_for_readers_does_not_wait_for_the_sweep(sink):
-    quiet = Janitor({"out": sink}, OWNER, timeout_s=10)
+def test_who_waits_for_readers_does_not_wait_for_the_sweep(sink, quiet):
     quiet.await_visible()  # nothing was decided yet
     may_sweep = threading.Event()
     sink.lingering = lambda *_: [] if may_sweep.wait(10) else ["late"]  # type: ignore[method-assign]
@@ -133,4 +221,3 @@ def test_who_waits_for_readers_does_not_wait_for_the_sweep(sink):
     quiet.start(decided)
     with pytest.raises(HiddenCommitError):
         quiet.await_visible()
-    quiet.close()

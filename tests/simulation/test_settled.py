@@ -1,0 +1,189 @@
+"""What the log says of the end of a checkpoint, when the broker can say it no more.
+
+Ids and offsets expire after a week; an abort on an id takes along how the transaction before ended;
+and a late EndTxn makes half of a transaction visible, its token among it.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from kafka.protocol.producer import EndTxnRequest
+
+from connectors.continuous import checkpoint_loop
+from connectors.kafka.sink.stage_writer import StageWriter
+from tests.simulation.continuous_task import Process, here
+from tests.simulation.continuous_world import (
+    SOON_S,
+    ContinuousWorld,
+    SimulatedDriver,
+    SimulatedRun,
+)
+from transactions.clock import Deadline
+from transactions.decision_log import DecisionLog, read_log
+from transactions.errors import OutcomeUnknownError
+from transactions.log_entries import Decision
+from transactions.recovery import Settlement, recover
+from transactions.sink import Attempt
+
+
+def forget(world: ContinuousWorld) -> None:
+    """Let a week go by: ids and offsets are gone."""
+    with world.lock:
+        for name in list(world.cluster.transactions):
+            world.cluster.expire(name)
+        assert not world.cluster.transactions
+        world.cluster.groups.clear()
+
+
+def starts_again(world: ContinuousWorld) -> None:
+    again = SimulatedDriver(world)
+    again.start()
+    again.vanish()
+    again.join()
+
+
+def test_a_pipeline_that_was_stopped_starts_when_the_broker_has_forgotten_it():
+    world = ContinuousWorld()
+    with world.installed():
+        first = SimulatedDriver(world)
+        assert first.live(), first.failure
+        first.join()
+        forget(world)
+        starts_again(world)
+    world.check()
+
+
+def idle(world: ContinuousWorld) -> SimulatedDriver:
+    """Run until everything is decided, and go on without a record."""
+    world.drain_at_the_end = lambda _: None  # type: ignore[method-assign]
+    driver = SimulatedDriver(world)
+    driver.start()
+    deadline = Deadline(SOON_S)
+    assert driver._loop is not None
+    while driver._loop._shares.offsets != {name: len(rows) for name, rows in world.inputs.items()}:
+        assert not deadline.expired()
+        deadline.pause(0.01)
+    return driver
+
+
+def test_a_pipeline_that_was_killed_while_idle_starts_when_the_broker_has_forgotten_it(
+    monkeypatch,
+):
+    monkeypatch.setattr(checkpoint_loop, "_SWEEP_EVERY_S", 0.05)
+    world = ContinuousWorld()
+    with world.installed():
+        driver = idle(world)
+        deadline = Deadline(SOON_S)
+        entries = []
+        while (decision := read_log(world.backend).decision) is None or decision.committables:
+            assert not deadline.expired()
+            deadline.pause(0.01)
+        entries.append(read_log(world.backend).tail)
+        deadline.pause(0.3)
+        entries.append(read_log(world.backend).tail)
+        driver.vanish()
+        driver.join()
+        forget(world)
+        starts_again(world)
+    world.check()
+    assert entries[0] == entries[1], "one entry, however long it is idle"
+
+
+class Story:
+    """One task with two producers, and its driver, as far as a decided checkpoint 882."""
+
+    def __init__(self, world: ContinuousWorld) -> None:
+        here.process = Process("driver", is_task=False)
+        self.world = world
+        self.run = SimulatedRun(world)
+        self.run._log = self.log = DecisionLog.open(
+            world.backend, application_id="app", identity={}
+        )
+        self.run.sinks = {"out": world.make_sink()}
+        self.writer = StageWriter(world.make_sink(), carries_offsets=True)
+        self.writer.open(self.log.owner, Deadline(SOON_S))
+        sink = self.run.sinks["out"]
+        decided = self.write(882)
+        self.writer.flush(decided, {"in-0": 882})
+        committable = self.writer.pre_commit(decided)
+        assert committable is not None
+        (checked,) = sink.check_prepared([committable], Deadline(SOON_S))
+        self.log.decide(
+            Decision(
+                checkpoint_id=882,
+                query_id="q",
+                generation=0,
+                start_offsets=("",),
+                end_offsets=("",),
+                committables=(checked,),
+            )
+        )
+        self.writer.end(decided)
+
+    def write(self, number: int):
+        """Begin a transaction, with a record at the broker."""
+        owner = self.log.owner
+        attempt = Attempt(owner=owner, checkpoint_id=number, subtask=0, attempt_id=f"1.{number}")
+        begun = self.writer.begin_transaction(attempt)
+        self.writer.invoke(begun, pa.record_batch({"value": pa.array([b"in-0:%d" % number])}))
+        begun.slot.producer._producer.flush()
+        return begun
+
+    def late_end_txn(self, producer) -> None:
+        """A copy of the commit of an earlier transaction arrives."""
+        self.world.cluster.handle(
+            EndTxnRequest(
+                transactional_id=producer.transactional_id,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                committed=True,
+                max_version=1,
+            )
+        )
+
+    def next_run(self) -> Settlement:
+        """Begin another run, which recovers."""
+        log = DecisionLog.open(self.world.backend, application_id="app", identity={})
+        return recover(log, {"out": self.world.make_sink()}, Deadline(2.0))
+
+
+@pytest.fixture
+def story():
+    world = ContinuousWorld()
+    with world.installed():
+        yield Story(world)
+
+
+def split(story: Story) -> None:
+    """883 is split behind its token and offsets, and 884 has begun where 882 was committed."""
+    torn = story.write(883)
+    story.writer.flush(torn, {"in-0": 883})
+    story.late_end_txn(torn.slot.producer)
+    story.write(884)
+
+
+def test_the_sweep_of_a_run_that_fails_takes_no_proof_along(story):
+    split(story)
+    story.run.leave(finished=True)
+    assert story.world.cluster.open_ids() == []
+    assert story.next_run().lost == []
+
+
+def test_without_the_entry_that_sweep_leaves_a_question_to_a_person(story, monkeypatch):
+    """The test above is able to see it."""
+    monkeypatch.setattr(DecisionLog, "settle", lambda self: None)
+    split(story)
+    story.run.leave(finished=True)
+    with pytest.raises(OutcomeUnknownError):
+        story.next_run()
+
+
+def test_the_sweep_of_a_recovery_that_dies_takes_no_proof_along(story):
+    """884 is open where 882 was committed; the first recovery sweeps it, and is killed."""
+    story.write(883)
+    story.write(884)
+    assert story.next_run().lost == []
+    story.world.cluster.groups.clear()  # somebody resets the group
+    assert story.next_run().lost == []
+    assert story.world.visible() == {"in-0:882": 1}
