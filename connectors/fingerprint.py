@@ -107,6 +107,27 @@ class Fingerprint:
         return f"{self._sum:032x}"
 
 
+class TopicFingerprint:
+    """Accumulates the records of a sink whose topic option is known: see `Fingerprint`."""
+
+    def __init__(self, topic: str | None) -> None:
+        self._topic = topic
+        self._sum = Fingerprint()
+
+    @property
+    def count(self) -> int:
+        """Rows so far."""
+        return self._sum.count
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a batch of the sink's schema."""
+        self._sum.add(batch, self._topic)
+
+    def hex(self) -> str:
+        """Return the sum as 32 hex digits."""
+        return self._sum.hex()
+
+
 @functools.lru_cache(maxsize=64)
 def _hash_topic(topic: str) -> Words:
     salt = int.from_bytes(hashlib.blake2b(topic.encode()).digest()[:8])

@@ -10,12 +10,16 @@ one, durably, and committed. (Flink logs such a loss and goes on without the rec
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+import orjson
+
 from transactions.committable import Committable
-from transactions.errors import TransactionLostError
+from transactions.errors import ReplayMismatchError, TransactionLostError
 from transactions.events import publish
 from transactions.log_entries import REPLAY
+from transactions.log_state import LogState
 
 #: Runs the plan of the checkpoint again, and writes only what these committables have lost.
 Rerun = Callable[[Sequence[Committable]], Sequence[Committable]]
@@ -52,6 +56,67 @@ def matched(
     if found:
         raise refusal(lost, f"subtasks {sorted(key[1] for key in found)} wrote unasked")
     return pairs
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a subtask gave in a replay for the state's sake, and did not write.
+
+    Attributes:
+        sink: of which branch.
+        subtask: number of the sink task.
+        record_count: how many records.
+        fingerprint: as a committable of this sink would have it.
+    """
+
+    sink: str
+    subtask: int
+    record_count: int
+    fingerprint: str
+
+    def to_json(self) -> bytes:
+        """Return the bytes that travel from a task to the driver."""
+        return orjson.dumps({"replayed": dataclasses.asdict(self)})
+
+
+def check_replayed(state: LogState, replayed: Sequence[Replayed]) -> None:
+    """Compare a replay that makes the engine's state with what the last decision wrote.
+
+    Per sink and subtask, as healing does. A sink that nothing is told of is not compared: it has no
+    fingerprints (none of its records were decided), or cannot take them without writing.
+
+    Args:
+        state: of the log; where a person has resolved something of this decision nothing is
+            compared: it was about a replay that differs.
+        replayed: of every subtask that was not written again.
+
+    Raises:
+        ReplayMismatchError: they differ: state and output would never agree again.
+    """
+    decision = state.decision
+    if decision is None or state.resolved:
+        return
+    told = {one.sink for one in replayed}
+    decided = {(one.sink, one.subtask): one for one in decision.committables if one.sink in told}
+    for now in replayed:
+        then = decided.get((now.sink, now.subtask))
+        count = 0 if then is None else then.record_count
+        if now.record_count != count:
+            why = f"{now.record_count} records, {count} were decided"
+        elif then is not None and now.fingerprint != then.fingerprint:
+            why = f"as many records ({count}), but not the same"
+        else:
+            continue
+        raise ReplayMismatchError(
+            f"The replay of checkpoint {decision.checkpoint_id} gives other records than were "
+            "decided; the state that it makes would not agree with the output.",
+            where=f"checkpoint {decision.checkpoint_id}, subtask {now.subtask} of sink "
+            f"{now.sink!r}: {why}; source offsets {decision.start_offsets} to "
+            f"{decision.end_offsets}",
+            cause="the plan is not deterministic (rand(), uuid(), a table that has changed), its "
+            "number of sink tasks has changed, or the source has deleted records",
+            option="sparkonce transactions resolve --accept-state, or --from-savepoint",
+        )
 
 
 def refusal(lost: Sequence[Committable], why: str) -> TransactionLostError:

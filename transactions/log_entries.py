@@ -23,6 +23,7 @@ _NEWEST_FORMAT = 2
 #: The verdicts of `Resolved`.
 ACCEPT_LOSS = "accept-loss"
 REPLAY = "replay"
+ACCEPT_STATE = "accept-state"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +89,9 @@ class Resolved:
 
     Attributes:
         checkpoint_id: N, the last decided checkpoint.
-        verdict: ACCEPT_LOSS (they count as ended) or REPLAY (what a replay gives is committed,
-            even if it is not what was lost).
+        verdict: ACCEPT_LOSS (they count as ended), REPLAY (what a replay gives is committed, even
+            if it is not what was lost), or ACCEPT_STATE (the state of the engine may come from
+            another replay than the output: says nothing of how they ended).
         tokens: of the committables that it is about.
         note: who said it and why, for the record.
     """

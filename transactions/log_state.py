@@ -8,6 +8,7 @@ from typing import Any
 
 from transactions.committable import Committable
 from transactions.log_entries import (
+    ACCEPT_STATE,
     Decision,
     Entry,
     Fence,
@@ -48,6 +49,11 @@ class LogState:
     decision: Decision | None = None
     resolved: Mapping[str, str] = dataclasses.field(default_factory=dict)
     start: tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> Mapping[str, str]:
+        """What of `resolved` says how a transaction ended, or what takes its place."""
+        return {token: one for token, one in self.resolved.items() if one != ACCEPT_STATE}
 
     def after(self, entry: Entry) -> LogState:
         """Return the state after one more entry."""

@@ -140,7 +140,7 @@ def settle_last_decision(
     """
     decision = log.state.decision
     committables = () if decision is None else decision.committables
-    settlement = Settlement(committables, log.state.resolved)
+    settlement = Settlement(committables, log.state.ended)
     settlement.settle(sinks, deadline)
     if decision is not None:
         app = log.state.application_id
@@ -208,7 +208,7 @@ def recover(
 def _committed(log: DecisionLog, settlement: Settlement) -> list[Committable]:
     """Return what of the last decision is neither lost nor a person's to decide."""
     decision = log.state.decision
-    others = {one.token for one in settlement.lost} | log.state.resolved.keys()
+    others = {one.token for one in settlement.lost} | log.state.ended.keys()
     committables = () if decision is None else decision.committables
     return [one for one in committables if one.token not in others]
 

@@ -196,6 +196,12 @@ def abort(*, transactional_ids: tuple[str, ...], timeout: float, yes: bool, **pl
 @_place
 @click.option("--accept-loss", "verdict", flag_value="accept-loss", help="Go on without them.")
 @click.option("--replay", "verdict", flag_value="replay", help="Commit what a replay gives.")
+@click.option(
+    "--accept-state",
+    "verdict",
+    flag_value="accept-state",
+    help="Go on with a state that comes of another replay than the output.",
+)
 @click.option("--note", default="", help="Why; it is kept in the log.")
 @_YES
 def resolve(
@@ -207,21 +213,26 @@ def resolve(
     yes: bool,
     **place: Any,
 ) -> None:
-    """Decide about decided transactions that the broker aborted and a start cannot heal.
+    """Decide about decided transactions whose checkpoint a start cannot finish.
 
     --accept-loss: their records stay out, the pipeline goes on behind them. --replay: they are
     produced again from their source offsets even if that does not give the same records. All
-    that are lost or unknown by default. A driver that runs on this checkpoint is stopped by it.
+    that are lost or unknown by default. --accept-state: nothing is lost, but a replay for the
+    state gives other records than were written; it is taken as it is. A driver that runs on this
+    checkpoint is stopped by it.
     """
     from connectors.kafka.doctor.transaction_table import Standing
     from transactions.clock import Deadline
     from transactions.errors import ConfigurationError
-    from transactions.log_entries import Resolved
+    from transactions.log_entries import ACCEPT_STATE, Resolved
 
     if verdict is None:
-        raise click.UsageError("Say which: --accept-loss or --replay.")
+        raise click.UsageError("Say which: --accept-loss, --replay or --accept-state.")
     deadline = Deadline(timeout)
     with _reader(**place) as reader:
+        if verdict == ACCEPT_STATE:
+            _accept_state(reader, note, yes)
+            return
 
         def lost() -> list[Row]:
             rows = [one for one in reader.rows(deadline) if _chosen(one, transactional_ids)]
@@ -256,6 +267,30 @@ def resolve(
             if verdict == "accept-loss"
             else "The next start produces them again, and commits whatever that gives."
         )
+
+
+def _accept_state(reader: TransactionReader, note: str, yes: bool) -> None:
+    from transactions.errors import ConfigurationError
+    from transactions.log_entries import ACCEPT_STATE, Resolved
+
+    decision = reader.state.decision
+    if decision is None or not decision.committables:
+        raise ConfigurationError(
+            "No checkpoint with records is decided: there is nothing to accept.",
+            where=reader.backend.describe(),
+            cause="the last checkpoint of this log wrote nothing",
+            option="sparkonce transactions list",
+        )
+    log = _take_over(reader, yes)
+    last = log.state.decision
+    assert last is not None
+    tokens = tuple(one.token for one in last.committables)
+    number = last.checkpoint_id
+    log.resolve(Resolved(checkpoint_id=number, verdict=ACCEPT_STATE, tokens=tokens, note=note))
+    click.echo(
+        f"Checkpoint {number}: the next start makes its state of whatever a replay gives; "
+        "its output stays as it is."
+    )
 
 
 @command.command(name="write-markers")

@@ -92,6 +92,10 @@ class TransactionalFileSink:
 
     # --- in the task ------------------------------------------------------------------------
 
+    def new_fingerprint(self) -> RowFingerprint:
+        """Return an empty one, for rows that are compared with what was decided."""
+        return RowFingerprint()
+
     def begin_transaction(self, attempt: Attempt) -> FileTransaction:
         """See `TwoPhaseCommitSink.begin_transaction`; the file is made with the first record."""
         unique = secrets.token_hex(8)

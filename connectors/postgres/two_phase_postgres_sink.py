@@ -25,7 +25,6 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors
 
-from connectors.fingerprint import Fingerprint
 from connectors.postgres.commit_marks import CommitMarks
 from connectors.postgres.connection import (
     Connection,
@@ -37,7 +36,7 @@ from connectors.postgres.connection import (
     said,
     set_statement_timeout,
 )
-from connectors.postgres.copy_lines import copy_lines, payload
+from connectors.postgres.copy_lines import LinesFingerprint, copy_lines, payload
 from connectors.postgres.postgres_sink import PostgresSink
 from connectors.postgres.prepared_id import (
     new_id,
@@ -81,7 +80,7 @@ class PostgresTransaction:
     token: str
     deadline: Deadline
     lifecycle: Lifecycle
-    fingerprint: Fingerprint = dataclasses.field(default_factory=Fingerprint)
+    fingerprint: LinesFingerprint = dataclasses.field(default_factory=LinesFingerprint)
     connection: Connection | None = None
     prepare_sent: bool = False
 
@@ -133,6 +132,10 @@ class TwoPhasePostgresSink:
 
     # --- in the task ------------------------------------------------------------------------
 
+    def new_fingerprint(self) -> LinesFingerprint:
+        """Return an empty one, for rows that are compared with what was decided."""
+        return LinesFingerprint()
+
     def begin_transaction(self, attempt: Attempt) -> PostgresTransaction:
         """See `TwoPhaseCommitSink.begin_transaction`; the session begins with the first record."""
         token = f"{attempt.checkpoint_id}.{attempt.subtask}.{secrets.token_hex(8)}"
@@ -171,8 +174,7 @@ class TwoPhasePostgresSink:
         ):
             for lines in copy_lines(batch):
                 sending.write(payload(lines))
-                rows = pa.RecordBatch.from_arrays([lines.cast(pa.binary())], ["value"])
-                transaction.fingerprint.add(rows, None)
+                transaction.fingerprint.add_lines(lines)
 
     def pre_commit(self, transaction: PostgresTransaction) -> Committable | None:
         """See `TwoPhaseCommitSink.pre_commit`: the mark, then PREPARE TRANSACTION.

@@ -21,8 +21,9 @@ from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder
 from transactions.clock import SYSTEM_CLOCK
 from transactions.committable import Committable
 from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport, Replay
+from transactions.decision_log import DecisionLog
 from transactions.errors import DataLossError
-from transactions.healing import refusal
+from transactions.healing import Replayed, check_replayed, refusal
 from transactions.list_state import offsets_of, offsets_state
 from transactions.sink import AnySink
 
@@ -32,6 +33,7 @@ class MicroBatches:
 
     Args:
         coordinator: makes the checkpoints.
+        log: where it writes its decisions.
         sinks: by name, in the order of the branches.
         clusters: brokers of all sources; their offsets can be part of a transaction only on the
             cluster they belong to.
@@ -43,6 +45,7 @@ class MicroBatches:
     def __init__(
         self,
         coordinator: CheckpointCoordinator,
+        log: DecisionLog,
         sinks: Mapping[str, AnySink],
         *,
         clusters: frozenset[str],
@@ -51,6 +54,7 @@ class MicroBatches:
         size: BatchSize | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._log = log
         self._size = size
         self._sinks = tuple(sinks.values())
         self._state = spark_checkpoint / "state"
@@ -87,24 +91,28 @@ class MicroBatches:
 
         def phase_one() -> list[Committable]:
             written_before = self._durable.begin()
-            committables = self._run_job(frame, order)
+            committables, _ = self._run_job(frame, order)
             written_before()  # what a replay reads survives a power cut before the decision does
             return committables
 
         def rerun(lost: Sequence[Committable]) -> list[Committable]:
             only = tuple((self._branch_of(one), one.subtask) for one in lost)
+            again = dataclasses.replace(order, only=only, compares=self._state.exists())
             try:
-                return self._run_job(frame, dataclasses.replace(order, only=only))
+                written, replayed = self._run_job(frame, again)
             except Exception as error:
                 if isinstance(error_in(str(error)), DataLossError):
                     raise refusal(lost, "the source has deleted them") from error
                 raise
+            check_replayed(self._log.state, replayed)
+            return written
 
         if self._coordinator.replay_of(checkpoint) is Replay.DECIDED:
             report = self._coordinator.finish_decided(checkpoint, rerun)
             if self._state.exists() and not report.healed:
                 # A stateful plan must run once more, or its state is corrupt (seen).
-                self._run_job(frame, dataclasses.replace(order, write=False))
+                again = dataclasses.replace(order, write=False, compares=True)
+                check_replayed(self._log.state, self._run_job(frame, again)[1])
             self._make_state_durable()
             return report
         report = self._coordinator.commit_batch(checkpoint, phase_one, rerun)
@@ -121,15 +129,21 @@ class MicroBatches:
     def _branch_of(self, one: Committable) -> int:
         return next(n for n, sink in enumerate(self._sinks) if sink.name == one.sink)
 
-    def _run_job(self, frame: DataFrame, order: BatchOrder) -> list[Committable]:
-        """Run the plan: one action, because each further one would recompute the batch."""
+    def _run_job(
+        self, frame: DataFrame, order: BatchOrder
+    ) -> tuple[list[Committable], list[Replayed]]:
+        """Run the plan: one action, because each further one would recompute the batch. Return
+        what was written, and what came of the subtasks that only compare.
+        """
         context = frame.sparkSession.sparkContext
         context.setLocalProperty(ORDER_PROPERTY, order.to_json())
         try:
             # `DataFrame.collect` serves its rows through a socket of their own (30 ms a batch,
             # measured). A list of rows of one JSON object each prints as JSON: one call.
             rows: Any = frame._jdf.collectAsList()  # noqa: SLF001
-            return [Committable.from_dict(row[0]) for row in orjson.loads(rows.toString())]
+            told = [row[0] for row in orjson.loads(rows.toString())]
+            written = [Committable.from_dict(one) for one in told if "replayed" not in one]
+            return written, [Replayed(**one["replayed"]) for one in told if "replayed" in one]
         finally:
             context.setLocalProperty(ORDER_PROPERTY, None)
 

@@ -21,6 +21,7 @@ from pyspark import TaskContext
 
 from connectors.spark.worker_heap import settle_worker_heap
 from transactions.errors import PhaseOneError
+from transactions.healing import Replayed
 from transactions.sink import AnySink, Attempt, DecidedToken, Owner
 
 logger = logging.getLogger(__name__)
@@ -46,12 +47,15 @@ class BatchOrder:
         offsets_sink: number of the branch whose transactions carry them, -1 for none.
         last_decided: see `Attempt`.
         retired: see `Attempt`.
+        compares: also tell what the subtasks gave that are not to be written: the run makes the
+            engine's state, and what was decided must come of it.
         only: (branch, subtask) whose transactions are to be written again, when those of a decided
             checkpoint were lost; None writes all of them.
     """
 
     checkpoint_id: int
     write: bool
+    compares: bool = False
     only: tuple[tuple[int, int], ...] | None = None
     source_offsets: tuple[Mapping[str, int], ...] = ()
     offsets_sink: int = -1
@@ -105,10 +109,10 @@ class SinkStage:
         context = TaskContext.get()
         assert context is not None
         order = _order_of(context)
-        open_transactions: dict[int, tuple[AnySink, Any]] = {}
+        open_transactions: dict[int, tuple[Any, Any]] = {}
         try:
-            for number, sink in enumerate(self.sinks):
-                if order.wants(number, context.partitionId()):
+            for number, sink in enumerate(self._writers(order, context.partitionId())):
+                if sink is not None:
                     attempt = self._attempt(order, number, context)
                     open_transactions[number] = (sink, sink.begin_transaction(attempt))
             for batch in batches:  # to its end in any case: a stateful plan must run
@@ -125,6 +129,14 @@ class SinkStage:
         rows = [one.to_json() for one in committables if one is not None]
         yield pa.record_batch([_text_array(rows)], schema=COMMITTABLE_SCHEMA)
         settle_worker_heap()
+
+    def _writers(self, order: BatchOrder, subtask: int) -> Iterator[Any]:
+        """Yield for each branch what takes its rows; None where nobody does."""
+        for number, sink in enumerate(self.sinks):
+            if order.wants(number, subtask):
+                yield sink
+            else:
+                yield Comparing(sink) if order.compares and has_fingerprint(sink) else None
 
     def _attempt(self, order: BatchOrder, number: int, context: TaskContext) -> Attempt:
         subtask = context.partitionId()
@@ -149,6 +161,41 @@ class SinkStage:
             column = batch.column(str(number)).filter(mine)
             if len(column):
                 yield number, pa.RecordBatch.from_struct_array(column)
+
+
+def has_fingerprint(sink: AnySink) -> bool:
+    """Tell whether a sink can say what it would have written: see `new_fingerprint` there."""
+    return hasattr(sink, "new_fingerprint")
+
+
+class Comparing:
+    """Stands in a sink's place where its records were decided: takes their fingerprint only."""
+
+    def __init__(self, sink: Any) -> None:
+        self.name = sink.name
+        self._new_fingerprint = sink.new_fingerprint
+
+    def begin_transaction(self, attempt: Attempt) -> tuple[int, Any]:
+        """See `TwoPhaseCommitSink`; nothing is opened."""
+        return attempt.subtask, self._new_fingerprint()
+
+    def invoke(self, transaction: tuple[int, Any], batch: pa.RecordBatch) -> None:
+        """See `TwoPhaseCommitSink`; nothing is written."""
+        if batch.num_rows:
+            transaction[1].add(batch)
+
+    def pre_commit(self, transaction: tuple[int, Any]) -> Replayed:
+        """Return what came."""
+        subtask, found = transaction
+        return Replayed(
+            sink=self.name,
+            subtask=subtask,
+            record_count=found.count,
+            fingerprint=found.hex(),
+        )
+
+    def abort(self, transaction: tuple[int, Any]) -> None:
+        """See `TwoPhaseCommitSink`; there is nothing to undo."""
 
 
 def _order_of(context: TaskContext) -> BatchOrder:

@@ -223,6 +223,7 @@ class StreamingDriver(DriverLife):
             )
             self._batches = MicroBatches(
                 self._coordinator,
+                self._run.log,
                 self._run.sinks,
                 clusters=frozenset(source.bootstrap_servers for source in self._sources),
                 spark_checkpoint=self._checkpoint / SPARK,

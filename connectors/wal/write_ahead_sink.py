@@ -176,6 +176,10 @@ class WriteAheadSink(abc.ABC):
 
     # --- phase 1, in the task -----------------------------------------------------------------
 
+    def new_fingerprint(self) -> RowFingerprint:
+        """Return an empty one, for rows that are compared with what was decided."""
+        return RowFingerprint()
+
     def begin_transaction(self, attempt: Attempt) -> WriteAheadTransaction:
         """See `TwoPhaseCommitSink.begin_transaction`; the file is made with the first record, so
         that an idle branch costs nothing.

@@ -68,10 +68,16 @@ def transform_with_state(rows: DataFrame) -> DataFrame:
     )
 
 
+def random(rows: DataFrame) -> DataFrame:
+    """Count some of the records per key: others in each run."""
+    return aggregation(rows.where(f.rand() < 0.5))
+
+
 STATEFUL = {
     "aggregation": aggregation,
     "window": window,
     "transform-with-state": transform_with_state,
+    "random": random,
 }
 
 

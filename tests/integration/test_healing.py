@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from connectors.cli.transactions import command as transactions
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.sink_options import KafkaSink
@@ -95,6 +98,37 @@ def test_x9_a_replay_that_does_not_match_is_a_persons_decision(pipeline: Pipelin
     seen = [(record.value or b"").split(b"/")[0] for record in outputs]
     assert len(seen) == len(set(seen)) == RECORDS - 40  # exactly what was accepted is missing
     assert set(seen) <= {record.value for record in inputs}
+
+
+def test_a5_a_replay_that_gives_another_state_is_a_persons_decision(pipeline: Pipeline):
+    """The decided batch runs again for its state only, and counts other records than are written:
+    each count after it would contradict the output.
+    """
+    code, run = pipeline.run_once(crash_at="decision_durable@1", stateful="random")
+    assert code == -signal.SIGKILL, run.text()
+    decision = log_of(pipeline).decision
+    assert decision is not None
+    code, run = pipeline.run_once(stateful="random")
+    assert code == 3, run.text()
+    error = run.text()
+    assert "ReplayMismatchError: The replay of checkpoint 1 gives other records" in error
+    for part in ("where:  checkpoint 1, subtask", f"of sink {pipeline.counts!r}", "rand()"):
+        assert part in error
+    assert "look at: sparkonce transactions resolve --accept-state" in error
+    # What was decided is in the output, and nothing after it.
+    written = read_committed(pipeline.bootstrap, pipeline.counts)
+    decided = sum(one.record_count for one in decision.committables if one.sink == pipeline.counts)
+    assert decided
+    copies = read_committed(pipeline.bootstrap, pipeline.copies)
+    assert len(copies) == 2 * 40
+
+    place = ["--checkpoint", pipeline.checkpoint, "--bootstrap", pipeline.bootstrap, "--yes"]
+    said = CliRunner().invoke(transactions, ["resolve", "--accept-state", *place])
+    assert said.exit_code == 0, said.output
+    code, run = pipeline.run_once(stateful="random")
+    assert code == 0, run.text()
+    assert not Counter(written) - Counter(read_committed(pipeline.bootstrap, pipeline.counts))
+    assert len(read_committed(pipeline.bootstrap, pipeline.copies)) == RECORDS
 
 
 # --- below Spark: what proves an abort ------------------------------------------------------------

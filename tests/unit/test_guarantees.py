@@ -183,15 +183,15 @@ def test_source_offsets_travel_in_the_sink_that_has_transactions():
             options(EXACTLY_ONCE, "exactly"), timeout_ms=60_000, checkpoint_timeout_s=5.0
         ),
     }
-    coordinator: Any = None
+    none: Any = None
     here: Mapping[str, Any] = {
         "clusters": frozenset({"b:9092"}),
         "spark_checkpoint": Path("/none"),
         "durable": None,
     }
-    assert MicroBatches(coordinator, sinks, **here)._offsets_sink == 1
+    assert MicroBatches(none, none, sinks, **here)._offsets_sink == 1
     del sinks["exactly"]
-    assert MicroBatches(coordinator, sinks, **here)._offsets_sink == -1
+    assert MicroBatches(none, none, sinks, **here)._offsets_sink == -1
 
 
 # --- phase 1 ----------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def _standing(
     marker: tuple[int, str] | None,
     seen: Seen,
 ) -> tuple[Standing, str]:
-    if verdict := seen.log.resolved.get(one.token):
+    if verdict := seen.log.ended.get(one.token):
         return Standing.RESOLVED, f"a person decided: {verdict}"
     if one.checkpoint_id <= seen.finished:
         return Standing.COMMITTED, f"Spark has written checkpoint {one.checkpoint_id} down as done"

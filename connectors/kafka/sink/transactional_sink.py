@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from connectors.fingerprint import Fingerprint
+from connectors.fingerprint import Fingerprint, TopicFingerprint
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.sink.producer_pool import ProducerPool, Producers, Slot, pool_for
 from connectors.kafka.sink.retired_ids import RetiredIds
@@ -112,6 +112,10 @@ class KafkaTransactionalSink:
             yield
         finally:
             self.producers = None
+
+    def new_fingerprint(self) -> TopicFingerprint:
+        """Return an empty one, for records that are compared with what was decided."""
+        return TopicFingerprint(self.options.topic)
 
     def new_deadline(self) -> Deadline:
         """Return when a step that begins now must be done."""
