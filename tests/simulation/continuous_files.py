@@ -18,9 +18,11 @@ import pyarrow as pa
 from connectors.arrow_transform import complete
 from connectors.files import FileSink
 from connectors.records import SINK_SCHEMA
+from tests.power_cut import Syncs, cut
 from tests.simulation.continuous_task import Killed, Process, here
 from tests.simulation.continuous_world import Moment, RecordsInEach, kept
 from transactions.committable import Committable, Outcome
+from transactions.log_backend import LocalFileBackend
 from transactions.log_entries import Decision, Entry, Healed
 
 DRIVER_STEPS = (
@@ -146,6 +148,44 @@ class FilesWorld(RecordsInEach):
                 path.unlink()
                 lost.append(one)
         return lost
+
+
+class LogOnDisk(LocalFileBackend):
+    """The product's log in a folder, with the world looking on."""
+
+    def __init__(self, folder: Path, world: FilesWorld) -> None:
+        super().__init__(folder)
+        self._world = world
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        stored = super().put_if_absent(name, data)
+        if stored and name.isdigit():
+            self._world.watch_entry(Entry.from_bytes(data, where=name))
+        return stored
+
+
+class PowerCutWorld(FilesWorld):
+    """The machine goes off whenever a driver or a task ends; log and target are on its disk.
+
+    Args:
+        root: an empty folder.
+        syncs: sees what is synced; a cut leaves what it may.
+    """
+
+    def __init__(self, root: Path, syncs: Syncs, *moments: Moment, **options: Any) -> None:
+        super().__init__(root / "out", *moments, **options)
+        self.root, self.syncs = root, syncs
+        syncs.reboot(root)
+        self.backend = LogOnDisk(root / "log", self)  # type: ignore[assignment]
+        self.on_restart = self.cut_the_power
+        self.kept: tuple[float, ...] = (0.0, 0.5)
+        self.cuts: list[list[str]] = []
+
+    def cut_the_power(self) -> None:
+        for driver in self.drivers:
+            driver.join()
+        self.cuts.append(cut(self.root, self.syncs, self.rng, kept=self.rng.choice(self.kept)))
+        self.syncs.reboot(self.root)
 
 
 def values_in(path: Path) -> list[str]:

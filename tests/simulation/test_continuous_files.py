@@ -16,11 +16,13 @@ import pytest
 
 from connectors.continuous.contract_writer import ContractWriter
 from connectors.continuous.running_stage import RunningStage
-from tests.simulation.continuous_files import DRIVER_STEPS, FilesWorld
+from tests.power_cut import Syncs
+from tests.simulation.continuous_files import DRIVER_STEPS, FilesWorld, PowerCutWorld
 from tests.simulation.continuous_task import TASK_STEPS_WITHOUT_END as TASK_STEPS
 from tests.simulation.continuous_task import Killed
 from tests.simulation.continuous_world import Moment, SimulatedDriver
 from tests.tiers import sampled
+from transactions import log_backend
 from transactions.coordinator import CheckpointCoordinator
 from transactions.errors import CheckpointTimeoutError, FencedError, PhaseOneError
 from transactions.events import Event, subscribe
@@ -69,6 +71,30 @@ def test_without_a_failure_there_is_one_run_and_nothing_is_open_at_its_end(world
 def test_every_step_is_reached(story):
     """And no task is told of a decision, nor answers that it has ended something."""
     assert set(story().reached) == set(STEPS)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_b1_a_power_cut_at_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str):
+    """Log and target lie on the disk, which loses what was not synced."""
+    syncs = Syncs()
+    syncs.watch(monkeypatch)
+    one = PowerCutWorld(tmp_path, syncs, ("all_committed", 2, "kill"), (step, 1, "kill"))
+    one.run()
+    syncs.close()
+    one.check()
+    assert one.never_came == []
+    assert one.cuts
+
+
+def test_b1_a_log_that_is_not_synced_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(log_backend, "sync_folder", lambda _folder: None)
+    syncs = Syncs()
+    syncs.watch(monkeypatch)
+    one = PowerCutWorld(tmp_path, syncs, ("all_committed", 2, "kill"))
+    one.kept = (0.0,)
+    with pytest.raises(AssertionError):
+        one.run()
+        one.check()
 
 
 def test_an_idle_source_leaves_nothing_open(world):
