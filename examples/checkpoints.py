@@ -17,9 +17,10 @@ import pyarrow as pa
 from connectors.files import FileSink
 from transactions import Attempt, DecisionLog, ListState, LocalFileBackend
 from transactions.clock import Deadline
-from transactions.coordinator import Checkpoint, CheckpointCoordinator
+from transactions.coordinator import CheckpointCoordinator
 from transactions.list_state import offsets_of, offsets_state
 from transactions.recovery import recover
+from transactions.replay import Checkpoint
 
 FOLDER, PARALLELISM = Path(sys.argv[1]), int(sys.argv[2])
 REDISTRIBUTION = sys.argv[3] if len(sys.argv) > 3 else "even-split"

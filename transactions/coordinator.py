@@ -7,7 +7,6 @@ two-phase contract, and the decision log is the only thing it believes.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +24,12 @@ from transactions.checkpoint_watch import (
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.committable import Committable, check_distinct
 from transactions.decision_log import DecisionLog
-from transactions.errors import ReplayMismatchError, StoppedError
+from transactions.errors import StoppedError
 from transactions.events import publish
 from transactions.healing import MOST_ROUNDS, Rerun, matched, refusal, tell_lost
 from transactions.log_entries import ACCEPT_LOSS, Decision, Healed, Resolved
 from transactions.recovery import Settlement, settle_last_decision
+from transactions.replay import Checkpoint, Replay, replay_of
 from transactions.sink import AnySink, DecidedToken, most_urgent_first
 from transactions.sweeper import Janitor
 
@@ -38,32 +38,6 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 
 _REMEMBERED_IDS = 256  # travels with every task
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """Which checkpoint is to be made, as Spark describes it.
-
-    Attributes:
-        checkpoint_id: Spark's batch id.
-        query_id: Spark's id of the query.
-        start_offsets: JSON per source before the batch ("" when there is none yet).
-        end_offsets: JSON per source after the batch.
-        partitioning: facts of the plan that a replay must reproduce.
-    """
-
-    checkpoint_id: int
-    query_id: str
-    start_offsets: tuple[str, ...]
-    end_offsets: tuple[str, ...]
-    partitioning: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-class Replay(enum.Enum):
-    """What the log says about a checkpoint that Spark wants to run."""
-
-    AFRESH = "no decision: run it"
-    DECIDED = "decided by an earlier run: finish it, write only what was lost"
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -165,29 +139,9 @@ class CheckpointCoordinator:
         """Tell whether this checkpoint was decided before.
 
         Raises:
-            ReplayMismatchError: it was, with another query or other offsets, or a later one was.
+            ReplayMismatchError: see `transactions.replay`.
         """
-        last = self._log.state.decision
-        if last is None or last.checkpoint_id < checkpoint.checkpoint_id:
-            return Replay.AFRESH
-        same = (
-            last.checkpoint_id == checkpoint.checkpoint_id
-            and last.query_id == checkpoint.query_id
-            and last.generation == self._log.state.generation
-            and last.start_offsets == checkpoint.start_offsets
-            and last.end_offsets == checkpoint.end_offsets
-        )
-        if same:
-            return Replay.DECIDED
-        raise ReplayMismatchError(
-            f"Spark wants to run checkpoint {checkpoint.checkpoint_id} with other offsets, "
-            "or another query, than were decided.",
-            where=f"decided: checkpoint {last.checkpoint_id} of query {last.query_id}, "
-            f"{last.start_offsets} to {last.end_offsets}; now: query {checkpoint.query_id}, "
-            f"{checkpoint.start_offsets} to {checkpoint.end_offsets}",
-            cause="Spark's part of the checkpoint was deleted, or restored from a backup",
-            option="checkpoint: restore the whole folder, or start a new application on a new one",
-        )
+        return replay_of(self._log.state, checkpoint)
 
     @_told
     def finish_decided(

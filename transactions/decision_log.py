@@ -18,11 +18,12 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import (
+    WAY_BACK,
     ConfigurationError,
     DecisionLogError,
     FencedError,
@@ -74,7 +75,7 @@ def read_log(backend: LogBackend) -> LogState:
         "The decision log has a gap; nothing was committed or aborted.",
         where=f"{backend.describe()}, above entry {floor}",
         cause="an entry file was deleted or lost",
-        option="restore the checkpoint folder from a backup",
+        option=WAY_BACK,
     )
 
 
@@ -91,7 +92,7 @@ def _fold(backend: LogBackend, numbers: range) -> LogState | None:
                 "A decision-log entry stands under a number or in a log that is not its own.",
                 where=f"{where}: says number {entry.sequence}, log {entry.log_id}",
                 cause="files of two checkpoints were mixed",
-                option="restore the checkpoint folder from a backup",
+                option=WAY_BACK,
             )
         state = state.after(entry)
     return state
@@ -109,7 +110,7 @@ def _refuse_foreign(names: list[str], backend: LogBackend) -> None:
             "Something lies in the decision log that is not of it.",
             where=f"{backend.describe()}: {foreign[0]!r}",
             cause="a file was copied or renamed there, or the log shares its place",
-            option="remove it if it is not an entry; else restore the folder from a backup",
+            option=f"remove it if it is not an entry; else {WAY_BACK}",
         )
 
 
@@ -163,6 +164,7 @@ class DecisionLog:
         application_id: str,
         identity: Mapping[str, str],
         may_change: MayChange = lambda *_: False,
+        check: Callable[[LogState], Sequence[str]] = lambda _: (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Read the log, check that it is ours, and fence every older run.
@@ -172,6 +174,8 @@ class DecisionLog:
             application_id: whose it must be.
             identity: the options that must be as they were.
             may_change: see `transactions.identity`; nothing, by default.
+            check: looks at what was read, and raises before any older run is fenced; returns the
+                tokens that the Fence accepts.
             clock: replaced in tests.
 
         Raises:
@@ -185,10 +189,12 @@ class DecisionLog:
             if state.log_id:
                 check_owner(state.application_id, application_id, backend.describe())
                 check_identity(state.identity, identity, backend.describe(), may_change)
+            accepted = tuple(check(state))
             log = cls(backend, state, application_id=application_id, clock=clock)
             host = f"{socket.gethostname()}/{os.getpid()}"
             try:
-                log.run_epoch = log._append(Fence(host=host, identity=dict(identity)))
+                fence = Fence(host=host, identity=dict(identity), accepted=accepted)
+                log.run_epoch = log._append(fence)
             except FencedError:
                 continue  # somebody appended between our read and our put: read again
             log.compact_if_due()

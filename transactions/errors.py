@@ -30,7 +30,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+#: What to do about a checkpoint folder that cannot be used. Not "restore a backup": what is newer
+#: than the backup would be written a second time.
+WAY_BACK: Final = (
+    "--from-savepoint=NEWEST into an empty folder, or another app_id that begins at the offsets of "
+    "this one's consumer group. A start refuses an older copy of the folder: it would write again "
+    "what is newer"
+)
 
 
 class SparkOnceError(Exception):
@@ -98,7 +106,7 @@ class DecisionLogError(SparkOnceError):
 
 
 class LogCorruptedError(DecisionLogError):
-    """An entry of the decision log is torn, missing or altered. Restore it from a backup."""
+    """An entry of the decision log is torn, missing or altered. Begin again from a savepoint."""
 
     permanent = True
 

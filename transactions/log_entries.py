@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from transactions.committable import Committable
-from transactions.errors import LogCorruptedError, LogVersionError
+from transactions.errors import WAY_BACK, LogCorruptedError, LogVersionError
 
 #: What the oldest reader reads: an entry has the lowest format that says all of it.
 FORMAT_VERSION = 1
@@ -33,10 +33,13 @@ class Fence:
     Attributes:
         host: where the run lives, as ``host/process``, for the older run's error text.
         identity: options that must match at every restart.
+        accepted: tokens of output that this log does not know and the cluster has: a person has
+            said that it may be written twice.
     """
 
     host: str
     identity: Mapping[str, str]
+    accepted: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +136,7 @@ class Snapshot:
         decision: the last one, with healed committables in place; None before the first.
         resolved: per token of the last decision, what a person decided about it.
         start: of each source, see `Start`.
+        accepted: of that Fence.
     """
 
     run_epoch: int
@@ -142,6 +146,7 @@ class Snapshot:
     decision: Decision | None
     resolved: Mapping[str, str] = dataclasses.field(default_factory=dict)
     start: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
 
 
 Body: TypeAlias = Fence | Start | Decision | Healed | Settled | Resolved | Restore | Snapshot
@@ -212,6 +217,8 @@ class Entry:
 
 def _is_new(body: Body) -> bool:
     """Tell whether a reader of the first format would not understand it."""
+    if isinstance(body, Fence | Snapshot) and body.accepted:
+        return True
     return isinstance(body, Start | Settled) or (isinstance(body, Snapshot) and bool(body.start))
 
 
@@ -224,7 +231,7 @@ def _corrupted(where: str, cause: str) -> LogCorruptedError:
         "A decision-log entry cannot be trusted; nothing was committed or aborted.",
         where=where,
         cause=cause,
-        option="restore the checkpoint folder from a backup",
+        option=WAY_BACK,
     )
 
 
@@ -232,6 +239,8 @@ def _body_to_dict(body: Body) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for field in dataclasses.fields(body):
         value = getattr(body, field.name)
+        if field.name == "accepted" and not value:
+            continue  # a reader of the first format has no such word
         if isinstance(value, Committable):
             value = value.to_dict()
         elif isinstance(value, Decision):
@@ -254,6 +263,8 @@ _PLAIN: Mapping[str, type[Fence | Settled | Restore]] = {
 
 
 def _body_from_dict(kind: str, body: dict[str, Any], where: str) -> Body:
+    if "accepted" in body:
+        body = {**body, "accepted": tuple(body["accepted"])}
     if plain := _PLAIN.get(kind):
         return plain(**body)
     match kind:

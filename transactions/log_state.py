@@ -37,6 +37,7 @@ class LogState:
             says that nothing of it is left to prove.
         resolved: per token of the last decision, what a person decided (see `Resolved`).
         start: where each source begins (see `Start`); empty until it is decided.
+        accepted: tokens of output that a person knows of although this log does not.
     """
 
     application_id: str = ""
@@ -49,6 +50,7 @@ class LogState:
     decision: Decision | None = None
     resolved: Mapping[str, str] = dataclasses.field(default_factory=dict)
     start: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
 
     @property
     def ended(self) -> Mapping[str, str]:
@@ -63,8 +65,9 @@ class LogState:
             "tail": entry.sequence,
         }
         match entry.body:
-            case Fence(host=host, identity=identity):
+            case Fence(host=host, identity=identity, accepted=accepted):
                 changed |= {"run_epoch": entry.sequence, "host": host, "identity": identity}
+                changed["accepted"] = accepted
             case Start(sources=sources):
                 changed["start"] = sources
             case Decision() as decision:
@@ -92,6 +95,7 @@ class LogState:
             decision=self.decision,
             resolved=self.resolved,
             start=self.start,
+            accepted=self.accepted,
         )
 
 

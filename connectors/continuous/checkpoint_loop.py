@@ -21,10 +21,11 @@ from connectors.continuous.stage_sink import StageSink
 from transactions.checkpoint_watch import tell_failed
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport
+from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import PhaseOneError
 from transactions.healing import Rerun
+from transactions.replay import Checkpoint
 from transactions.sink import AnySink
 
 QUERY_ID = "continuous"

@@ -62,10 +62,11 @@ from connectors.spark.session import refuse_connect
 from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.committable import Committable
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport
+from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.errors import ConfigurationError, FencedError, SparkOnceError, StoppedError
 from transactions.log_entries import Decision
 from transactions.log_location import LogLocation
+from transactions.replay import Checkpoint
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy, is_retried
 
 logger = logging.getLogger(__name__)

@@ -20,11 +20,12 @@ from connectors.spark.failures import error_in
 from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder
 from transactions.clock import SYSTEM_CLOCK
 from transactions.committable import Committable
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport, Replay
+from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import DataLossError
 from transactions.healing import Replayed, check_replayed, refusal
 from transactions.list_state import offsets_of, offsets_state
+from transactions.replay import Checkpoint, Replay
 from transactions.sink import AnySink
 
 

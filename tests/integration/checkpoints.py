@@ -24,11 +24,12 @@ from tests.auditor.reader import read_committed
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport, Replay
+from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.list_state import offsets_of, offsets_state
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
+from transactions.replay import Checkpoint, Replay
 from transactions.sink import Attempt
 
 TRANSACTION_TIMEOUT_MS = 60_000

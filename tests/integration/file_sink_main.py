@@ -21,10 +21,11 @@ import pyarrow as pa
 from connectors.files.file_sink import FileSink
 from transactions.clock import Deadline
 from transactions.committable import Committable
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, Replay
+from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
+from transactions.replay import Checkpoint, Replay
 from transactions.sink import AnySink, Attempt
 
 PER_BATCH = 40

@@ -29,12 +29,13 @@ from connectors.sink_options import KafkaSink
 from tests.integration.wire_helpers import PATIENCE_S, eventually, soon
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, Replay
+from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.errors import SparkOnceError
 from transactions.list_state import offsets_of, offsets_state
 from transactions.log_backend import MemoryBackend
 from transactions.recovery import recover
+from transactions.replay import Checkpoint, Replay
 from transactions.sink import Attempt, Owner
 
 SUBTASKS = 2

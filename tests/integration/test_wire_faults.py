@@ -40,11 +40,12 @@ from tests.tiers import sampled
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, CheckpointReport
+from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import PhaseOneError, SparkOnceError
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
+from transactions.replay import Checkpoint
 from transactions.sink import Attempt
 
 REQUEST_TIMEOUT_S = 1.0

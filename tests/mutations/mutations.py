@@ -40,6 +40,7 @@ LOG = "transactions/decision_log.py"
 BACKEND = "transactions/log_backend.py"
 COORDINATOR = "transactions/coordinator.py"
 RECOVERY = "transactions/recovery.py"
+REPLAY = "transactions/replay.py"
 HEALING = "transactions/healing.py"
 PLAIN_SINK = "connectors/kafka/sink/plain_sink.py"
 LOOP = "connectors/continuous/checkpoint_loop.py"
@@ -421,6 +422,13 @@ MUTATIONS = (
         "            settlement = self._commit(new, number, deadline)\n"
         "            self._replace([old for old, _ in pairs], new, old_settlement, number)\n",
         HEAL + "test_a_crash_at_each_point_of_healing",
+    ),
+    Mutation(
+        "log: a new checkpoint begins where the last one ends",
+        REPLAY,
+        "            _check_follows(last, checkpoint)\n",
+        "            pass\n",
+        "tests/unit/test_replay.py::test_a_gap_stops",
     ),
     Mutation(
         "healing: no later checkpoint while something is lost",

@@ -11,11 +11,12 @@ import dataclasses
 from tests.simulation.fake_broker import FakeBroker, FakeSink
 from tests.simulation.virtual_clock import VirtualClock
 from transactions.clock import Deadline
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, Replay
+from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.list_state import offsets_of, offsets_state
 from transactions.log_backend import MemoryBackend
 from transactions.recovery import recover
+from transactions.replay import Checkpoint, Replay
 from transactions.sink import Attempt
 
 PER_BATCH = 4

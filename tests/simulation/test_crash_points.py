@@ -11,13 +11,13 @@ import pytest
 
 from tests.simulation.pipeline import Crash, Driver, Durable
 from transactions import crash_points
-from transactions.coordinator import Checkpoint, Replay
 from transactions.errors import (
     FencedError,
     OutcomeUnknownError,
     ReplayMismatchError,
 )
 from transactions.events import Event, subscribe
+from transactions.replay import Checkpoint, Replay
 
 TOTAL = 14
 #: Those of healing need a transaction that was lost: test_healing.py.

@@ -30,7 +30,7 @@ from tests.simulation.virtual_clock import VirtualClock
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, Replay
+from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.errors import (
     PhaseOneError,
@@ -41,6 +41,7 @@ from transactions.list_state import offsets_of, offsets_state
 from transactions.log_backend import MemoryBackend
 from transactions.log_entries import Decision, Entry, Fence, Healed
 from transactions.recovery import recover
+from transactions.replay import Checkpoint, Replay
 from transactions.sink import Attempt, Owner
 
 TOTAL = 20

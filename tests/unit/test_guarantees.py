@@ -23,11 +23,12 @@ from tests.unit.samples import committable
 from tests.unit.test_job import parse, refused, text
 from transactions.clock import Deadline
 from transactions.committable import Committable
-from transactions.coordinator import Checkpoint, CheckpointCoordinator
+from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, DeliveryError, IdentityMismatchError
 from transactions.events import Event, subscribe
 from transactions.log_backend import MemoryBackend
+from transactions.replay import Checkpoint
 from transactions.sink import Attempt, Owner
 
 OWNER = Owner(application_id="app", log_id="log", run_epoch=3)

@@ -8,7 +8,6 @@ from tests.simulation.fake_broker import FakeSink
 from tests.simulation.pipeline import SUBTASKS, Crash, Driver, Durable
 from transactions import crash_points
 from transactions.committable import Outcome
-from transactions.coordinator import Checkpoint
 from transactions.errors import (
     FencedError,
     OutcomeUnknownError,
@@ -17,6 +16,7 @@ from transactions.errors import (
     TransactionLostError,
 )
 from transactions.events import Event, subscribe
+from transactions.replay import Checkpoint
 
 TRANSACTIONS = 2 * SUBTASKS  # two sinks
 PHASES = ["start", "write", "check", "decide", "commit", "finish"]

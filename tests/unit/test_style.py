@@ -37,7 +37,7 @@ TRANSACTIONS_ORDER = [
     "two_phase", "crash_points", "sink",
     "log_backend", "object_store", "object_store_backend", "log_location", "log_entries",
     "log_state", "identity", "decision_log", "savepoint", "sweeper", "healing", "recovery",
-    "coordinator", "restart_strategy",
+    "replay", "coordinator", "restart_strategy",
 ]  # fmt: skip
 #: What a user's tests inherit: it has Arrow and pytest, and nothing in production imports it.
 CONTRACT = "transactions/testing/"

@@ -12,10 +12,11 @@ from typing import Any
 
 from transactions.clock import Deadline
 from transactions.committable import Committable
-from transactions.coordinator import Checkpoint, CheckpointCoordinator, Replay
+from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
+from transactions.replay import Checkpoint, Replay
 from transactions.sink import AnySink, Attempt
 from transactions.testing.killed_process import Answer
 
