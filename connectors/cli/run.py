@@ -84,7 +84,7 @@ away, a worker killed, a stuck batch) restarts the pipeline in this process.
 @click.option(
     "--accept-duplicates",
     is_flag=True,
-    help="Restore although newer output exists, which is then produced twice.",
+    help="Start although newer output exists (an old folder, a savepoint): it comes twice.",
 )
 @click.pass_context
 def command(
@@ -100,7 +100,7 @@ def command(
 
     A job that was killed goes on where it was: what it had decided is committed first.
     """
-    if from_savepoint is None and (claim_mode != "no-claim" or any(allowed.values())):
+    if from_savepoint is None and (claim_mode != "no-claim" or allowed["allow_non_restored_state"]):
         raise click.UsageError("These options belong to --from-savepoint.")
     from transactions.errors import ConfigurationError, SparkOnceError
 
@@ -163,6 +163,7 @@ def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wa
             from_savepoint=FromSavepoint(place=from_savepoint, **wanted)
             if from_savepoint is not None
             else None,
+            accept_duplicates=wanted["accept_duplicates"],
         )
         stopped = True
     finally:

@@ -78,6 +78,11 @@ class FromSavepoint:
     accept_duplicates: bool = False
 
 
+def accepts_duplicates(wanted: FromSavepoint | None) -> bool:
+    """Tell whether whoever restores also accepts output that is written twice."""
+    return wanted is not None and wanted.accept_duplicates
+
+
 def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Savepoint | None:
     """Make the checkpoint folder of a pipeline from a savepoint.
 

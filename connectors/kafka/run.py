@@ -23,12 +23,13 @@ from connectors.branch_sink import (
     is_kafka_transactional,
     kafka_sinks,
 )
-from connectors.kafka.doctor.facts import PROBE_LOG, Wanted
+from connectors.kafka.doctor.facts import Wanted
 from connectors.kafka.sink.plain_sink import AnyKafkaSink, KafkaPlainSink
 from connectors.kafka.sink.preflight import check_clusters, check_source, transaction_timeout_ms
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.group_offsets import GroupOffsets
 from connectors.kafka.source.offsets import merged_offsets
+from connectors.kafka.takeover import Takeover
 from connectors.options import KafkaSource
 from connectors.sink_options import KafkaSink
 from transactions.clock import Deadline
@@ -36,6 +37,7 @@ from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, IdentityMismatchError, SparkOnceError
 from transactions.log_backend import LocalFileBackend
 from transactions.log_location import LogLocation
+from transactions.log_state import LogState
 from transactions.recovery import Settlement, recover
 from transactions.sweeper import refuse_hidden, sweep
 
@@ -79,6 +81,8 @@ class RunOptions:
         schemas: of the branches, by the names of their sinks; of those that are not Kafka's.
         interval_s: the longest time between two barriers; 0 where a batch is a checkpoint.
         decision_log: where the log lies instead.
+        accept_duplicates: start although a cluster has output that the log does not know, which
+            is then written twice.
     """
 
     app_id: str
@@ -91,6 +95,7 @@ class RunOptions:
     schemas: Mapping[str, pa.Schema] = dataclasses.field(default_factory=dict)
     interval_s: float = 0.0
     decision_log: LogLocation | None = None
+    accept_duplicates: bool = False
 
     @property
     def log_location(self) -> LogLocation:
@@ -168,12 +173,19 @@ class Run:
     """
 
     settlement: Settlement
+    _takeover: Takeover
     _background: ThreadPoolExecutor | None = None
     _groups: Sequence[GroupOffsets] = ()
 
     def __init__(self, options: RunOptions, before: Run | None = None) -> None:
         self._options = options
         self._log: DecisionLog | None = before._log if before else None  # noqa: SLF001
+        self._takeover = Takeover(
+            options.app_id,
+            f"{options.checkpoint}, log in {options.log_location.address}",
+            accept_duplicates=options.accept_duplicates,
+            before=before._takeover if before else None,  # noqa: SLF001
+        )
         self.sinks: dict[str, AnyKafkaSink | OpenSink] = {}
 
     @property
@@ -195,6 +207,8 @@ class Run:
         """
         if self._log is not None:
             self._log.check_newest()
+        if self.sinks:
+            self._takeover.check_newest(Deadline(CONNECT_SECONDS))
 
     def open(self, *, finished: int = -1) -> None:
         """Check, fence older runs, settle what they decided, sweep what they left.
@@ -204,6 +218,7 @@ class Run:
 
         Raises:
             ConfigurationError: an option, a topic, credentials or the checkpoint are wrong.
+            FencedError: this driver restarts, and a newer one has taken over.
             DecisionLogError, OutcomeUnknownError: see their classes.
         """
         options = self._options
@@ -214,30 +229,40 @@ class Run:
             for source in options.sources:
                 check_source(source, first_answers)
             self._open_sinks(first_answers)
+            self._takeover.write_to(self.sinks)
+
+            def check(log: LogState) -> tuple[str, ...]:
+                self._check_one_checkpoint(log, finished)
+                return self._takeover.check(log, deadline)
+
             self._log = DecisionLog.open(
                 options.log_location.backend(),
                 application_id=options.app_id,
                 identity=options.all_identity(),
                 may_change=options.may_change,
+                check=check,
             )
-            self._check_one_checkpoint(self._log, finished)
+            self._bind(self._log, finished)
             self._background = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-log")
             self._log.later = self._background.submit
-            self._refuse_other_logs(deadline)
+            self._takeover.claim(self.log, deadline)
             self.settlement = recover(self.log, self.sinks, deadline, finished=finished)
+            self._takeover.check_again(self.log, deadline)
             if not any(map(is_kafka_transactional, options.sinks)):
                 self._groups = [GroupOffsets(one, options.app_id) for one in options.sources]
         except BaseException:
             self.close()
             raise
 
-    def _check_one_checkpoint(self, log: DecisionLog, finished: int) -> None:
+    def _check_one_checkpoint(self, log: LogState, finished: int) -> None:
         """Check that folder and log belong together: with another log, what was decided in its own
         would be written again, and what is pending there never committed.
+
+        Before the Fence: a wrong address must not stop the driver that runs on that log.
         """
         options = self._options
         folder = LocalFileBackend(options.checkpoint)
-        last = -1 if log.state.decision is None else log.state.decision.checkpoint_id
+        last = -1 if log.decision is None else log.decision.checkpoint_id
         own = options.checkpoint / "decisions"
         bound = folder.get(BOUND_TO)
         problem = ""
@@ -250,12 +275,17 @@ class Run:
         if problem:
             raise IdentityMismatchError(
                 "The decision log is not that of this checkpoint folder.",
-                where=f"{options.checkpoint}, log {log.log_id} in {options.log_location.address}",
+                where=f"{options.checkpoint}, log {log.log_id or '(new)'} in "
+                f"{options.log_location.address}",
                 cause=f"{problem}: one of them was changed, moved or restored without the other",
                 option=f"checkpoint={options.checkpoint}, decision_log={options.decision_log}",
             )
-        if bound is None and not folder.put_if_absent(BOUND_TO, log.log_id.encode()):
-            self._check_one_checkpoint(log, finished)  # another start was faster
+
+    def _bind(self, log: DecisionLog, finished: int) -> None:
+        """Write down which log is this folder's; after the Fence, so that there is one."""
+        folder = LocalFileBackend(self._options.checkpoint)
+        if not folder.put_if_absent(BOUND_TO, log.log_id.encode()):
+            self._check_one_checkpoint(log.state, finished)  # of before, or another start's
 
     def show_offsets(self) -> None:
         """Let lag tools see what was decided last, where no transaction does; returns at once."""
@@ -333,20 +363,3 @@ class Run:
             strangers=False,
         )
         check_clusters(kafka_sinks(options.sinks), wanted, deadline)
-
-    def _refuse_other_logs(self, deadline: Deadline) -> None:
-        app_id = self._options.app_id
-        for sink in self.sinks.values():
-            if not isinstance(sink, KafkaTransactionalSink):
-                continue
-            found = sink.wire.list_open(app_id, None, deadline)
-            logs = {one.transactional_id.split(".")[1] for one in found}
-            others = logs - {self.log.log_id, PROBE_LOG}
-            if others:
-                raise ConfigurationError(
-                    f"Another decision log of the application {app_id!r} has open "
-                    "transactions; two pipelines would write the same output.",
-                    where=f"sink {sink.name!r}: logs {sorted(others)}, ours is {self.log.log_id}",
-                    cause="the checkpoint folder was changed or copied while a driver ran on it",
-                    option=f"app_id={app_id}, checkpoint={self._options.checkpoint}",
-                )

@@ -42,7 +42,7 @@ from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
 from connectors.driver_metrics import DriverMetrics
 from connectors.kafka.kafka_task import KafkaTask
-from connectors.kafka.restoring import FromSavepoint
+from connectors.kafka.restoring import FromSavepoint, accepts_duplicates
 from connectors.kafka.rewriting import Rewriting
 from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.kafka.source.offsets import flatten, format_offsets, topic_ids_in
@@ -101,6 +101,7 @@ class ContinuousDriver(DriverLife):
         metrics_port: see `StreamingDriver`.
         decision_log: see `StreamingDriver`.
         from_savepoint: see `StreamingDriver`.
+        accept_duplicates: see `StreamingDriver`.
     """
 
     _engine = NoFiles()
@@ -130,6 +131,7 @@ class ContinuousDriver(DriverLife):
         metrics_port: int | None = None,
         decision_log: LogLocation | None = None,
         from_savepoint: FromSavepoint | None = None,
+        accept_duplicates: bool = False,
     ) -> None:
         refuse_connect(spark)
         _check_positive(
@@ -161,6 +163,7 @@ class ContinuousDriver(DriverLife):
             restart_budget_s=restart_budget_s,
             identity={"mode": QUERY_ID},
             decision_log=decision_log,
+            accept_duplicates=accept_duplicates or accepts_duplicates(from_savepoint),
         )
         self._timeout_s = checkpoint_timeout_s
         self._on_checkpoint = on_checkpoint

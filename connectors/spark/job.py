@@ -48,6 +48,7 @@ def run_job(
     on_started: Callable[[int], None],
     on_checkpoint: Callable[[CheckpointReport], None],
     from_savepoint: FromSavepoint | None = None,
+    accept_duplicates: bool = False,
 ) -> None:
     """Run a job until it is asked to stop, or has read what there is (`available-now`).
 
@@ -58,6 +59,7 @@ def run_job(
             committed.
         on_checkpoint: see `StreamingDriver`.
         from_savepoint: see `StreamingDriver`.
+        accept_duplicates: see `StreamingDriver`.
 
     Raises:
         ConfigurationError: something is wrong that was found before any data moved.
@@ -70,7 +72,7 @@ def run_job(
         stop.install()  # Spark takes ctrl-C for itself when it makes its context
         if not stop.asked:
             make = _continuous if job.mode == CONTINUOUS else _micro_batches
-            driver = make(job, session, on_checkpoint, from_savepoint)
+            driver = make(job, session, on_checkpoint, from_savepoint, accept_duplicates)
             stop.attach(driver.request_stop)
             driver.start()
             on_started(driver.recommitted)
@@ -97,6 +99,7 @@ def _micro_batches(
     session: SparkSession,
     on_checkpoint: Callable[[CheckpointReport], None],
     from_savepoint: FromSavepoint | None,
+    accept_duplicates: bool,
 ) -> ArrowPipeline:
     driver = StreamingDriver(
         session,
@@ -112,6 +115,7 @@ def _micro_batches(
         metrics_port=job.metrics_port,
         decision_log=job.decision_log,
         from_savepoint=from_savepoint,
+        accept_duplicates=accept_duplicates,
     )
     for frame, sink in branches(job, session, driver.read(job.source)):
         driver.write(frame, sink)
@@ -123,6 +127,7 @@ def _continuous(
     session: SparkSession,
     on_checkpoint: Callable[[CheckpointReport], None],
     from_savepoint: FromSavepoint | None,
+    accept_duplicates: bool,
 ) -> ArrowPipeline:
     find_arrow_function(job)
     return arrow_pipeline(
@@ -141,6 +146,7 @@ def _continuous(
         metrics_port=job.metrics_port,
         decision_log=job.decision_log,
         from_savepoint=from_savepoint,
+        accept_duplicates=accept_duplicates,
         **job.continuous,
     )
 

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.branch_sink import BranchSink, kafka_sinks
 from connectors.driver_metrics import DriverMetrics
-from connectors.kafka.restoring import FromSavepoint
+from connectors.kafka.restoring import FromSavepoint, accepts_duplicates
 from connectors.kafka.run import Run, RunOptions, checked_app_id
 from connectors.kafka.starting_points import decide_start
 from connectors.options import KafkaSource
@@ -86,13 +86,13 @@ class StreamingDriver(DriverLife):
         tolerable_failed_checkpoints: how many checkpoints in a row may fail, and be run again at
             once, before the restart strategy counts a failure.
         target_checkpoint_s: how long a checkpoint shall take when there is more to read than fits
-            into it: the size of batches adapts, up to the source's `maxOffsetsPerTrigger`. None:
-            only that limits them.
+            into it: the size of batches adapts. None: only `maxOffsetsPerTrigger` limits it.
         on_checkpoint: called after each checkpoint, on the query's thread; an exception from it
             fails the query after the commit, and loses nothing.
         metrics_port: where `connectors.metrics` is served on this machine; 0 takes a free port.
         decision_log: where the log is kept; None: in ``decisions`` of the checkpoint folder.
         from_savepoint: with what a new checkpoint folder begins; see `connectors.kafka.restoring`.
+        accept_duplicates: start on an old folder: output that it does not know comes twice.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class StreamingDriver(DriverLife):
         metrics_port: int | None = None,
         decision_log: LogLocation | None = None,
         from_savepoint: FromSavepoint | None = None,
+        accept_duplicates: bool = False,
     ) -> None:
         folder = checkpoint_folder(str(checkpoint))
         restarts = Restarts(
@@ -128,6 +129,7 @@ class StreamingDriver(DriverLife):
         self._sources: list[KafkaSource] = []
         self._branches: list[Branch] = []
         self._decision_log = decision_log
+        self._accept_duplicates = accept_duplicates or accepts_duplicates(from_savepoint)
         self._query: StreamingQuery | None = None
         self._query_ready = threading.Event()
         self._idle = threading.Condition()
@@ -365,6 +367,7 @@ class StreamingDriver(DriverLife):
             schemas={each.sink.name: each.schema for each in self._branches if not each.is_kafka},
             checkpoint_timeout_s=self._checkpoint_timeout_s,
             restart_budget_s=self._restart_budget_s,
+            accept_duplicates=self._accept_duplicates,
         )
 
     def _decide_start(self, log: DecisionLog, *, begun: bool) -> None:

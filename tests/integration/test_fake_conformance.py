@@ -307,6 +307,32 @@ class Suite:
         with pytest.raises(ConfigurationError):
             side.verbs.fence(side.name, 2_000_000_000, side.deadline())
 
+    def test_init_producer_id_by_who_holds_the_id_and_by_who_held_it(self, side):
+        """What keeps the owner's id from its expiry, and tells that it is another's (KIP-360)."""
+        first = side.verbs.fence(side.name, 60_000, side.deadline())
+        kept = side.verbs.fence(side.name, 60_000, side.deadline(), held=first)
+        assert kept == (first[0], first[1] + 1)
+        again = side.verbs.fence(side.name, 60_000, side.deadline(), held=first)
+        assert again == kept, "the answer to the first one may have been lost"
+        newer = side.verbs.fence(side.name, 60_000, side.deadline())
+        assert newer == (first[0], first[1] + 2)
+        for held in (first, kept):
+            assert side.verbs.fence(side.name, 60_000, side.deadline(), held=held) is None
+        now = side.describe()
+        assert (now.state, now.producer_id, now.producer_epoch) == ("Empty", *newer)
+
+    def test_all_ids_are_listed_whatever_their_state(self, side):
+        application_id = side.name.partition(".")[0]
+        assert side.verbs.list_open(application_id, None, side.deadline(), ()) == []
+        complete_commit(side)
+        (row,) = side.verbs.list_open(application_id, None, side.deadline(), ())
+        assert (row.transactional_id, row.state) == (side.name, "CompleteCommit")
+        assert side.verbs.cluster_id
+
+    def test_groups_are_read_whole_and_those_without_offsets_are_empty(self, side):
+        none = side.verbs.read_groups([side.name, "nobody"], side.deadline())
+        assert none == {side.name: {}, "nobody": {}}
+
     @pytest.mark.parametrize("state", PROVOKED, ids=lambda one: one.value)
     def test_add_partitions_opens_only_for_the_same_producer_and_epoch(self, side, state):
         INTO[state](side)

@@ -424,6 +424,20 @@ MUTATIONS = (
         HEAL + "test_a_crash_at_each_point_of_healing",
     ),
     Mutation(
+        "log: output that is newer than it is refused",
+        "connectors/kafka/takeover.py",
+        "        if not newer:\n",
+        "        if True:\n",
+        "tests/simulation/test_second_folder.py::test_a_backup_of_any_age_is_refused",
+    ),
+    Mutation(
+        "log: the newest run owns the application, whatever its folder",
+        "connectors/kafka/sink/ownership.py",
+        "        if held is None or (now.producer_id, now.producer_epoch) == held:\n",
+        "        if True:\n",
+        "tests/simulation/test_second_folder.py::test_a_copy_beside_the_running_original",
+    ),
+    Mutation(
         "log: a new checkpoint begins where the last one ends",
         REPLAY,
         "            _check_follows(last, checkpoint)\n",

@@ -38,6 +38,7 @@ from connectors.kafka.sink.plain_sink import KafkaPlainSink
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.sink.visibility import CommitVisibility
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
+from connectors.kafka.takeover import Takeover
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.options import KafkaSource
 from connectors.sink_options import EXACTLY_ONCE, KafkaSink
@@ -563,9 +564,19 @@ class SimulatedRun(Run):
         self._log = None
 
     def open(self, *, finished: int = -1) -> None:
-        self._log = DecisionLog.open(self.world.backend, application_id="app", identity={})
+        deadline = Deadline(SETTLE_S)
         self.sinks = {"out": self.world.make_sink()}
-        self.settlement = recover(self.log, self.sinks, Deadline(SETTLE_S))
+        self._takeover = Takeover("app", "folder", clock=self.world.clock)
+        self._takeover.write_to(self.sinks)
+        self._log = DecisionLog.open(
+            self.world.backend,
+            application_id="app",
+            identity={},
+            check=lambda log: self._takeover.check(log, deadline),
+        )
+        self._takeover.claim(self.log, deadline)
+        self.settlement = recover(self.log, self.sinks, deadline)
+        self._takeover.check_again(self.log, deadline)
 
 
 class DriverProcess(Process):

@@ -90,6 +90,7 @@ class Transaction:
     state: State = State.EMPTY
     start_ms: int = -1
     previous_producer_id: int = -1
+    previous_epoch: int = -1  # that of which a repeated InitProducerId(held) may come
     partitions: set[str] = dataclasses.field(default_factory=set)
     offsets: dict[tuple[str, str], tuple[int, str]] = dataclasses.field(default_factory=dict)
 
@@ -199,6 +200,8 @@ class FakeCluster:
                 error_code=table.NONE, producer_id=self._new_producer_id(), producer_epoch=0
             )
         refused = Answer(error_code=table.NONE, producer_id=-1, producer_epoch=-1)
+        if request.producer_id is not None and request.producer_id >= 0:
+            return self._init_held(request, refused)
         if not 0 < request.transaction_timeout_ms <= MAX_TIMEOUT_MS:
             refused.error_code = INVALID_TRANSACTION_TIMEOUT
             return refused
@@ -216,7 +219,27 @@ class FakeCluster:
         else:
             one.timeout_ms = request.transaction_timeout_ms
             self._bump(one)
+            one.previous_epoch = -1
             one.state, one.start_ms = State.EMPTY, -1
+        return Answer(
+            error_code=table.NONE, producer_id=one.producer_id, producer_epoch=one.producer_epoch
+        )
+
+    def _init_held(self, request: Any, refused: Answer) -> Answer:
+        """Initialise an id again for who holds it (KIP-360); repeated, the answer is the same."""
+        one = self.transactions.get(request.transactional_id)
+        if one is None:
+            one = Transaction(request.transactional_id, self._new_producer_id(), -1, 1)
+            self.transactions[request.transactional_id] = one
+        elif one.producer_id != request.producer_id:
+            refused.error_code = table.FENCED
+            return refused
+        if one.producer_epoch in (-1, request.producer_epoch):
+            self._bump(one)
+            one.previous_epoch = one.producer_epoch - 1
+        elif one.previous_epoch != request.producer_epoch:
+            refused.error_code = table.FENCED
+            return refused
         return Answer(
             error_code=table.NONE, producer_id=one.producer_id, producer_epoch=one.producer_epoch
         )
@@ -344,9 +367,15 @@ class FakeCluster:
                 metadata=metadata,
             )
 
+        wanted = {t.name: t.partition_indexes for t in request.topics or ()}
+        if request.topics is None:  # all that the group has
+            for group, name in self.groups:
+                topic, _, number = name.rpartition("-")
+                if group == request.group_id:
+                    wanted.setdefault(topic, []).append(int(number))
         topics = [
-            Answer(name=t.name, partitions=[row(t.name, n) for n in t.partition_indexes])
-            for t in request.topics
+            Answer(name=topic, partitions=[row(topic, n) for n in numbers])
+            for topic, numbers in wanted.items()
         ]
         return Answer(error_code=table.NONE, topics=topics)
 

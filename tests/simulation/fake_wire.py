@@ -85,6 +85,10 @@ class FakeWire(WireClient):
         """There is one."""
         return [0]
 
+    def cluster_id(self) -> str:
+        """It has one."""
+        return "fake"
+
     async def any_broker(self) -> int:
         """It is this one."""
         return 0

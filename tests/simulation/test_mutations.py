@@ -18,6 +18,7 @@ import pytest
 from connectors.kafka.sink.producer_pool import ProducerPool
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.transactional_id import TransactionalId
 from connectors.kafka.wire import wire_requests
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from tests.simulation import fake_producer
@@ -75,8 +76,11 @@ def test_rule_3_a_resync_without_an_answer(monkeypatch):
 
 def test_rule_5_the_driver_never_sends_end_txn_abort(monkeypatch):
     """It leaves the epoch as it is: the writer that was swept goes on."""
+    initialise = CoordinatorWire.fence
 
-    def fence(self, transactional_id, timeout_ms, deadline):
+    def fence(self, transactional_id, timeout_ms, deadline, *, held=None):
+        if TransactionalId.of("app", transactional_id) is None:  # the owner's: never a transaction
+            return initialise(self, transactional_id, timeout_ms, deadline, held=held)
         now = self.describe([transactional_id], deadline)[transactional_id]
 
         async def end():
@@ -91,7 +95,7 @@ def test_rule_5_the_driver_never_sends_end_txn_abort(monkeypatch):
             )
             await self._wire.send(0, request, deadline)
 
-        self._wire.run(end, deadline=deadline)
+        return self._wire.run(end, deadline=deadline)
 
     monkeypatch.setattr(CoordinatorWire, "fence", fence)
     assert found("a writer went on after it was swept", zombie=0.3, driver_crash=0.03) >= 0

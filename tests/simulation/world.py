@@ -19,6 +19,8 @@ import pyarrow as pa
 from connectors.kafka.sink.producer_pool import ProducerPool
 from connectors.kafka.sink.retired_ids import RetiredIds
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.source.offsets import format_offsets, parse_offsets
+from connectors.kafka.takeover import Takeover
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.sink_options import KafkaSink
 from tests.simulation.adversary import REQUEST_TIMEOUT_S, Network, Profile
@@ -190,6 +192,21 @@ class SparkLogs:
         return last >= 0 and self.offsets[last][1] == TOTAL
 
 
+@dataclasses.dataclass
+class Folder:
+    """A checkpoint folder: the decision log, and Spark's part."""
+
+    backend: MemoryBackend
+    spark: SparkLogs = dataclasses.field(default_factory=SparkLogs)
+
+    def copied(self) -> Folder:
+        """Return what `cp -r` makes of it at this moment: a backup, or a second folder."""
+        backend = MemoryBackend()
+        for name in self.backend.list():
+            backend.put_if_absent(name, MemoryBackend.get(self.backend, name) or b"")
+        return Folder(backend, copy.deepcopy(self.spark))
+
+
 class World:
     """Everything of one seed.
 
@@ -225,8 +242,8 @@ class World:
         self.network = Network(self.rng, self.clock, self.cluster, self.profile)
         self.network.on_late = lambda what: self.trace.append(f"{self.clock.now_ms()} {what}")
         self.scheduler = Scheduler(self.rng, self.profile.switch)
-        self.backend = WatchedBackend(self)
-        self.spark = SparkLogs()
+        self.folder = Folder(WatchedBackend(self))
+        self.spark = self.folder.spark
         self.trace: list[str] = []
         self.violations: list[str] = []
         self.reached: Counter[str] = Counter()
@@ -239,6 +256,7 @@ class World:
         self.lost_decided = 0
         self.swept: set[str] = set()
         self.newest_run = 0
+        self.carries = True  # offsets; else every transaction has a marker only
         self.inputs = self.rng.randint(1, 3)
         self.compact_every = self.rng.choice((2, 5, 100))
 
@@ -292,6 +310,10 @@ class World:
             raise WorkerLost(point)
         if self.network.happens("driver_crash"):
             raise Crash(point)
+
+    def offsets(self, end: int) -> str:
+        """Return Spark's text for a place in the input: all partitions are as far."""
+        return format_offsets({f"in-{partition}": end for partition in range(self.inputs)})
 
     def _who(self) -> str:
         return self.scheduler.current.name if self.scheduler.current else "operator"
@@ -431,8 +453,13 @@ def _key(one: Committable) -> Key:
 class DriverRun:
     """One incarnation of the driver, with its workers; a thread of the simulation."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(
+        self, world: World, number: int, folder: Folder | None = None, *, accepts: bool = False
+    ) -> None:
         self.world = world
+        self.folder = folder or world.folder
+        self.spark = self.folder.spark
+        self.accepts = accepts
         self.number = number
         self.error: BaseException | None = None
         self.stopping = False
@@ -461,14 +488,25 @@ class DriverRun:
 
     def _drive(self) -> None:
         world, clock = self.world, self.world.clock
-        self.log = DecisionLog.open(world.backend, application_id="app", identity={}, clock=clock)
         self.sinks = {name: SimulatedSink(world, name) for name in SIDES}
+        takeover = Takeover("app", "folder", accept_duplicates=self.accepts, clock=clock)
+        takeover.write_to(self.sinks)
+        deadline = Deadline(CHECKPOINT_TIMEOUT_S, clock)
+        self.log = DecisionLog.open(
+            self.folder.backend,
+            application_id="app",
+            identity={},
+            check=lambda log: takeover.check(log, deadline),
+            clock=clock,
+        )
+        takeover.claim(self.log, deadline)
         settled = recover(
             self.log,
             self.sinks,
-            Deadline(CHECKPOINT_TIMEOUT_S, clock),
-            finished=max(world.spark.commits, default=-1),
+            deadline,
+            finished=max(self.spark.commits, default=-1),
         )
+        takeover.check_again(self.log, deadline)
         self.coordinator = CheckpointCoordinator(
             self.log,
             self.sinks,
@@ -479,18 +517,18 @@ class DriverRun:
         )
         self.coordinator._janitor._executor = Lazily(world.rng)
         while True:
-            number = max(world.spark.commits, default=-1) + 1
-            start = world.spark.offsets[number - 1][1] if number else 0
-            if number not in world.spark.offsets:
+            number = max(self.spark.commits, default=-1) + 1
+            start = self.spark.offsets[number - 1][1] if number else 0
+            if number not in self.spark.offsets:
                 if start == TOTAL:
                     break
-                world.spark.offsets[number] = (start, min(TOTAL, start + PER_BATCH))
+                self.spark.offsets[number] = (start, min(TOTAL, start + PER_BATCH))
             world.point(f"offsets/{number}")
             self._batch(number)
             world.point(f"before commits/{number}")
-            if number in world.spark.commits:
+            if number in self.spark.commits:
                 raise ConcurrentUpdateError(number)
-            world.spark.commits.add(number)
+            self.spark.commits.add(number)
         self.coordinator._janitor.finish()
 
     def _is_stopping(self) -> bool:
@@ -498,12 +536,12 @@ class DriverRun:
         return self.stopping
 
     def _batch(self, number: int) -> None:
-        start, end = self.world.spark.offsets[number]
+        start, end = self.spark.offsets[number]
         checkpoint = Checkpoint(
             checkpoint_id=number,
             query_id="q",
-            start_offsets=(str(start),),
-            end_offsets=(str(end),),
+            start_offsets=(self.world.offsets(start),),
+            end_offsets=(self.world.offsets(end),),
         )
 
         def rerun(lost: Sequence[Committable]) -> Sequence[Committable]:
@@ -570,10 +608,9 @@ class Task:
         self.world = driver.world
         self.process = process
         self.subtask = subtask
-        start, end = driver.world.spark.offsets[number]
+        start, end = driver.spark.offsets[number]
         self.values = list(range(start, end))[subtask::SUBTASKS]
-        inputs = {f"in-{partition}": end for partition in range(driver.world.inputs)}
-        split = offsets_state(inputs).even_split(SUBTASKS)
+        split = offsets_state(parse_offsets(driver.world.offsets(end))).even_split(SUBTASKS)
         coordinator = driver.coordinator
         self.sinks = {name: driver.sinks[name].on(process) for name in sinks}
         self.attempts = {
@@ -582,7 +619,9 @@ class Task:
                 checkpoint_id=number,
                 subtask=subtask,
                 attempt_id=f"{driver.log.run_epoch}.{task_id}",
-                source_offsets=offsets_of(split[subtask]) if name == "left" else {},
+                source_offsets=offsets_of(split[subtask])
+                if name == "left" and self.world.carries
+                else {},
                 last_decided=coordinator.last_decided(),
                 retired=coordinator.retired(),
             )

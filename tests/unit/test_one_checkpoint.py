@@ -43,7 +43,9 @@ def check(folder: Path, log: DecisionLog, finished: int = -1, elsewhere: str = "
         restart_budget_s=1,
         decision_log=LogLocation(elsewhere) if elsewhere else None,
     )
-    Run(options)._check_one_checkpoint(log, finished)
+    run = Run(options)
+    run._check_one_checkpoint(log.state, finished)
+    run._bind(log, finished)
 
 
 def test_a_folder_stays_with_its_log(tmp_path: Path):

@@ -84,7 +84,10 @@ def run_checkpoint(
         log, sinks, timeout_s=seconds, stopping=lambda: False, lost=settlement.lost
     )
     checkpoint = Checkpoint(
-        checkpoint_id=number, query_id="contract", start_offsets=("",), end_offsets=(str(number),)
+        checkpoint_id=number,
+        query_id="contract",
+        start_offsets=(str(number - 1),),
+        end_offsets=(str(number),),
     )
 
     def phase_one() -> list[Committable]:

@@ -22,6 +22,7 @@ from connectors.fingerprint import Fingerprint, TopicFingerprint
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.sink.producer_pool import ProducerPool, Producers, Slot, pool_for
 from connectors.kafka.sink.retired_ids import RetiredIds
+from connectors.kafka.transactional_id import TransactionalId
 from connectors.sink_options import KafkaSink
 from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK, Deadline
@@ -31,6 +32,7 @@ from transactions.sink import Attempt, Owner
 from transactions.two_phase import Event, Lifecycle
 
 if TYPE_CHECKING:
+    from connectors.kafka.sink.ownership import Ownership
     from connectors.kafka.sink.visibility import CommitVisibility
     from connectors.kafka.wire.coordinator_wire import CoordinatorWire
     from connectors.kafka.wire.wire_requests import TransactionDescription
@@ -76,6 +78,9 @@ class KafkaTransactionalSink:
         self._wire: CoordinatorWire | None = None
         self._visibility: CommitVisibility | None = None
         self._retired = RetiredIds()
+        #: On the driver: the run's claim to its application on this cluster; None where nobody
+        #: else can run, as in a test.
+        self.ownership: Ownership | None = None
         #: Where a task's producers come from; None: this process's pool.
         self.producers: Producers | None = None
 
@@ -87,7 +92,7 @@ class KafkaTransactionalSink:
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's connection at home when a closure takes the sink to a worker."""
         live: dict[str, Any] = {"_wire": None, "_visibility": None, "producers": None}
-        return {**self.__dict__, **live, "_retired": RetiredIds()}
+        return {**self.__dict__, **live, "ownership": None, "_retired": RetiredIds()}
 
     # --- in the task ------------------------------------------------------------------------
 
@@ -248,9 +253,14 @@ class KafkaTransactionalSink:
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> list[Committable]:
         """See `TwoPhaseCommitSink.check_prepared`: Ongoing, same pid and epoch, and with offsets
-        among its partitions (a transaction that was split by a late EndTxn has none).
+        among its partitions (a transaction that was split by a late EndTxn has none). The same
+        request asks whether this run owns the application still.
         """
-        found = self.wire.describe([one.transactional_id for one in committables], deadline)
+        owner = [] if self.ownership is None else [self.ownership.transactional_id]
+        ids = [one.transactional_id for one in committables]
+        found = self.wire.describe([*ids, *owner], deadline)
+        if self.ownership is not None:
+            self.ownership.check(found[self.ownership.transactional_id])
         checked = []
         for one in committables:
             now = found[one.transactional_id]
@@ -305,13 +315,22 @@ class KafkaTransactionalSink:
         return outcomes
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
-        """See `TwoPhaseCommitSink.lingering`."""
+        """See `TwoPhaseCommitSink.lingering`.
+
+        On a copy of the folder run epochs say nothing of who is newer: the owner does. What is
+        open when it is asked about, *after* the list, was begun by runs that are not newer.
+        """
         found = self.wire.list_open(owner.application_id, owner.log_id, deadline)
-        return sorted(
-            one.transactional_id
-            for one in found
-            if one.state == "Ongoing" and _run_epoch(one.transactional_id) <= owner.run_epoch
-        )
+        ids = [
+            row.transactional_id
+            for row in found
+            if row.state == "Ongoing"
+            and (one := TransactionalId.of(owner.application_id, row.transactional_id)) is not None
+            and (self.ownership is not None or one.run_epoch <= owner.run_epoch)
+        ]
+        if self.ownership is not None and (ids or self.ownership.is_due()):
+            self.ownership.check_now(self.wire, self.timeout_ms, deadline)
+        return ids
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
         """See `TwoPhaseCommitSink.recover_and_abort`: InitProducerId aborts and fences."""
@@ -385,7 +404,3 @@ def _not_prepared(one: Committable, now: TransactionDescription) -> str:
 
 def _data(partitions: frozenset[str]) -> set[str]:
     return {name for name in partitions if not name.startswith("__consumer_offsets-")}
-
-
-def _run_epoch(transactional_id: str) -> int:
-    return int(transactional_id.split(".")[2])

@@ -19,6 +19,7 @@ class Request(enum.Enum):
 
     END_TXN = "EndTxn(commit)"
     INIT_PRODUCER_ID = "InitProducerId"
+    KEEP_PRODUCER_ID = "InitProducerId(held)"
     DESCRIBE_TRANSACTIONS = "DescribeTransactions"
     LIST_TRANSACTIONS = "ListTransactions"
     OFFSET_FETCH = "OffsetFetch"
@@ -78,6 +79,7 @@ class _Row:
 
 _END: Final = Request.END_TXN
 _INIT: Final = Request.INIT_PRODUCER_ID
+_KEEP: Final = Request.KEEP_PRODUCER_ID
 _DESCRIBE: Final = Request.DESCRIBE_TRANSACTIONS
 
 #: code -> name, meaning, sentence, and the requests for which it means something else.
@@ -133,7 +135,7 @@ TABLE: Final[Mapping[int, _Row]] = MappingProxyType(
             "INVALID_PRODUCER_EPOCH",
             Meaning.BUG,
             "the epoch has moved on: a timeout, or somebody initialised the id again",
-            {_END: Meaning.ASK, _INIT: Meaning.RETRY},
+            {_END: Meaning.ASK, _INIT: Meaning.RETRY, _KEEP: Meaning.ASK},
         ),
         48: _Row(
             "INVALID_TXN_STATE",
@@ -177,7 +179,7 @@ TABLE: Final[Mapping[int, _Row]] = MappingProxyType(
             "PRODUCER_FENCED",
             Meaning.BUG,
             "the epoch has moved on: a timeout, or somebody initialised the id again",
-            {_END: Meaning.ASK, _INIT: Meaning.RETRY},
+            {_END: Meaning.ASK, _INIT: Meaning.RETRY, _KEEP: Meaning.ASK},
         ),
         105: _Row(
             "TRANSACTIONAL_ID_NOT_FOUND",

@@ -22,6 +22,8 @@ from typing import Any, Final, TypeVar
 
 from connectors.kafka.wire import broker_answers, wire_requests
 from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
+from connectors.kafka.wire.group_reader import read_groups
+from connectors.kafka.wire.id_list import list_ids
 from connectors.kafka.wire.wire_client import (
     GROUP,
     TRANSACTION,
@@ -33,6 +35,7 @@ from connectors.kafka.wire.wire_client import (
 from connectors.kafka.wire.wire_requests import (
     OPEN_STATES,
     OpenTransaction,
+    ProducerIdentity,
     TransactionDescription,
 )
 from connectors.kafka.wire.wire_rounds import until_all
@@ -221,9 +224,8 @@ class CoordinatorWire:
         """
         if not transactional_ids:
             return {}
-        return self._wire.run(
-            self._describe_all, list(dict.fromkeys(transactional_ids)), deadline, deadline=deadline
-        )
+        ids = list(dict.fromkeys(transactional_ids))
+        return self._wire.run(self._describe_all, ids, deadline, deadline=deadline)
 
     async def _describe_all(
         self, ids: Sequence[str], deadline: Deadline
@@ -253,7 +255,11 @@ class CoordinatorWire:
     # -- list -------------------------------------------------------------------------------
 
     def list_open(
-        self, application_id: str, log_id: str | None, deadline: Deadline
+        self,
+        application_id: str,
+        log_id: str | None,
+        deadline: Deadline,
+        states: Sequence[str] = OPEN_STATES,
     ) -> list[OpenTransaction]:
         """List the transactions of an application that hold readers back, sorted by id.
 
@@ -264,77 +270,61 @@ class CoordinatorWire:
             application_id: first part of the ids; compared as a whole, never as a prefix.
             log_id: second part, or None for every log of the application.
             deadline: when to give up.
+            states: others than these; empty for every id that the cluster remembers.
 
         Raises:
             BrokerUnavailableError: a broker of the cluster did not answer.
             AuthenticationError: a right is missing.
         """
         prefix = f"{application_id}." if log_id is None else f"{application_id}.{log_id}."
-        rows: list[OpenTransaction] = self._wire.run(
-            self._list_all, prefix, deadline, deadline=deadline
-        )
-        return sorted(rows, key=lambda row: row.transactional_id)
+        return self._wire.run(list_ids, self._wire, prefix, states, deadline, deadline=deadline)
 
-    async def _list_all(self, prefix: str, deadline: Deadline) -> list[OpenTransaction]:
-        backoff = Backoff(self._wire, deadline)
-        reason = "no broker is known"
-
-        async def ask(node: int) -> list[OpenTransaction] | None:
-            nonlocal reason
-            try:
-                response = await self._wire.send(
-                    node, wire_requests.list_transactions(prefix), deadline
-                )
-            except (NotSentError, AnswerLostError) as error:
-                reason = str(error)
-                return None
-            answer = broker_answers.read(Request.LIST_TRANSACTIONS, response.error_code)
-            if answer.meaning is Meaning.DONE:
-                return [
-                    OpenTransaction(row.transactional_id, row.producer_id, row.transaction_state)
-                    for row in response.transaction_states
-                    if row.transactional_id.startswith(prefix)
-                    if row.transaction_state in OPEN_STATES
-                ]
-            self._wire.raise_permanent(Request.LIST_TRANSACTIONS, answer, prefix)
-            reason = f"broker {node}: {answer}"
-            return None
-
-        while True:
-            await self._wire.refresh(deadline)
-            parts = await self._wire.together(ask, self._wire.brokers())
-            if parts and all(part is not None for part in parts):
-                return [row for part in parts for row in part or ()]
-            if not await backoff.again():
-                raise self._wire.unavailable(reason)
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's own name, whatever servers were given."""
+        return self._wire.cluster_id()
 
     # -- fence ------------------------------------------------------------------------------
 
-    def fence(self, transactional_id: str, timeout_ms: int, deadline: Deadline) -> None:
+    def fence(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        deadline: Deadline,
+        *,
+        held: ProducerIdentity | None = None,
+    ) -> ProducerIdentity | None:
         """Abort whatever is open under the id and fence its producer, by InitProducerId.
 
         Unconditional, so never call it for an id whose decided transaction is not settled. An
         unknown id is created by it. Returns when the abort is written to all partitions.
+
+        Returns:
+            Producer id and epoch of the id now; None if it has not those that are `held`, any more.
 
         Raises:
             BrokerUnavailableError: not confirmed before the deadline; calling again is safe.
             AuthenticationError: a right is missing.
             ConfigurationError: the timeout is above the broker's `transaction.max.timeout.ms`.
         """
+        kind = Request.INIT_PRODUCER_ID if held is None else Request.KEEP_PRODUCER_ID
 
-        async def ask(node_and_ids: tuple[int, list[str]]) -> dict[str, bool]:
+        async def ask(node_and_ids: tuple[int, list[str]]) -> dict[str, ProducerIdentity | None]:
             node, _ = node_and_ids
-            request = wire_requests.init_producer_id(transactional_id, timeout_ms)
+            request = wire_requests.init_producer_id(transactional_id, timeout_ms, held)
             response = await self._wire.send(node, request, deadline)
-            answer = broker_answers.read(Request.INIT_PRODUCER_ID, response.error_code)
+            answer = broker_answers.read(kind, response.error_code)
             if answer.meaning is Meaning.DONE:
-                return {transactional_id: True}
-            self._wire.raise_permanent(Request.INIT_PRODUCER_ID, answer, transactional_id)
+                return {transactional_id: (response.producer_id, response.producer_epoch)}
+            if answer.meaning is Meaning.ASK:
+                return {transactional_id: None}
+            self._wire.raise_permanent(kind, answer, transactional_id)
             return {}
 
-        self._wire.run(
+        done: dict[str, ProducerIdentity | None] = self._wire.run(
             until_all, self._wire, TRANSACTION, [transactional_id], ask, deadline, deadline=deadline
         )
+        return done[transactional_id]
 
     # -- markers and settings ---------------------------------------------------------------
 
@@ -388,6 +378,17 @@ class CoordinatorWire:
                 cause=unstable,
             ) from error
         return done[group]
+
+    def read_groups(
+        self, groups: Sequence[str], deadline: Deadline
+    ) -> Map[str, Map[str, tuple[int, str]]]:
+        """Read all committed offsets of several groups, past open transactions: `read_markers`.
+
+        Raises:
+            BrokerUnavailableError: no answer.
+            AuthenticationError: a right is missing.
+        """
+        return self._wire.run(read_groups, self._wire, groups, deadline, deadline=deadline)
 
     def broker_setting(self, name: str, deadline: Deadline) -> str:
         """Return one setting of a broker (`DescribeConfigs`), as the broker prints it.

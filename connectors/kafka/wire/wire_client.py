@@ -276,6 +276,10 @@ class WireClient:
         """Return the ids of the brokers in the last metadata."""
         return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
+    def cluster_id(self) -> str:
+        """Return the cluster's own name; "" before its first metadata."""
+        return "" if self._manager is None else str(self._manager.cluster.cluster_id or "")
+
     async def any_broker(self) -> int:
         """Return a broker to ask things that every broker knows.
 

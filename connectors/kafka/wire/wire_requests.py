@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
@@ -23,6 +23,8 @@ from transactions.errors import ConfigurationError
 END_TXN_MAX_VERSION: Final = 4
 #: Version 6 (KIP-939) is unstable on the broker, which drops the connection.
 INIT_PRODUCER_ID_VERSIONS: Final = (2, 5)
+#: The first version that can say whose the id is now (KIP-360, Kafka 2.5).
+INIT_PRODUCER_ID_HELD: Final = 3
 #: One group per request, with require_stable (KIP-447); every broker since 2.5 has it.
 OFFSET_FETCH_VERSION: Final = 7
 #: Version 2 (Kafka 4.1) filters by pattern on the broker; older ones send all, we filter here.
@@ -30,6 +32,9 @@ LIST_TRANSACTIONS_MAX_VERSION: Final = 2
 
 #: States in which a transaction holds readers back.
 OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+#: Producer id and epoch.
+ProducerIdentity: TypeAlias = tuple[int, int]
 
 _RESOURCE_BROKER: Final = 4
 
@@ -88,15 +93,21 @@ def description(row: Any) -> TransactionDescription:
     )
 
 
-def init_producer_id(transactional_id: str, timeout_ms: int) -> Any:
-    """Return the unconditional form: no producer id and epoch are expected."""
+def init_producer_id(
+    transactional_id: str, timeout_ms: int, held: ProducerIdentity | None = None
+) -> Any:
+    """Return the unconditional form; with `held`, the one that is refused to anybody else.
+
+    A repetition of the latter, after a lost answer, returns what the first one returned (KIP-360).
+    """
     low, high = INIT_PRODUCER_ID_VERSIONS
+    producer_id, epoch = held or (-1, -1)
     return InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
-        producer_id=-1,
-        producer_epoch=-1,
-        min_version=low,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        min_version=low if held is None else INIT_PRODUCER_ID_HELD,
         max_version=high,
     )
 
@@ -112,21 +123,26 @@ def end_txn(one: Committable) -> Any:
     )
 
 
-def list_transactions(prefix: str, *, max_version: int = LIST_TRANSACTIONS_MAX_VERSION) -> Any:
-    """Return a request for the open transactions whose ids begin with a prefix."""
+def list_transactions(
+    prefix: str,
+    *,
+    states: Sequence[str] = OPEN_STATES,
+    max_version: int = LIST_TRANSACTIONS_MAX_VERSION,
+) -> Any:
+    """Return a request for ids that begin with a prefix, in some states; in any, without one."""
     # RE2J matches the whole id. Below version 2 the field does not exist and is not written.
     return ListTransactionsRequest(
-        state_filters=list(OPEN_STATES),
+        state_filters=list(states),
         producer_id_filters=[],
         transactional_id_pattern=re.escape(prefix) + ".*",
         max_version=max_version,
     )
 
 
-def offset_fetch(group: str, partitions: Sequence[str], *, stable: bool = True) -> Any:
-    """Return a request for offsets of ``topic-partition`` names."""
+def offset_fetch(group: str, partitions: Sequence[str] | None, *, stable: bool = True) -> Any:
+    """Return a request for offsets of ``topic-partition`` names; None stands for all of them."""
     topics: dict[str, list[int]] = collections.defaultdict(list)
-    for name in partitions:
+    for name in partitions or ():
         topic, _, number = name.rpartition("-")
         topics[topic].append(int(number))
     return OffsetFetchRequest(
@@ -134,7 +150,9 @@ def offset_fetch(group: str, partitions: Sequence[str], *, stable: bool = True) 
         topics=[
             OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=numbers)
             for topic, numbers in topics.items()
-        ],
+        ]
+        if partitions is not None
+        else None,
         require_stable=stable,
         min_version=OFFSET_FETCH_VERSION,
         max_version=OFFSET_FETCH_VERSION,

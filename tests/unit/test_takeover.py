@@ -1,0 +1,337 @@
+"""The newest run of an application owns it on the cluster; a log that knows less is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.kafka import run as run_module
+from connectors.kafka.run import Run, RunOptions
+from connectors.kafka.sink.ownership import Ownership
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.witness import CommittedToken, newer_than
+from connectors.kafka.takeover import Takeover
+from connectors.kafka.transactional_id import TransactionalId
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.kafka.wire.wire_client import AnswerLostError
+from connectors.sink_options import KafkaSink
+from tests.simulation.end_txn_table import LARGEST_EPOCH, State
+from tests.simulation.fake_cluster import FakeCluster, Transaction
+from tests.simulation.fake_wire import FakeWire
+from tests.simulation.virtual_clock import VirtualClock
+from tests.unit.samples import committable, decision
+from transactions.clock import Deadline
+from transactions.decision_log import DecisionLog
+from transactions.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    FencedError,
+    IdentityMismatchError,
+    PhaseOneError,
+)
+from transactions.log_backend import LocalFileBackend, MemoryBackend
+from transactions.log_location import LogLocation
+from transactions.log_state import LogState
+
+HOUR_S = 3600.0
+OWNER = "app.owner"
+
+
+class Cluster:
+    """A cluster without faults, and the requests that it was sent."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.fake = FakeCluster(self.clock.now_ms)
+        self.asked: list[str] = []
+        self.lose = 0
+
+    def wire(self) -> CoordinatorWire:
+        made = CoordinatorWire({"bootstrap.servers": "fake:9092"})
+        made._wire = FakeWire(self._exchange, self.clock)
+        return made
+
+    def _exchange(self, request: Any) -> Any:
+        self.asked.append(type(request).__name__)
+        answer = self.fake.handle(request)
+        if self.lose and type(request).__name__ == "InitProducerIdRequest":
+            self.lose -= 1
+            self.clock.sleep(10)
+            raise AnswerLostError("injected")
+        return answer
+
+    def opened(self, name: str, state: State = State.ONGOING) -> None:
+        self.fake.transactions[name] = Transaction(name, 99, 0, 60_000, state)
+
+    def deadline(self) -> Deadline:
+        return Deadline(30, self.clock)
+
+    def owned(self) -> tuple[Ownership, CoordinatorWire]:
+        made, wire = Ownership("app", self.clock), self.wire()
+        made.claim(wire, 60_000, self.deadline())
+        return made, wire
+
+    def sink(self, name: str = "out") -> KafkaTransactionalSink:
+        options = KafkaSink(bootstrap_servers="fake:9092", topic=name, name=name)
+        made = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=10)
+        made._wire = self.wire()
+        return made
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def check(cluster: Cluster, run: tuple[Ownership, CoordinatorWire]) -> None:
+    run[0].check_now(run[1], 60_000, cluster.deadline())
+
+
+# -- who owns an application -----------------------------------------------------------------------
+
+
+def test_the_newest_start_owns_the_application(cluster):
+    older = cluster.owned()
+    check(cluster, older)
+    newer = cluster.owned()
+    with pytest.raises(FencedError) as raised:
+        check(cluster, older)
+    assert OWNER in raised.value.where
+    assert "app_id" in raised.value.option
+    check(cluster, newer)
+
+
+def test_it_is_described_beside_the_prepared_transactions(cluster):
+    """A checkpoint costs no round trip for it."""
+    sink = cluster.sink()
+    sink.ownership, _ = cluster.owned()
+    sink.check_prepared([], cluster.deadline())
+    cluster.asked.clear()
+    sink.check_prepared([], cluster.deadline())
+    assert cluster.asked == ["DescribeTransactionsRequest"]
+    cluster.owned()
+    with pytest.raises(FencedError):
+        sink.check_prepared([committable()], cluster.deadline())
+
+
+def test_a_run_that_is_not_the_newest_sweeps_nothing(cluster):
+    sink = cluster.sink()
+    sink.ownership, _ = cluster.owned()
+    log = DecisionLog.open(MemoryBackend(), application_id="app", identity={}, clock=cluster.clock)
+    name = f"app.{log.log_id}.1.w0.0"
+    cluster.opened(name)
+    assert sink.lingering(log.owner, cluster.deadline()) == [name]
+    cluster.owned()
+    with pytest.raises(FencedError):
+        sink.lingering(log.owner, cluster.deadline())
+
+
+def test_an_awake_run_keeps_its_id_for_years(cluster):
+    """The broker forgets an id that nobody has initialised for a week."""
+    cluster.opened(OWNER, State.EMPTY)
+    cluster.fake.transactions[OWNER].producer_epoch = LARGEST_EPOCH - 50
+    one = cluster.owned()
+    for _ in range(200):  # more than an epoch can count
+        cluster.clock.sleep(HOUR_S)
+        before = cluster.fake.transactions[OWNER].producer_epoch
+        check(cluster, one)
+        assert cluster.fake.transactions[OWNER].producer_epoch != before
+    cluster.owned()
+    with pytest.raises(FencedError):
+        check(cluster, one)
+
+
+def test_a_run_that_slept_through_the_expiry_does_not_go_on_by_itself(cluster):
+    """Another run may have come and gone: only a start compares the log with the cluster."""
+    one = cluster.owned()
+    cluster.clock.sleep(8 * 24 * HOUR_S)
+    cluster.fake.expire(OWNER)
+    for _ in range(2):
+        with pytest.raises(PhaseOneError, match="not known any more"):
+            check(cluster, one)
+    assert OWNER not in cluster.fake.transactions, "it must not make the id its own again"
+    one[0].claim(one[1], 60_000, cluster.deadline())
+    check(cluster, one)
+
+
+def test_a_refresh_whose_answer_is_lost_is_repeated(cluster):
+    one = cluster.owned()
+    cluster.clock.sleep(HOUR_S)
+    cluster.lose = 100
+    with pytest.raises(BrokerUnavailableError):
+        check(cluster, one)
+    description = one[1].describe([OWNER], cluster.deadline())[OWNER]
+    with pytest.raises(PhaseOneError):  # ours, or a newer run's: nobody can tell
+        one[0].check(description)
+    cluster.lose = 0
+    check(cluster, one)
+    check(cluster, one)
+
+
+def test_a_refresh_does_not_take_an_application_back(cluster):
+    one = cluster.owned()
+    cluster.clock.sleep(HOUR_S)
+    cluster.lose = 100
+    with pytest.raises(BrokerUnavailableError):
+        check(cluster, one)
+    cluster.lose = 0
+    newer = cluster.owned()
+    with pytest.raises(FencedError):
+        check(cluster, one)
+    check(cluster, newer)
+
+
+def test_two_sinks_on_one_cluster_have_one_owner(cluster):
+    takeover = Takeover("app", "folder", clock=cluster.clock)
+    sinks = {name: cluster.sink(name) for name in ("left", "right")}
+    takeover.write_to(sinks)
+    log = DecisionLog.open(MemoryBackend(), application_id="app", identity={}, clock=cluster.clock)
+    takeover.claim(log, cluster.deadline())
+    for sink in sinks.values():
+        sink.check_prepared([], cluster.deadline())
+
+
+def test_a_restart_yields_to_a_newer_run_on_another_folder(cluster):
+    """Its tasks failed because the newer run swept them: a restart must not sweep back."""
+    first = Takeover("app", "folder", clock=cluster.clock)
+    first.write_to({"out": cluster.sink()})
+    log = DecisionLog.open(MemoryBackend(), application_id="app", identity={}, clock=cluster.clock)
+    first.claim(log, cluster.deadline())
+    newer = cluster.owned()
+    restart = Takeover("app", "folder", before=first, clock=cluster.clock)
+    restart.write_to({"out": cluster.sink()})
+    with pytest.raises(FencedError):
+        restart.check(log.state, cluster.deadline())
+    check(cluster, newer)
+
+
+def test_a_start_reads_the_cluster_twice_and_claims_it_once(cluster):
+    takeover = Takeover("app", "folder", clock=cluster.clock)
+    takeover.write_to({"out": cluster.sink()})
+    takeover.check(LogState(), cluster.deadline())
+    assert cluster.asked == [
+        "ListTransactionsRequest",
+        "FindCoordinatorRequest",
+        "OffsetFetchRequest",
+    ]
+
+
+# -- what another client's ids are not -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "app.something",
+        "app.owner",
+        "app.doctor",
+        "app.0123abcd.1.w0",
+        "app.0123abcd.one.w0.0",
+        "app.0123abcd.1.w0.0.more",
+        "app.report.2024.q3.final",
+        "app-2.0123abcd.1.w0.0",
+        "another.0123abcd.1.w0.0",
+    ],
+)
+def test_b6_an_open_transaction_of_another_client_is_no_other_log(cluster, name: str):
+    assert TransactionalId.of("app", name) is None
+    cluster.opened(name)
+    takeover = Takeover("app", "folder", clock=cluster.clock)
+    takeover.write_to({"out": cluster.sink()})
+    assert takeover.check(LogState(application_id="app"), cluster.deadline()) == ()
+
+
+def test_open_transactions_of_another_log_are_refused(cluster):
+    cluster.opened("app.0123abcd.1.w0.0")
+    takeover = Takeover("app", "folder", clock=cluster.clock)
+    takeover.write_to({"out": cluster.sink()})
+    takeover.check(LogState(application_id="app", log_id="0123abcd"), cluster.deadline())
+    with pytest.raises(ConfigurationError, match="Another decision log"):
+        takeover.check(LogState(application_id="app", log_id="89abcdef"), cluster.deadline())
+
+
+# -- a wrong address -------------------------------------------------------------------------------
+
+
+def test_b5_a_wrong_decision_log_does_not_stop_the_driver_that_runs_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_module, "check_clusters", lambda *_: None)
+
+    def options(folder: str, **where: LogLocation) -> RunOptions:
+        return RunOptions(
+            app_id="app",
+            checkpoint=tmp_path / folder,
+            sources=[],
+            sinks=[],
+            checkpoint_timeout_s=10,
+            restart_budget_s=1,
+            **where,
+        )
+
+    running = Run(options("first"))
+    running.open()
+    other = Run(options("second"))
+    other.open()
+    other.close()
+    wrong = Run(options("second", decision_log=LogLocation(tmp_path / "first" / "decisions")))
+    with pytest.raises(IdentityMismatchError, match="belongs to the log"):
+        wrong.open()
+    running.check_newest()
+    running.log.decide(decision(0))
+    running.close()
+    folder = LocalFileBackend(tmp_path / "first" / "decisions")
+    assert len([name for name in folder.list() if name.isdigit()]) == 2  # a Fence, a decision
+
+
+# -- what is newer than a log ----------------------------------------------------------------------
+
+OWN = "7.0.00112233aabbccdd"
+LOG = LogState(
+    application_id="app",
+    decision=decision(
+        7,
+        start_offsets=('{"in":{"0":50}}',),
+        end_offsets=('{"in":{"0":60}}',),
+        committables=(committable(checkpoint_id=7, token=OWN),),
+    ),
+)
+SETTLED = LogState(
+    application_id="app",
+    decision=decision(7, end_offsets=('{"in":{"0":60}}',), committables=()),
+)
+
+
+def token(checkpoint: int, offset: int, *, group: str = "app", text: str = "") -> CommittedToken:
+    text = text or f"{checkpoint}.0.{'ef' * 8}"
+    return CommittedToken(
+        checkpoint_id=checkpoint, token=text, group=group, partition="in-0", offset=offset
+    )
+
+
+MARKERS = "app.0123abcd.1.w0.0"
+
+
+@pytest.mark.parametrize(
+    ("log", "seen", "newer"),
+    [
+        (LOG, token(7, 60, text=OWN), False),
+        (LOG, token(6, 50), False),
+        (LOG, token(8, 70), True),
+        (LOG, token(7, 60), True),  # decided again, by another history
+        (LOG, token(6, 51), True),  # fewer and larger checkpoints
+        (LOG, token(3, 61), True),
+        (LOG, token(6, 99, group=MARKERS), False),  # a marker's offset is a checkpoint
+        (LOG, token(8, 8, group=MARKERS), True),
+        (LogState(application_id="app"), token(0, 1), True),
+        (dataclasses.replace(LOG, accepted=(token(8, 0).token,)), token(8, 70), False),
+        (SETTLED, token(7, 60), False),  # its tokens are gone; its end is not
+        (SETTLED, token(7, 61), True),
+        (SETTLED, token(8, 60), True),
+    ],
+)
+def test_what_is_newer_than_a_log(log: LogState, seen: CommittedToken, newer: bool):
+    assert newer_than(log, [seen]) == ([seen] if newer else [])
