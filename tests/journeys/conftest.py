@@ -59,9 +59,6 @@ def clean(records):
 """
 MICRO_BATCH, CONTINUOUS = "", 'mode = "continuous"'
 
-#: Not in `make test`, but in `make test-all`.
-long = pytest.mark.long
-
 
 @dataclass
 class Process:

@@ -1,0 +1,52 @@
+"""The only broker goes down in order, and comes back: the pipeline goes on by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from connectors.kafka.cluster.broker_settings import choose_addresses
+from tests.journeys.conftest import SPARKONCE, Stranger, stranger_on
+
+
+def kafka(state: Path, *words: str) -> None:
+    """Type ``sparkonce kafka ...`` in a home of this test's own."""
+    done = subprocess.run(
+        [SPARKONCE, "kafka", *words],
+        env={**os.environ, "XDG_STATE_HOME": str(state)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_goes_on_by_itself(tmp_path: Path):
+    (free,) = choose_addresses(1, None)
+    address = f"127.0.0.1:{free.port}"
+    data = ("--port", str(free.port), "--directory", str(tmp_path / "kafka"))
+
+    def create_topic(name: str, partitions: int) -> None:
+        kafka(tmp_path, "up", *data, "--topic", f"{name}:{partitions}")
+
+    try:
+        stranger = stranger_on(address, create_topic, tmp_path)
+        restarted(stranger, tmp_path, data)
+    finally:
+        kafka(tmp_path, "down")
+
+
+def restarted(stranger: Stranger, state: Path, data: tuple[str, ...]) -> None:
+    with (
+        stranger.busy_topic(),
+        stranger.follows_output() as reader,
+        stranger.runs(stranger.script()) as pipeline,
+    ):
+        stranger.more_comes_out(reader, pipeline)
+        kafka(state, "down")
+        kafka(state, "up", *data)
+        written = stranger.input_ends()
+        stranger.comes_to(written, reader, pipeline)
+        assert pipeline.sigterm() == 0, pipeline.text
+    stranger.assert_each_record_came_once()
