@@ -103,8 +103,8 @@ def make_schedule(
 def _lengths(kind: Kind) -> tuple[float, ...]:
     if kind.name.endswith("_STOP") or kind in {Kind.DRIVER_ZOMBIE, Kind.REQUESTS, Kind.PARTITIONED}:
         return _STOPS_S
-    if kind is Kind.HELD_BACK:
-        return _STOPS_S[1:4]
+    if kind is Kind.HELD_BACK:  # some checkpoints must begin in it
+        return _STOPS_S[2:]
     if "BROKER" in kind.name or kind is Kind.COORDINATOR_KILL:
         return _DOWN_S
     if kind in {Kind.DISK_FULL, Kind.READ_ONLY}:
