@@ -350,9 +350,7 @@ class ContinuousWorld:
         self.ends[key] = how
         if how == "commit" and key not in self.decided and self._has_records(one):
             self.violations.append(f"committed without a decision: {key}")
-        # librdkafka repeats InitProducerId by itself, and a copy can be late: see `world`.
-        ours = why != "timeout" and not self.network.carrying.startswith("late: InitProducerId")
-        if how == "abort" and key in self.decided and ours:
+        if how == "abort" and key in self.decided and why != "timeout":
             self.violations.append(f"a decided transaction was aborted by {why}: {key}")
 
     def _has_no_leader(self, one: Transaction, partition: str) -> bool:

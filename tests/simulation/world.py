@@ -329,12 +329,7 @@ class World:
         self.trace.append(f"{self.clock.now_ms()} {how} {key} by {why}, {self._who()}")
         self.ends[key] = (how, why)
         if how == "abort" and key in self.decided:
-            # librdkafka repeats InitProducerId by itself, and nobody can tell that an earlier copy
-            # is still under way: the one abort of ours that only healing can answer.
-            ours = (
-                why != "timeout" and self.network.carrying != "late: InitProducerId of a producer"
-            )
-            if ours:
+            if why != "timeout":
                 self.violations.append(f"a decided transaction was aborted by {why}: {key}")
             self.lost_decided += 1
 
