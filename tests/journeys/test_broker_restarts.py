@@ -6,8 +6,11 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from connectors.kafka.cluster.broker_settings import choose_addresses
-from tests.journeys.conftest import SPARKONCE, Stranger, stranger_on
+from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, SPARKONCE, Stranger, stranger_on
+from tests.tiers import long
 
 
 def kafka(state: Path, *words: str) -> None:
@@ -22,7 +25,12 @@ def kafka(state: Path, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_it_goes_on_by_itself(tmp_path: Path):
+@pytest.mark.parametrize(
+    "mode",
+    [MICRO_BATCH, pytest.param(CONTINUOUS, marks=long)],
+    ids=["micro-batch", "continuous"],
+)
+def test_it_goes_on_by_itself(tmp_path: Path, mode: str):
     (free,) = choose_addresses(1, None)
     address = f"127.0.0.1:{free.port}"
     data = ("--port", str(free.port), "--directory", str(tmp_path / "kafka"))
@@ -32,16 +40,16 @@ def test_it_goes_on_by_itself(tmp_path: Path):
 
     try:
         stranger = stranger_on(address, create_topic, tmp_path)
-        restarted(stranger, tmp_path, data)
+        restarted(stranger, tmp_path, data, mode)
     finally:
         kafka(tmp_path, "down")
 
 
-def restarted(stranger: Stranger, state: Path, data: tuple[str, ...]) -> None:
+def restarted(stranger: Stranger, state: Path, data: tuple[str, ...], mode: str) -> None:
     with (
         stranger.busy_topic(),
         stranger.follows_output() as reader,
-        stranger.runs(stranger.script()) as pipeline,
+        stranger.runs(stranger.script(mode)) as pipeline,
     ):
         stranger.more_comes_out(reader, pipeline)
         kafka(state, "down")

@@ -6,13 +6,21 @@ was written after the first record may be missing.
 
 from __future__ import annotations
 
-from tests.journeys.conftest import Stranger
+import pytest
+
+from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Stranger
+from tests.tiers import long
 
 
-def test_it_begins_at_the_end_as_it_was_at_the_start(stranger: Stranger):
+@pytest.mark.parametrize(
+    "mode",
+    [MICRO_BATCH, pytest.param(CONTINUOUS, marks=long)],
+    ids=["micro-batch", "continuous"],
+)
+def test_it_begins_at_the_end_as_it_was_at_the_start(stranger: Stranger, mode: str):
     with stranger.busy_topic(), stranger.follows_output() as reader:
         before = stranger.input_ends()
-        with stranger.runs(stranger.job()) as pipeline:
+        with stranger.runs(stranger.job(mode)) as pipeline:
             stranger.more_comes_out(reader, pipeline)
             seen = stranger.input_ends()
             assert pipeline.sigterm() == 0, pipeline.text
