@@ -358,14 +358,14 @@ MUTATIONS = (
     Mutation(
         "recovery: an absent marker that may have expired proves nothing",
         SINK,
-        "return Outcome.ABORTED if young and one.start_time_ms >= 0 else Outcome.UNKNOWN",
+        "return Outcome.ABORTED if self._is_young(one, deadline) else Outcome.UNKNOWN",
         "return Outcome.ABORTED",
         ON_HEALING + "test_x19_an_absent_marker_proves_an_abort_while_it_could_not_have_expired",
     ),
     Mutation(
         "recovery: a marker that was overwritten proves nothing",
         SINK,
-        'if state == "Ongoing" or not _is_older(metadata, one):',
+        'if state == "Ongoing" or standing is Token.FOREIGN:',
         'if state == "Ongoing":',
         ON_HEALING + "test_x19_a_marker_that_somebody_overwrote_proves_nothing",
     ),

@@ -187,3 +187,15 @@ def test_the_sweep_of_a_recovery_that_dies_takes_no_proof_along(story):
     story.world.cluster.groups.clear()  # somebody resets the group
     assert story.next_run().lost == []
     assert story.world.visible() == {"in-0:882": 1}
+
+
+def test_what_somebody_else_has_committed_in_its_place_proves_nothing(story, monkeypatch):
+    """A group that was reset, and an id whose end the broker knows no more."""
+    monkeypatch.setattr(DecisionLog, "settle", lambda self: None)
+    story.write(883)
+    story.write(884)
+    assert story.next_run().lost == []
+    groups = story.world.cluster.groups
+    groups.update(dict.fromkeys(groups, (7, "")))
+    with pytest.raises(OutcomeUnknownError):
+        story.next_run()

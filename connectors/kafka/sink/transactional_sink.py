@@ -22,6 +22,7 @@ from connectors.fingerprint import Fingerprint, TopicFingerprint
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.sink.producer_pool import ProducerPool, Producers, Slot, pool_for
 from connectors.kafka.sink.retired_ids import RetiredIds
+from connectors.kafka.sink.transaction_marker import Token, compare
 from connectors.kafka.transactional_id import TransactionalId
 from connectors.sink_options import KafkaSink
 from transactions import crash_points
@@ -365,27 +366,25 @@ class KafkaTransactionalSink:
         That the token is absent proves an abort only while the broker would still have it: nothing
         open may hide it, it may not have expired, and nobody else may have written in its place.
         """
-        metadata = ""
+        standing = Token.ABSENT
         for stable in (False, True):
-            markers = self.wire.read_markers(
+            found = self.wire.read_markers(
                 one.marker_group, [one.marker_partition], deadline, stable=stable
             )
-            _, metadata = markers.get(one.marker_partition, (-1, ""))
-            if metadata == one.token:
+            standing = compare(found.get(one.marker_partition), one)
+            if standing is Token.COMMITTED:
                 return Outcome.ALREADY_COMMITTED
-        if state == "Ongoing" or not _is_older(metadata, one):
+        if state == "Ongoing" or standing is Token.FOREIGN:
             return Outcome.UNKNOWN
+        return Outcome.ABORTED if self._is_young(one, deadline) else Outcome.UNKNOWN
+
+    def _is_young(self, one: Committable, deadline: Deadline) -> bool:
+        """Tell whether its marker cannot have expired. The start is by the broker's clock, now is
+        by ours: a tenth is left for what they differ, and a start in the future proves nothing.
+        """
         minutes = int(self.wire.broker_setting("offsets.retention.minutes", deadline))
-        # The start is by the broker's clock, this is ours: a tenth is left for what they differ.
-        young = SYSTEM_CLOCK.now_ms() - one.start_time_ms < minutes * 60_000 * 0.9
-        return Outcome.ABORTED if young and one.start_time_ms >= 0 else Outcome.UNKNOWN
-
-
-def _is_older(metadata: str, one: Committable) -> bool:
-    """Tell whether a marker is none at all, or that of an earlier checkpoint of ours."""
-    checkpoint, _, rest = metadata.partition(".")
-    ours = bool(rest) and checkpoint.isdigit()
-    return not metadata or (ours and int(checkpoint) < one.checkpoint_id)
+        age_ms = SYSTEM_CLOCK.now_ms() - one.start_time_ms
+        return one.start_time_ms >= 0 and 0 <= age_ms < minutes * 60_000 * 0.9
 
 
 def _not_prepared(one: Committable, now: TransactionDescription) -> str:
