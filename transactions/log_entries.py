@@ -79,8 +79,8 @@ class Settled:
     """Every transaction of decision N is proven to have ended, and readers see what is committed.
 
     From here on the broker may forget it: a reader takes the decision for one without
-    committables, as a later snapshot has it. Only the last decision is ever settled; of the ones
-    before, the next decision says so.
+    committables, and keeps them apart, since the engine may still replay it. Only the last
+    decision is ever settled; of the ones before, the next decision says so.
     """
 
     checkpoint_id: int
@@ -137,6 +137,7 @@ class Snapshot:
         resolved: per token of the last decision, what a person decided about it.
         start: of each source, see `Start`.
         accepted: of that Fence.
+        written: by a decision that is settled, for a replay of it to compare.
     """
 
     run_epoch: int
@@ -147,6 +148,7 @@ class Snapshot:
     resolved: Mapping[str, str] = dataclasses.field(default_factory=dict)
     start: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
+    written: tuple[Committable, ...] = ()
 
 
 Body: TypeAlias = Fence | Start | Decision | Healed | Settled | Resolved | Restore | Snapshot
@@ -219,7 +221,9 @@ def _is_new(body: Body) -> bool:
     """Tell whether a reader of the first format would not understand it."""
     if isinstance(body, Fence | Snapshot) and body.accepted:
         return True
-    return isinstance(body, Start | Settled) or (isinstance(body, Snapshot) and bool(body.start))
+    if isinstance(body, Snapshot):
+        return bool(body.start or body.written)
+    return isinstance(body, Start | Settled)
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
@@ -239,13 +243,13 @@ def _body_to_dict(body: Body) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for field in dataclasses.fields(body):
         value = getattr(body, field.name)
-        if field.name == "accepted" and not value:
+        if field.name in ("accepted", "written") and not value:
             continue  # a reader of the first format has no such word
         if isinstance(value, Committable):
             value = value.to_dict()
         elif isinstance(value, Decision):
             value = _body_to_dict(value)
-        elif field.name == "committables":
+        elif field.name in ("committables", "written"):
             value = [committable.to_dict() for committable in value]
         elif isinstance(value, tuple):
             value = list(value)
@@ -280,7 +284,8 @@ def _body_from_dict(kind: str, body: dict[str, Any], where: str) -> Body:
             last = body["decision"]
             start = tuple(body.get("start", ()))  # format 1 has none
             decision = None if last is None else _decision(last)
-            return Snapshot(**{**body, "decision": decision, "start": start})
+            written = tuple(map(Committable.from_dict, body.get("written", ())))
+            return Snapshot(**{**body, "decision": decision, "start": start, "written": written})
         case _:
             raise _corrupted(where, f"its kind {kind!r} is not known")
 

@@ -38,6 +38,7 @@ class LogState:
         resolved: per token of the last decision, what a person decided (see `Resolved`).
         start: where each source begins (see `Start`); empty until it is decided.
         accepted: tokens of output that a person knows of although this log does not.
+        written: by the last decision, if it is settled: what a replay of it is compared with.
     """
 
     application_id: str = ""
@@ -51,6 +52,7 @@ class LogState:
     resolved: Mapping[str, str] = dataclasses.field(default_factory=dict)
     start: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
+    written: tuple[Committable, ...] = ()
 
     @property
     def ended(self) -> Mapping[str, str]:
@@ -71,11 +73,11 @@ class LogState:
             case Start(sources=sources):
                 changed["start"] = sources
             case Decision() as decision:
-                changed |= {"decision": decision, "resolved": {}}
+                changed |= {"decision": decision, "resolved": {}, "written": ()}
             case Healed() as healed:
                 changed["decision"] = _with_healed(self.decision, healed)
             case Settled(checkpoint_id=number):
-                changed["decision"] = _settled(self.decision, number)
+                changed |= _settled(self.decision, number)
             case Resolved(verdict=verdict, tokens=tokens):
                 changed["resolved"] = {**self.resolved, **dict.fromkeys(tokens, verdict)}
             case Restore(generation=generation):
@@ -96,6 +98,7 @@ class LogState:
             resolved=self.resolved,
             start=self.start,
             accepted=self.accepted,
+            written=self.written,
         )
 
 
@@ -110,7 +113,8 @@ def _with_healed(decision: Decision | None, healed: Healed) -> Decision | None:
     return dataclasses.replace(decision, committables=tuple(kept))
 
 
-def _settled(decision: Decision | None, checkpoint_id: int) -> Decision | None:
-    if decision is None or decision.checkpoint_id != checkpoint_id:
-        return decision
-    return dataclasses.replace(decision, committables=())
+def _settled(decision: Decision | None, checkpoint_id: int) -> dict[str, Any]:
+    if decision is None or decision.checkpoint_id != checkpoint_id or not decision.committables:
+        return {}
+    rest = dataclasses.replace(decision, committables=())
+    return {"decision": rest, "written": decision.committables}

@@ -31,6 +31,7 @@ from transactions.log_entries import (
     Entry,
     Healed,
     Resolved,
+    Settled,
 )
 from transactions.log_state import LogState
 from transactions.sink import Owner
@@ -128,6 +129,25 @@ def test_what_was_healed_is_compared_with_what_heals_it():
     healed = wrote(0, 3, "aa")
     state = after(decided(*DECIDED), Healed(checkpoint_id=7, subtask=0, committable=healed))
     check_replayed(state, SAME)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_is_settled_is_compared_too(compacted):
+    """An operator, or the next start, ended the transactions before the engine replays."""
+    state = after(decided(*DECIDED), Settled(checkpoint_id=7))
+    if compacted:
+        entry = Entry(
+            sequence=3,
+            application_id="app",
+            log_id="log",
+            nonce="n",
+            written_at_ms=0,
+            body=state.snapshot(),
+        )
+        state = LogState().after(Entry.from_bytes(entry.to_bytes(), where="here"))
+    check_replayed(state, SAME)
+    with pytest.raises(ReplayMismatchError, match="subtask 0"):
+        check_replayed(state, [gave(0, 4, "aa"), *SAME[1:]])
 
 
 def after(state: LogState, body: Any) -> LogState:
