@@ -199,7 +199,9 @@ def test_list_open_never_matches_another_application(
 ):
     build = wire_requests.list_transactions
     monkeypatch.setattr(
-        wire_requests, "list_transactions", lambda prefix: build(prefix, max_version=version)
+        wire_requests,
+        "list_transactions",
+        lambda prefix, **wanted: build(prefix, max_version=version, **wanted),
     )
     target = topic()
     app = f"{application_id}-x"

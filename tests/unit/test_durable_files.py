@@ -31,6 +31,7 @@ from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.errors import SparkOnceError
+from transactions.healing import Replayed
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
 from transactions.sink import Attempt
@@ -61,6 +62,7 @@ class Engine:
         )
         self.batches = MicroBatches(
             self.coordinator,
+            self.log,
             sinks,
             clusters=frozenset(),
             spark_checkpoint=self.spark,
@@ -98,7 +100,7 @@ class Engine:
             self.write(f"commits/{self.batch}", b"v1\n" + orjson.dumps({"state": self.state}))
             self.batch += 1
 
-    def run_job(self, _frame: object, order: Any) -> list[Committable]:
+    def run_job(self, _frame: object, order: Any) -> tuple[list[Committable], list[Replayed]]:
         start, end = self.read
         if self.stateful:
             self.json("state/0/_metadata/metadata")
@@ -106,13 +108,13 @@ class Engine:
             self.state = f"state/0/0/{self.batch + 1}_{uuid.uuid4().hex}.changelog"
             self.write(self.state, orjson.dumps({"rows": before + end - start}))
         if not order.write:
-            return []
+            return [], []
         attempt = Attempt(
             owner=self.log.owner, checkpoint_id=self.batch, subtask=0, attempt_id=uuid.uuid4().hex
         )
         rows = pa.RecordBatch.from_pydict({"number": list(range(start, end))})
         one = prepared(self.sink, attempt, [rows])
-        return [] if one is None else [one]
+        return ([] if one is None else [one]), []
 
     def counted(self) -> int:
         """Return what the state says that the batch begins with."""
