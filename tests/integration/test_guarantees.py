@@ -151,7 +151,7 @@ def test_a_record_that_the_broker_refuses(bootstrap, topic, application_id, nati
     guarantee the refusal is counted, later, and everything else is written.
     """
     out = topic(max_message_bytes="2000")
-    owner = Owner(application_id=application_id, log_id="log", run_epoch=1)
+    owner = Owner(application_id=application_id, log_id="a1b2c3d4", run_epoch=1)
 
     def prepared(guarantee: str, *records: bytes) -> tuple[PlainWriter, Committable]:
         options = KafkaSink(bootstrap_servers=bootstrap, topic=out, guarantee=guarantee)

@@ -144,7 +144,7 @@ def sink(bootstrap, topic):
 
 def prepared(sink: KafkaTransactionalSink, application_id: str, checkpoint: int) -> Committable:
     attempt = Attempt(
-        owner=Owner(application_id=application_id, log_id="log", run_epoch=checkpoint + 1),
+        owner=Owner(application_id=application_id, log_id="a1b2c3d4", run_epoch=checkpoint + 1),
         checkpoint_id=checkpoint,
         subtask=0,
         attempt_id=f"{checkpoint + 1}.0",

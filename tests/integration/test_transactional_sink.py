@@ -33,7 +33,7 @@ _epochs = itertools.count(1)
 
 @pytest.fixture
 def owner(application_id) -> Owner:
-    return Owner(application_id=application_id, log_id="log", run_epoch=next(_epochs))
+    return Owner(application_id=application_id, log_id="a1b2c3d4", run_epoch=next(_epochs))
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_rule_1_x13_x21_a_sweep_is_of_one_log_and_its_older_runs(make, owner, to
     """Another log, an application whose name ours begins, and a newer run are left alone."""
     sink = make(topic(1))
     others = [
-        dataclasses.replace(owner, log_id="log2"),
+        dataclasses.replace(owner, log_id="a1b2c3d5"),
         dataclasses.replace(owner, application_id=owner.application_id + "-2"),
         dataclasses.replace(owner, run_epoch=owner.run_epoch + 100),
     ]
@@ -324,7 +324,9 @@ def test_w6_waiting_statistics_are_no_records(bootstrap, application_id, monkeyp
     """`len(producer)` counts them as well, and with it good batches were refused (seen)."""
     monkeypatch.setattr(transactional_producer, "_STATISTICS_MS", 1)
     settings = librdkafka_settings({"bootstrap.servers": bootstrap})
-    producer = TransactionalProducer(settings, f"{application_id}.log.1.p.0", timeout_ms=60_000)
+    producer = TransactionalProducer(
+        settings, f"{application_id}.a1b2c3d4.1.p.0", timeout_ms=60_000
+    )
     producer.init(Deadline(20))
     producer.begin()
     for_a_second = Deadline(1.5)
@@ -382,7 +384,7 @@ def test_p10_null_key_and_value_headers_and_timestamps(make, owner, topic, boots
 def test_pools_of_older_runs_are_dropped(make, owner, topic):
     sink = make(topic())
     commit(sink, prepare(sink, attempt(owner, 0), rows(b"a")))
-    newer = Owner(application_id=owner.application_id, log_id="log", run_epoch=next(_epochs))
+    newer = Owner(application_id=owner.application_id, log_id="a1b2c3d4", run_epoch=next(_epochs))
     commit(sink, prepare(sink, attempt(newer, 1), rows(b"b")))
     mine = [one for one in producer_pool._pools if one[0].application_id == owner.application_id]
     assert [one[0] for one in mine] == [newer]
