@@ -3,8 +3,8 @@
 foreachBatch must not return for a batch that is not committed: Spark would write commits/N. What it
 raises ends the query as a failure, with two stack traces in the log: one of py4j, one of Spark.
 Spark knows one exception that is no failure: the InterruptedException that its own
-`StreamingQuery.stop()` causes on the query's thread. So the batch waits for that one, and raises
-it as the cause of its own end (Spark looks for it in the text: `StreamExecution.PROXY_ERROR`).
+`StreamingQuery.stop()` causes on the query's thread. So the batch waits for that one, and says so
+in the words in which Spark looks for it: `StreamExecution.PROXY_ERROR`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,28 @@ from transactions.errors import StoppedError
 
 _CALLBACKS: Final = logging.getLogger("py4j.clientserver")
 
+#: These words, and next to nothing behind them: Spark's pattern recurses once for each character
+#: that follows, and a stack trace of 4 KB can overflow the stack of its thread (seen).
+_INTERRUPTED: Final = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling sleep: "
+    "java.lang.InterruptedException"
+)
 
-def interruption(spark: SparkSession, timeout_s: float) -> Py4JJavaError | None:
-    """Wait until Spark interrupts the query's thread, and return what that raised.
+
+def as_spark_ends(stopped: StoppedError, spark: SparkSession, timeout_s: float) -> StoppedError:
+    """Wait until Spark interrupts the query's thread, and return the end that it takes for a stop.
 
     On the query's thread, which is one thread in Python and in the JVM.
 
     Returns:
-        None when nobody has stopped the query in time.
+        What was given, when nobody has stopped the query in time.
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no public way
     try:
         jvm.java.lang.Thread.sleep(int(timeout_s * 1000))
-    except Py4JJavaError as error:
-        return error
-    return None
+    except Py4JJavaError:
+        return StoppedError(stopped.what, where=stopped.where, cause=_INTERRUPTED)
+    return stopped
 
 
 def _is_no_stop(record: logging.LogRecord) -> bool:

@@ -43,7 +43,7 @@ from connectors.spark.driver_life import POLL_S, DriverLife
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
-from connectors.spark.quiet_end import interruption
+from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.restarts import Restarts
 from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
@@ -327,7 +327,7 @@ class StreamingDriver(DriverLife):
             with self._idle:
                 self._waits_for_stop = True
                 self._idle.notify_all()
-            raise stopped from interruption(self._spark, self._checkpoint_timeout_s)
+            raise as_spark_ends(stopped, self._spark, self._checkpoint_timeout_s) from None
         except BaseException as error:
             self._failure = error
             raise
