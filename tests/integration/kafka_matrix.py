@@ -46,7 +46,7 @@ _INIT_PRODUCER_ID = 22
 # -- one task, one driver ----------------------------------------------------------------------
 
 
-def new_owner(application_id: str, log_id: str = "log") -> Owner:
+def new_owner(application_id: str, log_id: str = "a1b2c3d4") -> Owner:
     """Return the owner of a run that no run before it in this process equals."""
     return Owner(application_id=application_id, log_id=log_id, run_epoch=next(_RUNS))
 
