@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
 
 from connectors.spark.spark_home import home_of_jvm
 from transactions.clock import Deadline
@@ -32,6 +33,8 @@ _CONFIGURED: Final = re.compile(r"-Dlog4j2?\.configurationFile=")
 _OF_JAVA: Final = re.compile(rb"WARNING: |\w[\w -]* VM warning: ")
 _STDERR: Final = 2
 _LAST_WORDS_S: Final = 1.0
+#: The session ends, and with it the workers' connections: they print what broke, and are killed.
+_ends = threading.Event()
 
 
 def quiet_log_options(options: str) -> str:
@@ -46,10 +49,20 @@ def quiet_log_options(options: str) -> str:
     return f'"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}"'
 
 
+def end(session: SparkSession) -> None:
+    """Stop the session of a pipeline that has ended; what its processes still say is no news.
+
+    They say it to `logging`, level INFO. What ended the pipeline was raised before.
+    """
+    _ends.set()
+    session.stop()
+
+
 def ensure_jvm(settings: Mapping[str, str]) -> None:
     """Start the JVM of this process with Spark's settings, unless one runs."""
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:  # noqa: SLF001
         return
+    _ends.clear()
     output, into = os.pipe()
     reader = threading.Thread(target=_pass_on, args=(output,), name="sparkonce-jvm", daemon=True)
     reader.start()
@@ -78,7 +91,7 @@ def _pass_on(output: int) -> None:
 
 def _say(lines: list[bytes]) -> None:
     for line in lines:
-        if _OF_JAVA.match(line):
+        if _ends.is_set() or _OF_JAVA.match(line):
             logger.info("%s", line.decode("utf-8", "replace").rstrip())
             continue
         try:

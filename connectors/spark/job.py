@@ -18,6 +18,7 @@ from connectors.branch_sink import BranchSink
 from connectors.job_definition import JobDefinition
 from connectors.kafka.restoring import FromSavepoint
 from connectors.pipeline_modes import CONTINUOUS
+from connectors.spark import driver_jvm
 from connectors.spark.failures import error_in
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed
 from connectors.spark.session import build_session
@@ -91,7 +92,7 @@ def run_job(
         raise _explained(error, job) from error
     finally:
         if session is not None:
-            session.stop()
+            driver_jvm.end(session)
 
 
 def _micro_batches(

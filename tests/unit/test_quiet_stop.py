@@ -152,6 +152,16 @@ def test_warnings_of_java_go_to_logging_and_all_else_to_stderr(capfd, caplog):
     assert capfd.readouterr().err == b"".join(said[2:]).decode()
 
 
+def test_what_workers_say_when_their_session_ends_is_no_news(monkeypatch, capfd, caplog):
+    """Their connections break, and they are killed in the middle of the first line or later."""
+    session = SimpleNamespace(stop=lambda: driver_jvm._say([b"Traceback (most recent call last):"]))
+    monkeypatch.setattr(driver_jvm, "_ends", threading.Event())
+    with caplog.at_level("INFO", logger=driver_jvm.__name__):
+        driver_jvm.end(session)
+    assert caplog.messages == ["Traceback (most recent call last):"]
+    assert capfd.readouterr().err == ""
+
+
 def test_a_log_configuration_of_the_users_own_stays(monkeypatch, tmp_path):
     assert "log4j2-quiet.properties" in driver_jvm.quiet_log_options("-Xmx1g")
     assert driver_jvm.quiet_log_options("-Dlog4j2.configurationFile=mine") == ""
