@@ -113,9 +113,9 @@ def test_f15_x11_w7_an_empty_transaction_never_becomes_a_committable(pipeline: P
     """One source partition gets no data: its subtask writes nothing, and ends nothing."""
     code, run = pipeline.run_once(max_offsets=1000)
     assert code == 0, run.text()
-    decision = _log_of(pipeline).decision
-    assert decision is not None
-    for one in decision.committables:
+    written = _log_of(pipeline).written  # a clean end has settled the decision
+    assert written
+    for one in written:
         assert one.record_count > 0 or one.source_offsets
     pipeline.audit()
     written = [read_committed(pipeline.bootstrap, t) for t in (pipeline.copies, pipeline.counts)]
