@@ -263,7 +263,7 @@ class DecisionLog:
             FencedError, DecisionLogError: see `decide`.
         """
         last = self.state.decision
-        known = set() if last is None else {one.token for one in last.committables}
+        known = {one.token for one in self.state.decided}
         number = -1 if last is None else last.checkpoint_id
         if number != resolved.checkpoint_id or not set(resolved.tokens) <= known:
             raise ConfigurationError(

@@ -97,8 +97,7 @@ def check_replayed(state: LogState, replayed: Sequence[Replayed]) -> None:
     if decision is None or state.resolved:
         return
     told = {one.sink for one in replayed}
-    written = (*decision.committables, *state.written)
-    decided = {(one.sink, one.subtask): one for one in written if one.sink in told}
+    decided = {(one.sink, one.subtask): one for one in state.decided if one.sink in told}
     for now in replayed:
         then = decided.get((now.sink, now.subtask))
         count = 0 if then is None else then.record_count

@@ -55,6 +55,13 @@ class LogState:
     written: tuple[Committable, ...] = ()
 
     @property
+    def decided(self) -> tuple[Committable, ...]:
+        """What the last decision wrote, settled or not."""
+        return (
+            self.written if self.decision is None else (*self.decision.committables, *self.written)
+        )
+
+    @property
     def ended(self) -> Mapping[str, str]:
         """What of `resolved` says how a transaction ended, or what takes its place."""
         return {token: one for token, one in self.resolved.items() if one != ACCEPT_STATE}

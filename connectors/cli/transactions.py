@@ -273,8 +273,7 @@ def _accept_state(reader: TransactionReader, note: str, yes: bool) -> None:
     from transactions.errors import ConfigurationError
     from transactions.log_entries import ACCEPT_STATE, Resolved
 
-    decision = reader.state.decision
-    if decision is None or not decision.committables:
+    if not reader.state.decided:
         raise ConfigurationError(
             "No checkpoint with records is decided: there is nothing to accept.",
             where=reader.backend.describe(),
@@ -284,7 +283,7 @@ def _accept_state(reader: TransactionReader, note: str, yes: bool) -> None:
     log = _take_over(reader, yes)
     last = log.state.decision
     assert last is not None
-    tokens = tuple(one.token for one in last.committables)
+    tokens = tuple(one.token for one in log.state.decided)
     number = last.checkpoint_id
     log.resolve(Resolved(checkpoint_id=number, verdict=ACCEPT_STATE, tokens=tokens, note=note))
     click.echo(
