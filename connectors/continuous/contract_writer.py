@@ -70,7 +70,8 @@ class ContractWriter:
         """Begin nothing: an idle branch shall leave no open file and no session."""
         # A task's id is unique for its life, an attempt's for a checkpoint of it.
         unique = f"{attempt.attempt_id}-{attempt.checkpoint_id}"
-        return ContractWrite(dataclasses.replace(attempt, attempt_id=unique))
+        own = dataclasses.replace(attempt, attempt_id=unique, source_offsets={})
+        return ContractWrite(own)
 
     def invoke(self, transaction: ContractWrite, batch: pa.RecordBatch) -> None:
         """See `TwoPhaseCommitSink.invoke`."""

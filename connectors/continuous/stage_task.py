@@ -77,7 +77,9 @@ class Writer(Protocol):
         """Make what transactions are written with and return the ids."""
 
     def begin_transaction(self, attempt: Attempt) -> Any:
-        """See `TwoPhaseCommitSink`."""
+        """See `TwoPhaseCommitSink`; its source offsets are where the task stands now. Those that
+        the transaction carries come with `flush`.
+        """
 
     def invoke(self, transaction: Any, batch: pa.RecordBatch) -> None:
         """See `TwoPhaseCommitSink`."""
@@ -211,7 +213,7 @@ class _Loop:
         self._writer = self._task.writer()
         try:
             ids = self._writer.open(self._owner, Deadline(self._task.timeout_s))
-            self._transaction = self._begin(self._start.checkpoint_id)
+            self._transaction = self._begin(self._start.checkpoint_id, self._positions)
             self._channel.send(Ready(transactional_ids=ids))
             control = threading.Thread(target=self._control, name="sparkonce-control", daemon=True)
             self._reader = reader
@@ -288,8 +290,8 @@ class _Loop:
                     where=f"checkpoint {number}, subtask {self._subtask}",
                     cause="what it wrote last is written in part, and told by its reading thread",
                 )
-            transaction, self._transaction = self._transaction, self._begin(number + 1)
             positions = dict(self._positions)
+            transaction, self._transaction = self._transaction, self._begin(number + 1, positions)
             self._told_moved = False
             if barrier.last:
                 self._ended.set()
@@ -331,11 +333,12 @@ class _Loop:
         with contextlib.suppress(ChannelClosedError):
             self._channel.receive()
 
-    def _begin(self, checkpoint_id: int) -> Any:
+    def _begin(self, checkpoint_id: int, positions: Mapping[str, int]) -> Any:
         attempt = Attempt(
             owner=self._owner,
             checkpoint_id=checkpoint_id,
             subtask=self._subtask,
             attempt_id=self._attempt_id,
+            source_offsets=dict(positions),
         )
         return self._writer.begin_transaction(attempt)

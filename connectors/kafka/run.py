@@ -363,3 +363,6 @@ class Run:
             strangers=False,
         )
         check_clusters(kafka_sinks(options.sinks), wanted, deadline)
+        for opened in self.sinks.values():
+            if isinstance(opened, KafkaTransactionalSink):
+                opened.count_offsets_partitions(deadline)

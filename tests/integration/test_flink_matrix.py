@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
 from tests.integration.checkpoints import Job, Run, hooked, row
+from tests.integration.wire_helpers import write_over_marker
 from tests.tiers import sampled
 from transactions.clock import Deadline
 from transactions.errors import (
@@ -316,11 +316,7 @@ def forget(run: Run) -> None:
     """Abort what is decided and hide the proof: somebody else writes where its marker would be."""
     for one in run.log.state.decision.committables:
         run.sink.wire.fence(one.transactional_id, one.timeout_ms, Deadline(10))
-    stranger = Consumer({"bootstrap.servers": run.job.bootstrap, "group.id": run.job.id})
-    for partition in range(run.job.partitions):
-        place = TopicPartition(run.job.topic, partition, 7, metadata="a stranger's")
-        stranger.commit(offsets=[place], asynchronous=False)
-    stranger.close()
+        write_over_marker(run.job.bootstrap, one)
 
 
 def decide(job: Job, verdict: str) -> None:

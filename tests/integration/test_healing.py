@@ -21,6 +21,7 @@ from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.sink_options import KafkaSink
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.pipeline_process import Pipeline, pipeline_on
+from tests.integration.wire_helpers import write_over_marker
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.decision_log import DecisionLog, read_log
@@ -197,9 +198,11 @@ def test_x19_an_absent_marker_proves_an_abort_while_it_could_not_have_expired(si
     assert outcome(sink, unknown_start) is Outcome.UNKNOWN
 
 
-def test_x19_a_marker_that_somebody_overwrote_proves_nothing(sink, application_id):
+def test_x19_a_marker_that_somebody_overwrote_proves_nothing(sink, application_id, bootstrap):
     one = prepared(sink, application_id, 1)
     sink.wire.fence(one.transactional_id, 60_000, Deadline(10))
     later = prepared(sink, application_id, 2)
     assert sink.commit([later], Deadline(10)) == {later.token: Outcome.COMMITTED}
+    assert outcome(sink, one) is Outcome.ABORTED, "the markers of others stand elsewhere"
+    write_over_marker(bootstrap, one)
     assert outcome(sink, one) is Outcome.UNKNOWN

@@ -12,12 +12,14 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.client_settings import librdkafka_settings
+from connectors.kafka.offsets_topic import offsets_partition
 from connectors.kafka.sink import producer_pool, transactional_producer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.records import HEADERS_TYPE
 from connectors.sink_options import KafkaSink
 from tests.auditor.reader import read_committed, read_uncommitted
+from tests.integration.wire_helpers import settled
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import (
@@ -52,6 +54,10 @@ def make(bootstrap):
 
 def rows(*values: bytes | None, **columns: pa.Array) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array(values, pa.binary()), **columns})
+
+
+def to_partition(number: int, value: bytes) -> pa.RecordBatch:
+    return rows(value, partition=pa.array([number], pa.int32()))
 
 
 def attempt(owner: Owner, checkpoint: int, **fields) -> Attempt:
@@ -227,6 +233,64 @@ def test_rule_10_a_transaction_that_was_ended_behind_our_back_is_not_decided(mak
     sink.wire.fence(committable.transactional_id, 60_000, Deadline(10))
     with pytest.raises(PhaseOneError, match="not as it was left"):
         sink.check_prepared([committable], Deadline(10))
+
+
+@pytest.mark.parametrize("carries_offsets", [True, False], ids=["offsets", "marker_only"])
+@pytest.mark.parametrize("looks", [True, False], ids=["looks", "can_fail_without_the_look"])
+def test_a3_a_late_end_txn_between_two_records_is_found(
+    make, owner, topic, bootstrap, carries_offsets: bool, looks: bool
+):
+    """The rest goes into a second transaction without any error. Its source offsets come last, and
+    bring a partition of `__consumer_offsets` back: only the marker's is missing there.
+    """
+    out, source = topic(8), topic()
+    sink = make(out)
+    sink.count_offsets_partitions(Deadline(10))
+    assert sink.offsets_partitions == 10
+    first = prepare(sink, attempt(owner, 0), to_partition(0, b"a"))
+    commit(sink, first)
+    offsets = {f"{source}-0": 1} if carries_offsets else {}
+    second = attempt(owner, 1, source_offsets=offsets, last_decided=decided(first))
+    transaction = sink.begin_transaction(second)
+    sink.invoke(transaction, to_partition(1, b"b"))
+    producer = transaction.slot.producer
+    assert producer.transactional_id == first.transactional_id
+    producer._producer.flush()
+    assert set(sink.wire.commit([first], Deadline(10)).values()) == {Outcome.COMMITTED}  # late
+    settled(sink.wire, first.transactional_id)
+    sink.invoke(transaction, to_partition(2, b"c"))
+    committable = sink.pre_commit(transaction)
+    if not looks:
+        sink.offsets_partitions = 0
+    if looks or not carries_offsets:
+        with pytest.raises(PhaseOneError, match=r"marker is missing|offsets are missing"):
+            sink.check_prepared([committable], Deadline(10))
+        where = committable.marker_partition
+        found = sink.wire.read_markers(committable.transactional_id, [where], Deadline(10))
+        assert found == {where: (1, committable.token)}, "the next start can see it"
+    else:
+        sink.check_prepared([committable], Deadline(10))
+    sink.wire.fence(committable.transactional_id, 60_000, Deadline(10))
+    assert set(values(bootstrap, out)) == {b"a", b"b"}, "half of it is visible"
+
+
+def test_a3_the_groups_of_ids_are_kept_elsewhere_than_the_applications(make, owner, topic):
+    """The broker names the partition that the formula says; no id shares that of the offsets."""
+    source = topic()
+    sink = make(topic())
+    sink.count_offsets_partitions(Deadline(10))
+    offsets = {f"{source}-0": 1}
+    prepared = [
+        prepare(sink, attempt(owner, 0, source_offsets=offsets), rows(b"x")) for _ in range(12)
+    ]
+    (ours,) = {offsets_partition(owner.application_id, sink.offsets_partitions)}
+    described = sink.wire.describe([one.transactional_id for one in prepared], Deadline(10))
+    for one in prepared:
+        own = offsets_partition(one.transactional_id, sink.offsets_partitions)
+        in_topic = {name for name in described[one.transactional_id].partitions if "__" in name}
+        assert in_topic == {ours, own}
+        assert own != ours
+    commit(sink, *prepared)
 
 
 def test_recovery_finds_committed_and_aborted_by_proof(make, owner, topic):

@@ -182,3 +182,12 @@ def settled(wire: CoordinatorWire, *names: str) -> None:
     """Wait until nothing is open under the ids, so that what is invisible stays so."""
     over = {"Empty", "CompleteCommit", "CompleteAbort"}
     eventually(lambda: {one.state for one in wire.describe(names, soon()).values()} - over, set())
+
+
+def write_over_marker(bootstrap: str, one: Committable) -> None:
+    """Commit an offset of somebody else's where the marker of a transaction stands, or would."""
+    topic, _, partition = one.marker_partition.rpartition("-")
+    stranger = Consumer({"bootstrap.servers": bootstrap, "group.id": one.marker_group})
+    place = TopicPartition(topic, int(partition), 7, metadata="a stranger's")
+    stranger.commit(offsets=[place], asynchronous=False)
+    stranger.close()

@@ -34,6 +34,7 @@ POOL = "connectors/kafka/sink/producer_pool.py"
 PRODUCER = "connectors/kafka/sink/transactional_producer.py"
 RECORD_PRODUCER = "connectors/kafka/sink/record_producer.py"
 WIRE = "connectors/kafka/wire/coordinator_wire.py"
+PREPARED = "connectors/kafka/sink/prepared.py"
 REQUESTS = "connectors/kafka/wire/wire_requests.py"
 ANSWERS = "connectors/kafka/wire/broker_answers.py"
 LOG = "transactions/decision_log.py"
@@ -184,9 +185,23 @@ MUTATIONS = (
         ON_SINK + "test_recovery_by_the_marker_after_a_stranger_took_the_id",
     ),
     Mutation(
+        "9 the marker comes first",
+        PREPARED,
+        "if marker not in now.partitions:",
+        "if False:",
+        ON_SINK + "test_a3_a_late_end_txn_between_two_records_is_found",
+    ),
+    Mutation(
+        "9 its group is kept elsewhere than the application's",
+        POOL,
+        "offsets_partitions <= 1 or",
+        "True or",
+        "tests/unit/test_offsets_topic.py::test_a3_no_id_has_its_group_beside_the_applications",
+    ),
+    Mutation(
         "10 describe before deciding",
         SINK,
-        "if problem := _not_prepared(one, now):",
+        "if problem := not_prepared(one, now, self.offsets_partitions):",
         "if problem := '':",
         ON_SINK + "test_rule_10_a_transaction_that_was_ended_behind_our_back_is_not_decided",
     ),

@@ -54,7 +54,7 @@ from tests.simulation.continuous_task import (
     SimulatedTask,
     here,
 )
-from tests.simulation.fake_cluster import FakeCluster, Transaction
+from tests.simulation.fake_cluster import OFFSETS_PARTITIONS, FakeCluster, Transaction
 from tests.simulation.fake_producer import FakeProducer
 from tests.simulation.fake_wire import FakeWire
 from tests.simulation.log_reader import read_committed
@@ -115,6 +115,7 @@ class SimulatedSink(KafkaTransactionalSink):
         super().__init__(
             options, timeout_ms=TIMEOUT_MS, checkpoint_timeout_s=world.checkpoint_timeout_s
         )
+        self.offsets_partitions = OFFSETS_PARTITIONS
         self._world = world
         self._process = here.process
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace as Answer
 from typing import Any
 
+from connectors.kafka.offsets_topic import OFFSETS_TOPIC, offsets_partition
 from tests.simulation import end_txn_table as table
 from tests.simulation.end_txn_table import Effect, State
 
-OFFSETS_PARTITION = "__consumer_offsets-0"
+OFFSETS_PARTITIONS = 10
 MAX_TIMEOUT_MS = 900_000
 SETTINGS = {
     "offsets.retention.minutes": "10080",
@@ -263,12 +264,13 @@ class FakeCluster:
     def _add_offsets_to_txn_request(self, request: Any) -> Answer:
         one, code = self._own(request.transactional_id, request.producer_id, request.producer_epoch)
         if one is not None:
-            self._add(one, [OFFSETS_PARTITION])
+            self._add(one, [offsets_partition(request.group_id, OFFSETS_PARTITIONS)])
         return Answer(error_code=code)
 
     def _txn_offset_commit_request(self, request: Any) -> Answer:
         code = table.NONE
-        if self._writes_to(request, OFFSETS_PARTITION):
+        kept_in = offsets_partition(request.group_id, OFFSETS_PARTITIONS)
+        if self._writes_to(request, kept_in):
             one = self.transactions[request.transactional_id]
             for topic in request.topics:
                 for row in topic.partitions:
@@ -527,8 +529,8 @@ class FakeCluster:
 
     def _complete(self, one: Transaction) -> None:
         commit = one.state is State.PREPARE_COMMIT
-        for name in one.partitions - {OFFSETS_PARTITION}:
-            if self._skips(one, name):
+        for name in one.partitions:
+            if name.startswith(f"{OFFSETS_TOPIC}-") or self._skips(one, name):
                 continue
             partition = self.partitions.setdefault(name, Partition())
             partition.end(one.producer_id, one.producer_epoch, commit=commit)

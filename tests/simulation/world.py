@@ -24,7 +24,7 @@ from connectors.kafka.takeover import Takeover
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.sink_options import KafkaSink
 from tests.simulation.adversary import REQUEST_TIMEOUT_S, Network, Profile
-from tests.simulation.fake_cluster import FakeCluster, Transaction
+from tests.simulation.fake_cluster import OFFSETS_PARTITIONS, FakeCluster, Transaction
 from tests.simulation.fake_wire import FakeWire
 from tests.simulation.log_reader import read_committed
 from tests.simulation.scheduler import Crash, Scheduler
@@ -118,6 +118,7 @@ class SimulatedSink(KafkaTransactionalSink):
     def __init__(self, world: World, name: str) -> None:
         options = KafkaSink(bootstrap_servers="fake:9092", topic=name, name=name)
         super().__init__(options, timeout_ms=TIMEOUT_MS, checkpoint_timeout_s=1e6)
+        self.offsets_partitions = OFFSETS_PARTITIONS
         self.world = world
         self.process: Process | None = None
 
@@ -144,7 +145,12 @@ class SimulatedSink(KafkaTransactionalSink):
     def _pool(self, owner: Owner) -> ProducerPool:
         assert self.process is not None
         settings = {"bootstrap.servers": "fake:9092"}
-        pool = ProducerPool(owner, settings, timeout_ms=TIMEOUT_MS)
+        pool = ProducerPool(
+            owner,
+            settings,
+            timeout_ms=TIMEOUT_MS,
+            offsets_partitions=self.offsets_partitions,
+        )
         return self.process.pools.setdefault((owner, self.name), pool)
 
 

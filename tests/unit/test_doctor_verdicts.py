@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from connectors.kafka.doctor.facts import (
-    OFFSETS_TOPIC,
     STATE_TOPIC,
     ClusterFacts,
     Endless,
@@ -17,6 +16,7 @@ from connectors.kafka.doctor.facts import (
 )
 from connectors.kafka.doctor.verdict import Kind, Level, Verdict
 from connectors.kafka.doctor.verdicts import judge, worst
+from connectors.kafka.offsets_topic import OFFSETS_TOPIC
 
 ALL = frozenset({"READ", "WRITE", "DESCRIBE"})
 SOLID = Topic(name="t", replicas=3, in_sync=3, min_in_sync=2, operations=ALL)

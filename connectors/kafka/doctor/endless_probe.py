@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from connectors.kafka.doctor import doctor_requests
-from connectors.kafka.doctor.facts import OFFSETS_TOPIC, Endless
+from connectors.kafka.doctor.facts import Endless
+from connectors.kafka.offsets_topic import OFFSETS_TOPIC
 from connectors.kafka.wire import broker_answers, partition_leaders, wire_requests
 from connectors.kafka.wire.broker_answers import Meaning, Request
 from connectors.kafka.wire.partition_leaders import Unended

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 #: Second part of the probe's transactional id, where a log's ids carry the log id (8 hex digits).
 PROBE_LOG = "doctor"
 STATE_TOPIC = "__transaction_state"
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def probe_id(application_id: str) -> str:

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 from connectors.kafka.doctor import doctor_requests
 from connectors.kafka.doctor.endless_probe import find_endless
 from connectors.kafka.doctor.facts import (
-    OFFSETS_TOPIC,
     STATE_TOPIC,
     ClusterFacts,
     Endless,
@@ -26,6 +25,7 @@ from connectors.kafka.doctor.facts import (
     probe_id,
 )
 from connectors.kafka.doctor.verdicts import MAX_TIMEOUT, RETENTION, STATE_MIN_ISR, STATE_REPLICAS
+from connectors.kafka.offsets_topic import OFFSETS_TOPIC
 from connectors.kafka.wire import broker_answers, wire_requests
 from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
 from connectors.kafka.wire.wire_client import (

@@ -12,7 +12,6 @@ from typing import Final
 from connectors.kafka.client_version import TRIED_TRANSACTION_VERSION
 from connectors.kafka.doctor.endless_verdicts import judge_ends
 from connectors.kafka.doctor.facts import (
-    OFFSETS_TOPIC,
     STATE_TOPIC,
     ClusterFacts,
     Topic,
@@ -20,6 +19,7 @@ from connectors.kafka.doctor.facts import (
     probe_id,
 )
 from connectors.kafka.doctor.verdict import Kind, Level, Verdict
+from connectors.kafka.offsets_topic import OFFSETS_TOPIC
 from connectors.kafka.transaction_timeout import MOST_TIMEOUT_MS
 
 MAX_TIMEOUT: Final = "transaction.max.timeout.ms"

@@ -24,6 +24,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from connectors.kafka.offsets_topic import offsets_partition
 from connectors.kafka.sink.retired_ids import MOST_IDLE_CHECKPOINTS
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from transactions.clock import Deadline
@@ -85,10 +86,18 @@ class ProducerPool:
     runs one task at a time.
     """
 
-    def __init__(self, owner: Owner, settings: Mapping[str, Any], *, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        settings: Mapping[str, Any],
+        *,
+        timeout_ms: int,
+        offsets_partitions: int = 0,
+    ) -> None:
         self._owner = owner
         self._settings = settings
         self._timeout_ms = timeout_ms
+        self._offsets_partitions = offsets_partitions
         self._slots: list[Slot] = []
 
     def take(self, attempt: Attempt, token: str, deadline: Deadline) -> Slot:
@@ -151,7 +160,12 @@ class ProducerPool:
         return True
 
     def _make(self, deadline: Deadline) -> Slot:
-        slot = new_slot(self._owner, self._settings, timeout_ms=self._timeout_ms)
+        slot = new_slot(
+            self._owner,
+            self._settings,
+            timeout_ms=self._timeout_ms,
+            offsets_partitions=self._offsets_partitions,
+        )
         slot.producer.init(deadline)
         self._slots.append(slot)
         return slot
@@ -162,18 +176,37 @@ def new_slot(
     settings: Mapping[str, Any],
     *,
     timeout_ms: int,
+    offsets_partitions: int = 0,
     kind: type[TransactionalProducer] = TransactionalProducer,
 ) -> Slot:
-    """Return a producer under an id that no other has had or will have; `init` is still to come."""
-    name = f"{owner.application_id}.{owner.log_id}.{owner.run_epoch}.{_PROCESS}.{next(_SLOTS)}"
-    return Slot(kind(settings, name, timeout_ms=timeout_ms))
+    """Return a producer under an id that no other has had or will have; `init` is still to come.
+
+    Args:
+        owner: whose.
+        settings: of the client.
+        timeout_ms: of its transactions.
+        offsets_partitions: how many `__consumer_offsets` has: see `transaction_marker`; with one,
+            or when that is not known (0), any id will do.
+        kind: its class.
+    """
+    while True:
+        name = f"{owner.application_id}.{owner.log_id}.{owner.run_epoch}.{_PROCESS}.{next(_SLOTS)}"
+        if offsets_partitions <= 1 or offsets_partition(
+            name, offsets_partitions
+        ) != offsets_partition(owner.application_id, offsets_partitions):
+            return Slot(kind(settings, name, timeout_ms=timeout_ms))
 
 
 _pools: dict[tuple[Owner, str, str], ProducerPool] = {}
 
 
 def pool_for(
-    owner: Owner, sink: str, settings: Mapping[str, Any], *, timeout_ms: int
+    owner: Owner,
+    sink: str,
+    settings: Mapping[str, Any],
+    *,
+    timeout_ms: int,
+    offsets_partitions: int = 0,
 ) -> ProducerPool:
     """Return this process's pool for a run and a sink; pools of older runs are dropped.
 
@@ -187,7 +220,9 @@ def pool_for(
         for old in [one for one in _pools if one[0].run_epoch < owner.run_epoch]:
             if one_log(old[0], owner):
                 del _pools[old]
-        _pools[key] = ProducerPool(owner, settings, timeout_ms=timeout_ms)
+        _pools[key] = ProducerPool(
+            owner, settings, timeout_ms=timeout_ms, offsets_partitions=offsets_partitions
+        )
     return _pools[key]
 
 

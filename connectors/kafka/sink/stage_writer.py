@@ -77,7 +77,13 @@ class StageWriter:
             "statistics.interval.ms": self._statistics_ms,
         }
         self._free = [
-            new_slot(owner, settings, timeout_ms=self._sink.timeout_ms, kind=self._producer_kind)
+            new_slot(
+                owner,
+                settings,
+                timeout_ms=self._sink.timeout_ms,
+                offsets_partitions=self._sink.offsets_partitions,
+                kind=self._producer_kind,
+            )
             for _ in range(_PRODUCERS)
         ]
         for slot in self._free:
@@ -85,7 +91,9 @@ class StageWriter:
         return tuple(slot.producer.transactional_id for slot in self._free)
 
     def begin_transaction(self, attempt: Attempt) -> KafkaTransaction:
-        """See `TwoPhaseCommitSink`."""
+        """See `connectors.continuous.stage_task.Writer`."""
+        if not self._carries_offsets:
+            attempt = dataclasses.replace(attempt, source_offsets={})
         return self._sink.begin_transaction(attempt)
 
     def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:

@@ -2,6 +2,13 @@
 
 It is a proof of the commit for as long as the group keeps it, which is longer than the coordinator
 keeps the transaction: that is gone with the next one on the id.
+
+**The marker is the first operation of a transaction, and comes once** (rule 9). A late EndTxn of an
+earlier transaction can end the first half of this one, and the rest goes into a second transaction
+without any error. The second one lacks the marker's partition of `__consumer_offsets`, which the
+broker names when it describes the transaction. Source offsets are the last operation, and go under
+the application's group. They would bring that partition back if the two groups were kept in one, so
+an id is chosen whose group lies in another partition.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from connectors.kafka.client_errors import is_refused
 from connectors.kafka.client_log import LIBRDKAFKA, least_level, log_settings
@@ -24,7 +24,12 @@ from connectors.kafka.client_version import check_client_version
 from connectors.kafka.sink.record_producer import RecordProducer, weakly
 from connectors.kafka.transaction_timeout import request_timeout_ms
 from transactions.clock import Deadline
-from transactions.errors import AuthenticationError, PhaseOneError, SparkOnceError
+from transactions.errors import (
+    AuthenticationError,
+    DeliveryError,
+    PhaseOneError,
+    SparkOnceError,
+)
 
 _STATISTICS_MS: Final = 100
 #: A debug context of librdkafka and, in it, the facility of a connection that is given up.
@@ -39,6 +44,7 @@ _CLOSED, _SUPPRESSED = "Disconnected", "error log suppressed"
 _OFFSETS_S: Final = 10.0
 _GRACE_S: Final = 1.0
 _SEND_OFFSETS: Final = "send_offsets_to_transaction"
+_UNKNOWN_TOPIC: Final = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 class TransactionalProducer(RecordProducer):
@@ -219,7 +225,13 @@ class TransactionalProducer(RecordProducer):
                 where=self.transactional_id,
                 cause=str(error),
                 option="ACLs: WRITE and DESCRIBE on the transactional ids, READ on the groups "
-                "of the application",
+                "of the application, and on the topics of their offsets",
+            )
+        if isinstance(error, KafkaException) and error.args[0].code() == _UNKNOWN_TOPIC:
+            return DeliveryError(
+                "A topic of the transaction does not exist; its batch is aborted.",
+                where=self.transactional_id,
+                cause=str(error),
             )
         return PhaseOneError(
             f"The transactional producer failed in {name}; its transaction is not decided.",

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from connectors.fingerprint import Fingerprint, TopicFingerprint
 from connectors.kafka.client_settings import librdkafka_settings
+from connectors.kafka.sink.prepared import not_prepared, output_partitions
 from connectors.kafka.sink.producer_pool import ProducerPool, Producers, Slot, pool_for
 from connectors.kafka.sink.retired_ids import RetiredIds
 from connectors.kafka.sink.transaction_marker import Token, compare
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from connectors.kafka.sink.ownership import Ownership
     from connectors.kafka.sink.visibility import CommitVisibility
     from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-    from connectors.kafka.wire.wire_requests import TransactionDescription
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class KafkaTransaction:
     lifecycle: Lifecycle
     fingerprint: Fingerprint = dataclasses.field(default_factory=Fingerprint)
     slot: Slot | None = None
-    first_topic: str = ""
+    marker_partition: str = ""
     flushed: bool = False
 
 
@@ -65,6 +65,7 @@ class KafkaTransactionalSink:
     Attributes:
         options: what the user said.
         timeout_ms: the transaction timeout, checked against the broker by the driver.
+        offsets_partitions: how many `__consumer_offsets` has; 0 where the driver has not asked.
 
     Args:
         options: see above.
@@ -75,6 +76,7 @@ class KafkaTransactionalSink:
     def __init__(self, options: KafkaSink, *, timeout_ms: int, checkpoint_timeout_s: float) -> None:
         self.options = options
         self.timeout_ms = timeout_ms
+        self.offsets_partitions = 0
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._wire: CoordinatorWire | None = None
         self._visibility: CommitVisibility | None = None
@@ -113,7 +115,12 @@ class KafkaTransactionalSink:
         (measured). What they have prepared does not need them.
         """
         settings = librdkafka_settings(self.options.settings)
-        self.producers = ProducerPool(owner, settings, timeout_ms=self.timeout_ms)
+        self.producers = ProducerPool(
+            owner,
+            settings,
+            timeout_ms=self.timeout_ms,
+            offsets_partitions=self.offsets_partitions,
+        )
         try:
             yield
         finally:
@@ -139,9 +146,8 @@ class KafkaTransactionalSink:
         transaction.lifecycle.advance(Event.INVOKE)
         assert not transaction.flushed, "a record after the flush would be committed unacknowledged"
         slot = self._slot(transaction)
-        if not transaction.first_topic:
-            topic = self.options.topic or batch.column("topic")[0].as_py()
-            transaction.first_topic = topic or ""
+        if not transaction.marker_partition:
+            self._send_marker(transaction, self.options.topic or batch.column("topic")[0].as_py())
         transaction.fingerprint.add(batch, self.options.topic)
         slot.producer.produce(batch, self.options.topic, transaction.deadline)
 
@@ -156,9 +162,14 @@ class KafkaTransactionalSink:
         if transaction.flushed or (transaction.slot is None and not attempt.source_offsets):
             return
         producer = self._slot(transaction).producer
+        if not transaction.marker_partition:
+            self._send_marker(transaction)
         crash_points.reach("records_queued", attempt.checkpoint_id)
-        group, offsets = self._marker(transaction)
-        producer.send_offsets(group, offsets, transaction.token, transaction.deadline)
+        if attempt.source_offsets:
+            group = attempt.owner.application_id
+            producer.send_offsets(
+                group, attempt.source_offsets, transaction.token, transaction.deadline
+            )
         producer.flush(transaction.deadline)
         transaction.flushed = True
         crash_points.reach("records_flushed", attempt.checkpoint_id)
@@ -172,10 +183,10 @@ class KafkaTransactionalSink:
             return None
         producer = transaction.slot.producer
         fingerprint = transaction.fingerprint.hex()  # what is left of it, while offsets are sent
-        producer.await_offsets()
+        if attempt.source_offsets:
+            producer.await_offsets()
         transaction.lifecycle.advance(Event.PRE_COMMIT)
         crash_points.reach("offsets_sent", attempt.checkpoint_id)
-        group, offsets = self._marker(transaction)
         return Committable(
             sink=self.name,
             transactional_id=producer.transactional_id,
@@ -189,18 +200,9 @@ class KafkaTransactionalSink:
             record_count=transaction.fingerprint.count,
             fingerprint=fingerprint,
             source_offsets=dict(attempt.source_offsets),
-            marker_group=group,
-            marker_partition=min(offsets),
+            marker_group=producer.transactional_id,
+            marker_partition=transaction.marker_partition,
         )
-
-    def _marker(self, transaction: KafkaTransaction) -> tuple[str, dict[str, int]]:
-        """Return the group and the offsets that go into the transaction, the token with them."""
-        attempt = transaction.attempt
-        if attempt.source_offsets:
-            return attempt.owner.application_id, dict(attempt.source_offsets)
-        assert transaction.slot is not None
-        own_group = transaction.slot.producer.transactional_id
-        return own_group, {f"{transaction.first_topic}-0": attempt.checkpoint_id}
 
     def abort(self, transaction: KafkaTransaction) -> None:
         """See `TwoPhaseCommitSink.abort`. The producer is retired: reports of the failed
@@ -219,7 +221,13 @@ class KafkaTransactionalSink:
         if self.producers is not None:
             return self.producers
         settings = librdkafka_settings(self.options.settings)
-        return pool_for(owner, self.name, settings, timeout_ms=self.timeout_ms)
+        return pool_for(
+            owner,
+            self.name,
+            settings,
+            timeout_ms=self.timeout_ms,
+            offsets_partitions=self.offsets_partitions,
+        )
 
     def _slot(self, transaction: KafkaTransaction) -> Slot:
         if transaction.slot is None:
@@ -228,6 +236,24 @@ class KafkaTransactionalSink:
             transaction.slot = slot
             slot.producer.begin()
         return transaction.slot
+
+    def _send_marker(self, transaction: KafkaTransaction, first_topic: str | None = None) -> None:
+        """Make the marker the first operation of the transaction: see `transaction_marker`."""
+        attempt, slot = transaction.attempt, transaction.slot
+        assert slot is not None
+        # Its partition has to exist, and to be one that we may read: those of the source are.
+        where = min(attempt.source_offsets, default=first_topic and f"{first_topic}-0")
+        if not where:
+            return  # a row without a topic, which the producer refuses in better words
+        producer = slot.producer
+        producer.send_offsets(
+            producer.transactional_id,
+            {where: attempt.checkpoint_id},
+            transaction.token,
+            transaction.deadline,
+        )
+        producer.await_offsets()
+        transaction.marker_partition = where
 
     # --- on the driver ----------------------------------------------------------------------
 
@@ -253,9 +279,9 @@ class KafkaTransactionalSink:
     def check_prepared(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> list[Committable]:
-        """See `TwoPhaseCommitSink.check_prepared`: Ongoing, same pid and epoch, and with offsets
-        among its partitions (a transaction that was split by a late EndTxn has none). The same
-        request asks whether this run owns the application still.
+        """See `TwoPhaseCommitSink.check_prepared`: Ongoing, same pid and epoch, and with its
+        marker's partition (the second half of a transaction that a late EndTxn has split has it
+        not). The same request asks whether this run owns the application still.
         """
         owner = [] if self.ownership is None else [self.ownership.transactional_id]
         ids = [one.transactional_id for one in committables]
@@ -265,7 +291,7 @@ class KafkaTransactionalSink:
         checked = []
         for one in committables:
             now = found[one.transactional_id]
-            if problem := _not_prepared(one, now):
+            if problem := not_prepared(one, now, self.offsets_partitions):
                 raise PhaseOneError(
                     f"A prepared transaction is not as it was left: {problem}.",
                     where=f"checkpoint {one.checkpoint_id}, subtask {one.subtask}, "
@@ -274,9 +300,8 @@ class KafkaTransactionalSink:
                     option=f"transactionTimeoutMs={one.timeout_ms}",
                 )
             described = one.described(start_time_ms=now.start_time_ms)
-            checked.append(
-                dataclasses.replace(described, partitions=tuple(sorted(_data(now.partitions))))
-            )
+            written = tuple(sorted(output_partitions(now)))
+            checked.append(dataclasses.replace(described, partitions=written))
         return checked
 
     def commit(
@@ -339,6 +364,18 @@ class KafkaTransactionalSink:
             self.wire.fence(transactional_id, self.timeout_ms, deadline)
             self._retired.add([transactional_id])
 
+    def count_offsets_partitions(self, deadline: Deadline) -> None:
+        """Ask how many partitions `__consumer_offsets` has, before tasks choose ids by it; on a new
+        cluster, how many it will have.
+
+        Raises:
+            BrokerUnavailableError: no answer.
+            AuthenticationError: DESCRIBE_CONFIGS on the cluster is missing.
+        """
+        self.offsets_partitions = len(self.visibility.offsets_partitions(deadline)) or int(
+            self.wire.broker_setting("offsets.topic.num.partitions", deadline)
+        )
+
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
         """See `TwoPhaseCommitSink.hidden`: a partition that has got no marker."""
         return [str(one) for one in self.visibility.hidden(committed, deadline)]
@@ -385,21 +422,3 @@ class KafkaTransactionalSink:
         minutes = int(self.wire.broker_setting("offsets.retention.minutes", deadline))
         age_ms = SYSTEM_CLOCK.now_ms() - one.start_time_ms
         return one.start_time_ms >= 0 and 0 <= age_ms < minutes * 60_000 * 0.9
-
-
-def _not_prepared(one: Committable, now: TransactionDescription) -> str:
-    if now.error:
-        return now.error
-    if now.state != "Ongoing":
-        return f"its state is {now.state}, not Ongoing"
-    if (now.producer_id, now.producer_epoch) != (one.producer_id, one.producer_epoch):
-        return "another producer holds its id"
-    if not any(name.startswith("__consumer_offsets-") for name in now.partitions):
-        return "its offsets are missing: it was split, or we may not DESCRIBE their topic"
-    if one.record_count and not _data(now.partitions):
-        return "its records are missing: it was split"
-    return ""
-
-
-def _data(partitions: frozenset[str]) -> set[str]:
-    return {name for name in partitions if not name.startswith("__consumer_offsets-")}

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from connectors.kafka.offsets_topic import OFFSETS_TOPIC
 from connectors.kafka.wire import partition_leaders
 from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
@@ -98,7 +99,7 @@ class CommitVisibility:
 
     def offsets_partitions(self, deadline: Deadline) -> set[str]:
         """Return the partitions that keep the offsets of groups; none when we may not see them."""
-        topics = [partition_leaders.OFFSETS_TOPIC]
+        topics = [OFFSETS_TOPIC]
         leaders = self._ask(partition_leaders.find_leaders, topics, deadline)
         return set() if leaders is None else leaders.existing
 

@@ -1,10 +1,11 @@
 """What a cluster says of an application's output, compared with what its decision log says.
 
 A log is not the only witness. Each transaction carries a token (checkpoint, subtask, and something
-random), with its source offsets under the application's group, or with a marker under a group of
-its own id. A token is committed only together with its records. So the newest token tells how far
-the output has come, whatever folder wrote it. A log that knows less was restored from a backup, or
-is a copy: what is newer would be written a second time.
+random), in its marker under a group of its own id, and with its source offsets under the
+application's group. A token is committed only together with its records. So the newest token tells
+how far the output has come, whatever folder wrote it. A log that knows less was restored from a
+backup, or is a copy: what is newer would be written a second time. The same is seen where a late
+EndTxn has made half of a transaction visible that was never decided.
 
 The cluster forgets a token `offsets.retention.minutes` after the last commit in its group (7 days
 by default). Later than that only the log is left.
@@ -65,22 +66,24 @@ def read_tokens(
     Args:
         wire: to the cluster.
         application_id: whose tokens.
-        log: with the Fence of its last run; what an older run wrote stands before it in the log.
+        log: what runs wrote that are older than the one of its last decision stands in it. Every
+            later run is asked about, those of a copy too that has the same numbers: a start that
+            was refused has left a Fence as well.
         ids: all that the cluster knows of the application.
         deadline: when to give up.
 
     Raises:
         BrokerUnavailableError, AuthenticationError: see `CoordinatorWire.read_markers`.
     """
-    last = log.decision
-    groups = [application_id]
-    if last is None or all(one.marker_group != application_id for one in last.committables):
-        groups += [
+    groups = [
+        application_id,
+        *(
             row.transactional_id
             for row in ids
             if (one := TransactionalId.of(application_id, row.transactional_id)) is not None
             and (one.log_id != log.log_id or one.run_epoch >= log.run_epoch)
-        ]
+        ),
+    ]
     return [
         CommittedToken(
             checkpoint_id=int(match[1]),
@@ -103,7 +106,7 @@ def newer_than(log: LogState, tokens: Sequence[CommittedToken]) -> list[Committe
     """
     last = log.decision
     number = -1 if last is None else last.checkpoint_id
-    known = {one.token for one in last.committables} if last is not None else set()
+    known = {one.token for one in log.decided}
     start = _offsets(() if last is None else last.start_offsets)
     end = _offsets(() if last is None else last.end_offsets)
 
@@ -114,7 +117,7 @@ def newer_than(log: LogState, tokens: Sequence[CommittedToken]) -> list[Committe
             return True
         if one.group != log.application_id:
             return False
-        # A settled or restored decision has lost its tokens: its end is known.
+        # A restored decision has no tokens: its end is known.
         limit = (end if one.checkpoint_id == number else start).get(one.partition)
         return limit is not None and one.offset > limit
 

@@ -24,7 +24,6 @@ from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
 from connectors.kafka.wire.wire_client import AnswerLostError, NotSentError, WireClient
 from transactions.clock import Deadline
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 _LATEST: Final = -1
 _UNCOMMITTED, _COMMITTED = 0, 1
 
