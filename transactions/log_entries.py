@@ -138,6 +138,8 @@ class Snapshot:
         start: of each source, see `Start`.
         accepted: of that Fence.
         written: by a decision that is settled, for a replay of it to compare.
+        decided_in: epoch of the run that made the last decision; 0 before the first, and in a
+            snapshot of a version that did not keep it.
     """
 
     run_epoch: int
@@ -149,6 +151,7 @@ class Snapshot:
     start: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     written: tuple[Committable, ...] = ()
+    decided_in: int = 0
 
 
 Body: TypeAlias = Fence | Start | Decision | Healed | Settled | Resolved | Restore | Snapshot
@@ -222,7 +225,7 @@ def _is_new(body: Body) -> bool:
     if isinstance(body, Fence | Snapshot) and body.accepted:
         return True
     if isinstance(body, Snapshot):
-        return bool(body.start or body.written)
+        return bool(body.start or body.written or body.decided_in)
     return isinstance(body, Start | Settled)
 
 
@@ -243,7 +246,7 @@ def _body_to_dict(body: Body) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for field in dataclasses.fields(body):
         value = getattr(body, field.name)
-        if field.name in ("accepted", "written") and not value:
+        if field.name in ("accepted", "written", "decided_in") and not value:
             continue  # a reader of the first format has no such word
         if isinstance(value, Committable):
             value = value.to_dict()

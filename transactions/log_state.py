@@ -39,6 +39,8 @@ class LogState:
         start: where each source begins (see `Start`); empty until it is decided.
         accepted: tokens of output that a person knows of although this log does not.
         written: by the last decision, if it is settled: what a replay of it is compared with.
+        decided_in: epoch of the run that made the last decision, 0 when that is not known: what
+            older runs wrote stands before that decision in the log.
     """
 
     application_id: str = ""
@@ -53,6 +55,7 @@ class LogState:
     start: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     written: tuple[Committable, ...] = ()
+    decided_in: int = 0
 
     @property
     def decided(self) -> tuple[Committable, ...]:
@@ -81,6 +84,7 @@ class LogState:
                 changed["start"] = sources
             case Decision() as decision:
                 changed |= {"decision": decision, "resolved": {}, "written": ()}
+                changed["decided_in"] = self.run_epoch
             case Healed() as healed:
                 changed["decision"] = _with_healed(self.decision, healed)
             case Settled(checkpoint_id=number):
@@ -106,6 +110,7 @@ class LogState:
             start=self.start,
             accepted=self.accepted,
             written=self.written,
+            decided_in=self.decided_in,
         )
 
 

@@ -33,6 +33,7 @@ SINK = "connectors/kafka/sink/transactional_sink.py"
 POOL = "connectors/kafka/sink/producer_pool.py"
 PRODUCER = "connectors/kafka/sink/transactional_producer.py"
 RECORD_PRODUCER = "connectors/kafka/sink/record_producer.py"
+WITNESS = "connectors/kafka/sink/witness.py"
 WIRE = "connectors/kafka/wire/coordinator_wire.py"
 PREPARED = "connectors/kafka/sink/prepared.py"
 REQUESTS = "connectors/kafka/wire/wire_requests.py"
@@ -197,6 +198,14 @@ MUTATIONS = (
         "offsets_partitions <= 1 or",
         "True or",
         "tests/unit/test_offsets_topic.py::test_a3_no_id_has_its_group_beside_the_applications",
+    ),
+    Mutation(
+        "log: a refused start's Fence is not taken for a run that wrote",
+        WITNESS,
+        "one.run_epoch >= log.decided_in",
+        "one.run_epoch >= log.run_epoch",
+        "tests/simulation/test_second_folder.py"
+        "::test_a_backup_is_refused_again_after_a_start_that_left_a_fence",
     ),
     Mutation(
         "10 describe before deciding",

@@ -19,6 +19,7 @@ from tests.simulation.runner import installed
 from tests.simulation.scheduler import Crash
 from tests.simulation.world import EXPECTED, DriverRun, Folder, World
 from transactions import crash_points
+from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import FencedError, IdentityMismatchError, OutcomeUnknownError
 
 #: Where a backup can be made; the log says something else at each of them.
@@ -110,6 +111,22 @@ def test_a_backup_of_any_age_is_refused(story, number: int, moment: str, carries
         assert f"last in the log: {f'checkpoint {last}' if last >= 0 else 'none'}" in ended.where
         assert f"checkpoint {BATCHES - 1} in group app" in ended.where
         assert "--accept-duplicates" in ended.option
+    assert one.visible() == EXPECTED
+
+
+@pytest.mark.parametrize("carries", [True, False], ids=["offsets", "markers only"])
+def test_a_backup_is_refused_again_after_a_start_that_left_a_fence(story, carries: bool):
+    """A start can be refused behind its Fence, when an older run commits beside it. The next start
+    must not take the numbers of its own log for those of the original's runs.
+    """
+    one = story(carries=carries)
+    one.copy_at = ("one_committed", 3)
+    assert one.live() is None
+    backup = one.copied
+    state = read_log(backup.backend)
+    DecisionLog.open(backup.backend, application_id="app", identity=state.identity, clock=one.clock)
+    for _ in range(2):
+        assert isinstance(one.live(backup), IdentityMismatchError)
     assert one.visible() == EXPECTED
 
 

@@ -143,24 +143,41 @@ def test_a_settlement_is_of_one_decision_only(memory):
     assert read_log(memory).decision == decision(1)
 
 
-def test_only_a_settlement_needs_a_newer_reader(memory):
+def test_what_an_older_reader_does_not_know_has_a_newer_format(memory):
     """Older software says that the format is newer, and does not take it for corruption."""
+
+    def formats() -> set[tuple[str, int]]:
+        return {
+            (fields["kind"], fields["format"])
+            for name in memory.list()
+            if not name.startswith("floor-")
+            for fields in [orjson.loads(memory.get(name))]
+        }
+
     log = open_log(memory)
     log.decide(decision(0))
+    assert formats() == {("fence", 1), ("decision", 1)}
     log.settle()
+    assert formats() == {("fence", 1), ("decision", 1), ("settled", 2)}
     while log.state.tail <= COMPACT_EVERY:
         log.decide(decision(log.state.tail))
     log.compact_if_due()
-    formats = {
-        (fields["kind"], fields["format"])
-        for name in memory.list()
-        if not name.startswith("floor-")
-        for fields in [orjson.loads(memory.get(name))]
-    }
-    assert formats == {("snapshot", 1)}
-    log.decide(decision(1000))
-    log.settle()
-    assert orjson.loads(memory.get(entry_name(log.state.tail)))["format"] == 2
+    assert formats() == {("snapshot", 2)}
+
+
+def test_who_made_the_last_decision_is_known_behind_a_compaction(memory):
+    """Its producers, and those of later runs, may have written what the log does not know."""
+    log = open_log(memory)
+    first = log.run_epoch
+    assert log.state.decided_in == 0
+    log.decide(decision(0))
+    for _ in range(COMPACT_EVERY):
+        log = open_log(memory)
+    log.compact_if_due()
+    assert log.run_epoch > first
+    assert read_log(memory).decided_in == first
+    log.decide(decision(1))
+    assert read_log(memory).decided_in == log.run_epoch
 
 
 @pytest.mark.parametrize(("checkpoint", "token"), [(0, "nobody's"), (7, "")])

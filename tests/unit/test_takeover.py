@@ -219,6 +219,21 @@ def test_a_start_reads_the_cluster_twice_and_claims_it_once(cluster):
     ]
 
 
+@pytest.mark.parametrize("of_the_run", [4, 5], ids=["that decided", "later"])
+def test_a3_half_of_a_transaction_that_was_never_decided_is_refused(cluster, of_the_run: int):
+    """A late EndTxn has made it visible: its marker is in it, its source offsets are not."""
+    name = f"app.0123abcd.{of_the_run}.w0.0"
+    cluster.opened(name, State.COMPLETE_COMMIT)
+    cluster.fake.groups[name, "in-0"] = (8, f"8.0.{'ef' * 8}")
+    log = dataclasses.replace(LOG, log_id="0123abcd", run_epoch=5, decided_in=4)
+    cluster.fake.groups["app", "in-0"] = (60, OWN)
+    takeover = Takeover("app", "folder", clock=cluster.clock)
+    takeover.write_to({"out": cluster.sink()})
+    with pytest.raises(IdentityMismatchError) as raised:
+        takeover.check(log, cluster.deadline())
+    assert f"checkpoint 8 in group {name}" in raised.value.where
+
+
 # -- what another client's ids are not -------------------------------------------------------------
 
 

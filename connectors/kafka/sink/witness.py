@@ -81,7 +81,7 @@ def read_tokens(
             row.transactional_id
             for row in ids
             if (one := TransactionalId.of(application_id, row.transactional_id)) is not None
-            and (one.log_id != log.log_id or one.run_epoch >= log.run_epoch)
+            and (one.log_id != log.log_id or one.run_epoch >= log.decided_in)
         ),
     ]
     return [
