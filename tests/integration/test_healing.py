@@ -22,7 +22,7 @@ from connectors.sink_options import KafkaSink
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import write_over_marker
-from transactions.clock import Deadline
+from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable, Outcome
 from transactions.decision_log import DecisionLog, read_log
 from transactions.log_backend import LocalFileBackend
@@ -196,6 +196,23 @@ def test_x19_an_absent_marker_proves_an_abort_while_it_could_not_have_expired(si
     assert outcome(sink, old) is Outcome.UNKNOWN  # offsets are kept for seven
     unknown_start = dataclasses.replace(one, start_time_ms=-1)
     assert outcome(sink, unknown_start) is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize("days", [-8, 8])
+def test_a6_the_age_of_a_marker_is_measured_by_the_brokers_clock(
+    sink, application_id, monkeypatch, days: int
+):
+    """Where the driver's clock is behind by the age of an expired marker, it looked young; what was
+    committed then would have been written again.
+    """
+    week = 8 * 24 * 3600 * 1000
+    one = prepared(sink, application_id, 1)
+    sink.wire.fence(one.transactional_id, 60_000, Deadline(10))
+    old = dataclasses.replace(one, start_time_ms=one.start_time_ms - week)
+    ours = SYSTEM_CLOCK.now_ms
+    monkeypatch.setattr(type(SYSTEM_CLOCK), "now_ms", lambda _: ours() + days * week // 8)
+    assert outcome(sink, old) is Outcome.UNKNOWN
+    assert outcome(sink, one) is Outcome.ABORTED
 
 
 def test_x19_a_marker_that_somebody_overwrote_proves_nothing(sink, application_id, bootstrap):

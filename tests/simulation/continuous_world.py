@@ -33,7 +33,7 @@ from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
 from connectors.continuous.stage_task import Reader
 from connectors.kafka.run import Run
-from connectors.kafka.sink import record_producer, transactional_producer, transactional_sink
+from connectors.kafka.sink import record_producer, transactional_producer
 from connectors.kafka.sink.plain_sink import KafkaPlainSink
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.sink.visibility import CommitVisibility
@@ -510,7 +510,6 @@ class ContinuousWorld:
                 mock.patch.object(record_producer, "Producer", self.make_client),
                 mock.patch.object(transactional_producer, "_Call", CallAtOnce),
                 mock.patch.object(transactional_producer, "_group_metadata", str.encode),
-                mock.patch.object(transactional_sink, "SYSTEM_CLOCK", self.clock),
                 mock.patch.object(RunningStage, "_send", sending),
                 mock.patch.object(RunningStage, "_each", no_longer_than_a_freeze),
                 mock.patch.object(RunningStage, "await_ready", ready_before_a_freeze),

@@ -83,7 +83,6 @@ def installed(world: World) -> Iterator[None]:
             mock.patch.object(decision_log, "COMPACT_EVERY", world.compact_every),
             # A fenced run names the process of the newer one, in its trace too.
             mock.patch.object(decision_log, "os", SimpleNamespace(getpid=lambda: 1)),
-            mock.patch.object(transactional_sink, "SYSTEM_CLOCK", world.clock),
             mock.patch.object(
                 transactional_sink, "Deadline", lambda seconds: Deadline(seconds, world.clock)
             ),

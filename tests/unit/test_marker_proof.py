@@ -10,14 +10,22 @@ import pytest
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.sink_options import KafkaSink
 from tests.unit.samples import committable
-from transactions.clock import SYSTEM_CLOCK, Deadline
+from transactions.clock import Deadline
 from transactions.committable import Outcome
 
 ID = "app.log.1.p.0"
 HOUR_MS = 3_600_000
+#: What the broker's clock shows; ours is not looked at.
+NOW_MS = 86_400_000_000
 
 
-def outcome(found: tuple[int, str] | None, *, group: str = "app", age_ms: int = HOUR_MS) -> Outcome:
+def outcome(
+    found: tuple[int, str] | None,
+    *,
+    group: str = "app",
+    age_ms: int = HOUR_MS,
+    now_ms: int | None = NOW_MS,
+) -> Outcome:
     """Recover one transaction: its id is forgotten, and this stands where its token should be."""
     sink = KafkaTransactionalSink(
         KafkaSink(bootstrap_servers="b:1", topic="out", name="out"),
@@ -27,6 +35,7 @@ def outcome(found: tuple[int, str] | None, *, group: str = "app", age_ms: int = 
     wire: Any = SimpleNamespace(
         read_markers=lambda *_, **__: {} if found is None else {"in-0": found},
         broker_setting=lambda *_: "10080",
+        broker_now_ms=lambda *_: now_ms,
     )
     sink._wire = wire
     one = committable(
@@ -34,7 +43,7 @@ def outcome(found: tuple[int, str] | None, *, group: str = "app", age_ms: int = 
         checkpoint_id=5,
         token="5.0.t",
         marker_group=group,
-        start_time_ms=SYSTEM_CLOCK.now_ms() - age_ms,
+        start_time_ms=NOW_MS - age_ms,
     )
     return sink._by_marker(one, "Empty", Deadline(1.0))
 
@@ -63,5 +72,8 @@ def test_in_a_group_of_its_own_id_a_later_token_is_a_proof():
 
 @pytest.mark.parametrize("age_ms", [-HOUR_MS, 8 * 24 * HOUR_MS])
 def test_an_age_that_cannot_be_right_or_is_too_high_proves_nothing(age_ms):
-    """A clock of ours that is behind makes the first one of the second."""
     assert outcome(None, age_ms=age_ms) is Outcome.UNKNOWN
+
+
+def test_a6_without_the_brokers_clock_nothing_is_proven():
+    assert outcome(None, now_ms=None) is Outcome.UNKNOWN

@@ -13,7 +13,6 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
-from kafka.protocol.producer import AddOffsetsToTxnRequest
 
 from connectors.kafka.doctor.facts import Topic
 from connectors.kafka.wire import broker_answers
@@ -164,15 +163,4 @@ def transactions_of(producer_ids: Iterable[int]) -> Any:
     """Return a request for the transactional ids that have the producer ids, in any state."""
     return ListTransactionsRequest(
         state_filters=[], producer_id_filters=sorted(set(producer_ids)), max_version=0
-    )
-
-
-def add_offsets(transactional_id: str, producer_id: int, epoch: int, group_id: str) -> Any:
-    """Return the request that begins a transaction without a record or an offset in it."""
-    return AddOffsetsToTxnRequest(
-        transactional_id=transactional_id,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        group_id=group_id,
-        max_version=3,
     )

@@ -5,14 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-#: Second part of the probe's transactional id, where a log's ids carry the log id (8 hex digits).
-PROBE_LOG = "doctor"
 STATE_TOPIC = "__transaction_state"
-
-
-def probe_id(application_id: str) -> str:
-    """Return the id of the probe: one per application, under the prefix that it has rights on."""
-    return f"{application_id}.{PROBE_LOG}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,15 +22,15 @@ from connectors.kafka.doctor.facts import (
     Hanging,
     Topic,
     Wanted,
-    probe_id,
 )
 from connectors.kafka.doctor.verdicts import MAX_TIMEOUT, RETENTION, STATE_MIN_ISR, STATE_REPLICAS
 from connectors.kafka.offsets_topic import OFFSETS_TOPIC
+from connectors.kafka.transactional_id import probe_id
 from connectors.kafka.wire import broker_answers, wire_requests
-from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
+from connectors.kafka.wire.broker_answers import Meaning, Request
+from connectors.kafka.wire.empty_transaction import EmptyTransaction
 from connectors.kafka.wire.wire_client import (
     GROUP,
-    TRANSACTION,
     AnswerLostError,
     Backoff,
     NotSentError,
@@ -42,7 +42,8 @@ from transactions.errors import AuthenticationError, BrokerUnavailableError, Con
 
 _REQUEST_S: Final = 5.0
 _STEP_S: Final = 5.0
-_PROBE_TIMEOUT_MS: Final = 10_000
+#: What every broker allows that hides its own maximum.
+_LEAST_MOST_MS: Final = 10_000
 _SETTINGS: Final = (MAX_TIMEOUT, RETENTION, STATE_REPLICAS, STATE_MIN_ISR)
 _MIN_ISR: Final = "min.insync.replicas"
 
@@ -84,12 +85,11 @@ class _Probe:
         self._unread: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._skew: tuple[float, float] | None = None
-        self._probe_timeout_ms = _PROBE_TIMEOUT_MS
+        self._most_timeout_ms = _LEAST_MOST_MS
 
     async def run(self, bootstrap: str) -> ClusterFacts:
         settings = await self._settings()
-        most = int(settings.get(MAX_TIMEOUT, _PROBE_TIMEOUT_MS))
-        self._probe_timeout_ms = min(most, _PROBE_TIMEOUT_MS)
+        self._most_timeout_ms = int(settings.get(MAX_TIMEOUT, _LEAST_MOST_MS))
         brokers, silent, features = await self._brokers()
         if self._wanted.application_id:
             # Before the metadata: the first id ever makes the topic of the transaction log.
@@ -206,37 +206,13 @@ class _Probe:
 
     # -- rights and the clock -----------------------------------------------------------------
 
+    def _empty(self) -> EmptyTransaction:
+        name = probe_id(self._wanted.application_id)
+        return EmptyTransaction(self._wire, name, most_ms=self._most_timeout_ms, clock=self._clock)
+
     async def _try_id(self) -> None:
-        await self._init()
-        await self._describe()
-
-    async def _init(self) -> tuple[int, int]:
-        """InitProducerId of the probe's id; aborts what an earlier probe left open."""
-        name = probe_id(self._wanted.application_id)
-
-        async def ask(node_and_ids: tuple[int, list[str]]) -> dict[str, tuple[int, int]]:
-            request = wire_requests.init_producer_id(name, self._probe_timeout_ms)
-            response = await self._wire.send(node_and_ids[0], request, self._deadline)
-            if self._done(Request.INIT_PRODUCER_ID, response.error_code, name):
-                return {name: (response.producer_id, response.producer_epoch)}
-            return {}
-
-        return (await until_all(self._wire, TRANSACTION, [name], ask, self._step_deadline()))[name]
-
-    async def _describe(self) -> wire_requests.TransactionDescription:
-        name = probe_id(self._wanted.application_id)
-
-        async def ask(
-            node_and_ids: tuple[int, list[str]],
-        ) -> dict[str, wire_requests.TransactionDescription]:
-            request = wire_requests.describe_transactions([name])
-            response = await self._wire.send(node_and_ids[0], request, self._deadline)
-            row = response.transaction_states[0]
-            if self._done(Request.DESCRIBE_TRANSACTIONS, row.error_code, name):
-                return {name: wire_requests.description(row)}
-            return {}
-
-        return (await until_all(self._wire, TRANSACTION, [name], ask, self._step_deadline()))[name]
+        await self._empty().init(self._step_deadline())
+        await self._empty().describe(self._step_deadline())
 
     async def _try_transaction(self) -> None:
         """Begin an empty transaction, read when the coordinator saw it begin, abort it."""
@@ -244,38 +220,17 @@ class _Probe:
             self._unread["clock"] = "the transactional id cannot be used"
             return
         app = self._wanted.application_id
-        name = probe_id(app)
-        producer_id, epoch = await self._init()
-        sent_ms = received_ms = 0
-
-        async def ask(node_and_ids: tuple[int, list[str]]) -> dict[str, Answer]:
-            nonlocal sent_ms, received_ms
-            request = doctor_requests.add_offsets(name, producer_id, epoch, app)
-            sent_ms = self._clock.now_ms()
-            response = await self._wire.send(node_and_ids[0], request, self._deadline)
-            received_ms = self._clock.now_ms()
-            answer = broker_answers.read(Request.ADD_OFFSETS, response.error_code)
-            again = answer.meaning in (Meaning.RETRY, Meaning.REFIND)
-            return {} if again else {name: answer}
-
-        answer = (await until_all(self._wire, TRANSACTION, [name], ask, self._step_deadline()))[
-            name
-        ]
-        if answer.meaning is Meaning.AUTHORIZATION:
-            self._refused["group"] = str(answer)
-        if answer.meaning is not Meaning.DONE:
-            self._unread["clock"] = str(answer)
+        begun = await self._empty().begin_and_abort(app, self._step_deadline())
+        if begun.answer.meaning is Meaning.AUTHORIZATION:
+            self._refused["group"] = str(begun.answer)
+        if begun.seen is None:
+            self._unread["clock"] = str(begun.answer)
             return
-        try:
-            seen = await self._describe()
-        finally:
-            await self._init()
-        started_ms = seen.start_time_ms
-        if not any(partition.startswith(f"{OFFSETS_TOPIC}-") for partition in seen.partitions):
+        if not any(one.startswith(f"{OFFSETS_TOPIC}-") for one in begun.seen.partitions):
             # A broker leaves out what the principal may not describe, without a word.
             self._refused[OFFSETS_TOPIC] = "DescribeTransactions leaves its partitions out"
-        half = (received_ms - sent_ms) / 2
-        self._skew = (started_ms - (sent_ms + half), half + 1)
+        half = (begun.received_ms - begun.sent_ms) / 2
+        self._skew = (begun.seen.start_time_ms - (begun.sent_ms + half), half + 1)
 
     def _done(self, request: Request, code: int, name: str) -> bool:
         answer = broker_answers.read(request, code)

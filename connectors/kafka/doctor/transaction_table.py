@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from connectors.kafka.doctor.facts import PROBE_LOG
+from connectors.kafka.transactional_id import PROBE_LOG
 from connectors.kafka.wire.wire_requests import TransactionDescription
 from transactions.committable import Committable
 from transactions.log_state import LogState

@@ -16,11 +16,11 @@ from connectors.kafka.doctor.facts import (
     ClusterFacts,
     Topic,
     Wanted,
-    probe_id,
 )
 from connectors.kafka.doctor.verdict import Kind, Level, Verdict
 from connectors.kafka.offsets_topic import OFFSETS_TOPIC
 from connectors.kafka.transaction_timeout import MOST_TIMEOUT_MS
+from connectors.kafka.transactional_id import probe_id
 
 MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 RETENTION: Final = "offsets.retention.minutes"

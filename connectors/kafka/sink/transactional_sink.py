@@ -24,10 +24,10 @@ from connectors.kafka.sink.prepared import not_prepared, output_partitions
 from connectors.kafka.sink.producer_pool import ProducerPool, Producers, Slot, pool_for
 from connectors.kafka.sink.retired_ids import RetiredIds
 from connectors.kafka.sink.transaction_marker import Token, compare
-from connectors.kafka.transactional_id import TransactionalId
+from connectors.kafka.transactional_id import TransactionalId, probe_id
 from connectors.sink_options import KafkaSink
 from transactions import crash_points
-from transactions.clock import SYSTEM_CLOCK, Deadline
+from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import PhaseOneError, SparkOnceError
 from transactions.sink import Attempt, Owner
@@ -416,9 +416,14 @@ class KafkaTransactionalSink:
         return Outcome.ABORTED if self._is_young(one, deadline) else Outcome.UNKNOWN
 
     def _is_young(self, one: Committable, deadline: Deadline) -> bool:
-        """Tell whether its marker cannot have expired. The start is by the broker's clock, now is
-        by ours: a tenth is left for what they differ, and a start in the future proves nothing.
+        """Tell whether its marker cannot have expired. Start and now are by the brokers' clocks: a
+        tenth is left for what two of them differ, and a start in the future proves nothing.
         """
+        if one.start_time_ms < 0:
+            return False
+        application_id, _, _ = one.transactional_id.partition(".")
+        now_ms = self.wire.broker_now_ms(
+            probe_id(application_id), application_id, self.timeout_ms, deadline
+        )
         minutes = int(self.wire.broker_setting("offsets.retention.minutes", deadline))
-        age_ms = SYSTEM_CLOCK.now_ms() - one.start_time_ms
-        return one.start_time_ms >= 0 and 0 <= age_ms < minutes * 60_000 * 0.9
+        return now_ms is not None and 0 <= now_ms - one.start_time_ms < minutes * 60_000 * 0.9

@@ -22,6 +22,8 @@ from typing import Any, Final, TypeVar
 
 from connectors.kafka.wire import broker_answers, wire_requests
 from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
+from connectors.kafka.wire.broker_setting import read_setting
+from connectors.kafka.wire.empty_transaction import EmptyTransaction
 from connectors.kafka.wire.group_reader import read_groups
 from connectors.kafka.wire.id_list import list_ids
 from connectors.kafka.wire.wire_client import (
@@ -390,6 +392,27 @@ class CoordinatorWire:
         """
         return self._wire.run(read_groups, self._wire, groups, deadline, deadline=deadline)
 
+    def broker_now_ms(
+        self, transactional_id: str, group: str, timeout_ms: int, deadline: Deadline
+    ) -> int | None:
+        """Ask a coordinator for its wall clock: see `empty_transaction`.
+
+        Args:
+            transactional_id: of nobody else; it is initialised.
+            group: of which no offset is written.
+            timeout_ms: that the broker allows.
+            deadline: when to give up.
+
+        Returns milliseconds since 1970; None when the broker refuses to begin a transaction.
+
+        Raises:
+            BrokerUnavailableError: no answer.
+            AuthenticationError: a right on the id is missing.
+        """
+        empty = EmptyTransaction(self._wire, transactional_id, most_ms=timeout_ms)
+        begun = self._wire.run(empty.begin_and_abort, group, deadline, deadline=deadline)
+        return None if begun.seen is None else begun.seen.start_time_ms
+
     def broker_setting(self, name: str, deadline: Deadline) -> str:
         """Return one setting of a broker (`DescribeConfigs`), as the broker prints it.
 
@@ -398,28 +421,7 @@ class CoordinatorWire:
             BrokerUnavailableError: no answer before the deadline.
             AuthenticationError: DESCRIBE_CONFIGS on the cluster is missing.
         """
-        value: str = self._wire.run(self._broker_setting, name, deadline, deadline=deadline)
-        return value
-
-    async def _broker_setting(self, name: str, deadline: Deadline) -> str:
-        backoff = Backoff(self._wire, deadline)
-        while True:
-            try:
-                node = await self._wire.any_broker()
-                response = await self._wire.send(
-                    node, wire_requests.describe_configs(node, name), deadline
-                )
-            except (NotSentError, AnswerLostError) as error:
-                reason = str(error)
-            else:
-                result = response.results[0]
-                answer = broker_answers.read(Request.DESCRIBE_CONFIGS, result.error_code)
-                self._wire.raise_permanent(Request.DESCRIBE_CONFIGS, answer, name)
-                if answer.meaning is Meaning.DONE:
-                    return wire_requests.one_setting(name, result.configs)
-                reason = str(answer)
-            if not await backoff.again():
-                raise self._wire.unavailable(reason)
+        return self._wire.run(read_setting, self._wire, name, deadline, deadline=deadline)
 
 
 def _newest(kept: dict[str, T], new: dict[str, T]) -> dict[str, T]:
