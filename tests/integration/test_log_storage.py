@@ -1,14 +1,19 @@
-"""A decision log whose disk is full for a while, then fails an fsync: no record shows it.
+"""A decision log whose disk is full for a while, or fails an fsync: no record shows it.
 
 The faults are those of two system calls on the log's own folder. In both modes the run that meets
-one stops without aborting anything, and the next one (a restart in the same process) goes on.
+one stops without aborting anything, and the next one (a restart in the same process, or another
+process) goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import errno
 import os
-from collections.abc import Callable
+import re
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +22,14 @@ from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
 from connectors.spark import arrow_pipeline
+from connectors.spark.pipeline import ArrowPipeline
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.in_process import send, values
 from tests.integration.job_process import PATIENCE_S
+from tests.tiers import long
 from transactions.clock import Deadline
-
-RETRY = "fixed-delay(attempts=5, delay=100ms)"
+from transactions.decision_log import read_log
+from transactions.log_backend import LocalFileBackend
 
 
 class Disk:
@@ -60,51 +67,129 @@ class Disk:
         self._fsync(descriptor)
 
 
-@pytest.mark.parametrize(
+MODES = pytest.mark.parametrize(
     ("mode", "options"),
     [("micro-batch", {}), ("continuous", {"parallelism": 2, "barrier_interval_s": 0.1})],
 )
-def test_b2_b8_a_log_that_cannot_be_written_for_a_while(
+
+
+@dataclasses.dataclass
+class Story:
+    """A pipeline in this process, and the numbers that it was given to copy."""
+
+    bootstrap: str
+    source: str
+    output: str
+    pipeline: ArrowPipeline
+    produced: int = 0
+
+    def send(self) -> None:
+        """Give it twenty more."""
+        send(self.bootstrap, self.source, range(self.produced, self.produced + 20))
+        self.produced += 20
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait; restarts happen meanwhile."""
+        deadline = Deadline(PATIENCE_S)
+        while not condition():
+            assert not self.pipeline.await_termination(0.1)
+            assert not deadline.expired()
+
+    def ends_well(self) -> None:
+        """Stop it, and look at all that it wrote."""
+        self.pipeline.request_stop()
+        self.pipeline.wait()
+        written = values(read_committed(self.bootstrap, self.output))
+        assert sorted(written) == list(range(self.produced))
+
+
+@pytest.fixture
+def story(
     spark: SparkSession,
     bootstrap: str,
     topic: Callable[..., str],
     application_id: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     mode: str,
     options: dict[str, Any],
-):
+) -> Story:
     source, output = topic(2, "in"), topic(2, "out")
+    pipeline = arrow_pipeline(
+        spark,
+        app_id=application_id,
+        checkpoint=tmp_path / "state",
+        source=KafkaSource(
+            bootstrap_servers=bootstrap, subscribe=source, starting_offsets="earliest"
+        ),
+        sink=KafkaSink(bootstrap_servers=bootstrap, topic=output),
+        mode=mode,
+        restart_strategy="fixed-delay(attempts=1000, delay=100ms)",
+        **options,
+    )
+    return Story(bootstrap, source, output, pipeline)
+
+
+@MODES
+def test_b2_b8_a_log_that_cannot_be_written_for_a_while(
+    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     disk = Disk(tmp_path / "state" / "decisions", [])
     monkeypatch.setattr(os, "link", disk.link)
     monkeypatch.setattr(os, "fsync", disk.fsync)
-    send(bootstrap, source, range(20))
-    with Follower(bootstrap, output) as reader:
-        pipeline = arrow_pipeline(
-            spark,
-            app_id=application_id,
-            checkpoint=tmp_path / "state",
-            source=KafkaSource(
-                bootstrap_servers=bootstrap, subscribe=source, starting_offsets="earliest"
-            ),
-            sink=KafkaSink(bootstrap_servers=bootstrap, topic=output),
-            mode=mode,
-            restart_strategy=RETRY,
-            **options,
-        )
-        pipeline.start()
-        produced = 20
+    story.send()
+    with Follower(story.bootstrap, story.output) as reader:
+        story.pipeline.start()
         # A decision; then a decision in doubt, and the Fence of the next run.
         for faults in (["full"], ["not synced", "full"]):
             disk.faults = list(faults)
-            send(bootstrap, source, range(produced, produced + 20))
-            produced += 20
-            deadline = Deadline(PATIENCE_S)
-            while disk.faults or len(reader.records) < produced:
-                assert not pipeline.await_termination(0.1)  # restarts happen in this call
-                assert not deadline.expired()
-        pipeline.request_stop()
-        pipeline.wait()
-    assert sorted(values(read_committed(bootstrap, output))) == list(range(produced))
+            story.send()
+            story.until(lambda: not disk.faults and len(reader.records) >= story.produced)
+        story.ends_well()
     assert len(disk.met) == 3
-    assert pipeline.restarts == 3
+    assert story.pipeline.restarts == 3
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The folder of the log is a file system in memory, of its own; to mount it we must be root."""
+    disk = tmp_path / "state" / "decisions"
+    disk.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@long
+@MODES
+def test_b8_a_log_on_a_full_disk_is_written_when_there_is_room(
+    story: Story, small_disk: Path, caplog: pytest.LogCaptureFixture
+):
+    """The kernel says ENOSPC, to nobody but the log: to a decision, then to each run's Fence."""
+    story.send()
+    with Follower(story.bootstrap, story.output) as reader:
+        story.pipeline.start()
+        story.until(lambda: len(reader.records) >= story.produced)
+        filler = small_disk / ".somebody-elses-file"
+        fill(filler)
+        tail = read_log(LocalFileBackend(small_disk)).tail
+        story.send()
+        story.until(lambda: story.pipeline.restarts >= 3)
+        assert len(reader.records) == story.produced - 20
+        filler.unlink()
+        story.until(lambda: len(reader.records) >= story.produced)
+        story.ends_well()
+    unwritten = re.findall(
+        r"could not be written; this checkpoint is not decided.*\n.*entry (\d+): .*No space left",
+        caplog.text,
+    )
+    assert len(unwritten) >= 3, caplog.text
+    assert set(map(int, unwritten)) == {tail + 1}
+
+
+def fill(path: Path) -> None:
+    """Take all that is left, to the last byte."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 512)
