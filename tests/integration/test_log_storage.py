@@ -21,15 +21,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
+from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.spark import arrow_pipeline
 from connectors.spark.pipeline import ArrowPipeline
+from connectors.testing.child import FAILED
+from connectors.testing.run import Run
 from tests.auditor.reader import Follower, read_committed
+from tests.failing_fsync import fsync_fails
 from tests.integration.in_process import send, values
 from tests.integration.job_process import PATIENCE_S
+from tests.integration.pipeline_process import pipeline_on
+from tests.integration.test_continuous import Copy
 from tests.tiers import long
 from transactions.clock import Deadline
-from transactions.decision_log import read_log
+from transactions.decision_log import entry_name, read_log
 from transactions.log_backend import LocalFileBackend
+from transactions.log_entries import Decision
 
 
 class Disk:
@@ -193,3 +200,79 @@ def fill(path: Path) -> None:
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x" * 512)
+
+
+#: Of the second decision: a Fence, a Start and a decision come before it in both modes.
+IN_DOUBT = 4
+
+
+def kernel_fails(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the fsync of the log's folder fail once in a process: when the decision has its name."""
+    once, entry = tmp_path / "failed", folder / entry_name(IN_DOUBT)
+    for name, value in fsync_fails(folder, when=entry, once=once).items():
+        monkeypatch.setenv(name, value)
+
+
+def stopped_in_doubt(run: Run, folder: Path, bootstrap: str) -> Decision:
+    """Assert that a process has stopped at its decision and aborted none of its transactions."""
+    assert run.wait() == FAILED, run.text()
+    assert "not known; nothing was aborted" in run.text()
+    log = read_log(LocalFileBackend(folder))
+    assert log.tail == IN_DOUBT
+    decided = log.decision
+    assert decided is not None
+    assert decided.committables
+    with CoordinatorWire({"bootstrap.servers": bootstrap}) as operator:
+        ids = [one.transactional_id for one in decided.committables]
+        described = operator.describe(ids, Deadline(30.0))
+    for one in decided.committables:
+        now = described[one.transactional_id]
+        assert (now.state, now.producer_id, now.producer_epoch, now.start_time_ms) == (
+            "Ongoing",
+            one.producer_id,
+            one.producer_epoch,
+            one.start_time_ms,
+        )
+    return decided
+
+
+def test_b2_the_next_process_settles_a_decision_in_doubt(
+    bootstrap: str,
+    topic: Callable[..., str],
+    application_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pipeline = pipeline_on(bootstrap, topic, tmp_path, application_id)
+    folder = Path(pipeline.checkpoint) / "decisions"
+    kernel_fails(folder, tmp_path, monkeypatch)
+    pipeline.produce(120, at_once=True)  # three batches of 40
+    with Follower(bootstrap, pipeline.copies) as follower:
+        with pipeline.running() as run:
+            decided = stopped_in_doubt(run, folder, bootstrap)
+        code, run = pipeline.run_once()
+        assert code == 0, run.text()
+        assert run.lines[-1] == {"recommitted": len(decided.committables)}
+        assert run.replays() == [decided.checkpoint_id]
+        pipeline.audit(follower)
+
+
+@long
+def test_b2_the_next_process_of_continuous_mode_settles_a_decision_in_doubt(
+    bootstrap: str,
+    topic: Callable[..., str],
+    application_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    source, output = topic(2, "source"), topic(2, "output")
+    copy = Copy(bootstrap, application_id, source, output, tmp_path)
+    folder = tmp_path / "checkpoint" / "decisions"
+    kernel_fails(folder, tmp_path, monkeypatch)
+    copy.produce()
+    with Follower(bootstrap, output) as follower:
+        with copy.running() as run:
+            decided = stopped_in_doubt(run, folder, bootstrap)
+        run = copy.run_to_the_end(follower)
+        assert run.lines[-1] == {"recommitted": len(decided.committables)}
+        copy.audit(follower)

@@ -1,7 +1,7 @@
 """A driver that only decides: `python -m tests.unit.log_writer URL OPTIONS` appends until killed.
 
 It says on its output what it believes: ``epoch N`` when its Fence is durable, ``decided K`` when a
-decision is. A newer run ends it with exit code 3.
+decision is. A newer run ends it with exit code 3, a log that cannot be written with 4.
 """
 
 import json
@@ -9,10 +9,11 @@ import sys
 
 from tests.unit.samples import decision
 from transactions.decision_log import DecisionLog
-from transactions.errors import FencedError
+from transactions.errors import DecisionLogError, FencedError
 from transactions.log_location import backend_for
 
 FENCED = 3
+UNWRITTEN = 4
 
 
 def main(url: str, options: str) -> None:
@@ -34,3 +35,6 @@ if __name__ == "__main__":
         main(*sys.argv[1:])
     except FencedError:
         sys.exit(FENCED)
+    except DecisionLogError as error:
+        print(error, flush=True)
+        sys.exit(UNWRITTEN)
