@@ -12,8 +12,6 @@ from typing import Final, Self
 
 _REST: Final = re.compile(r"([0-9a-z]{8})\.([0-9]{1,18})\.([0-9a-z]+)\.([0-9]{1,18})")
 _OWNER: Final = "owner"
-#: Second part of the probe's id, where a log's ids carry the log id.
-PROBE_LOG: Final = "doctor"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,4 +48,4 @@ def owner_id(application_id: str) -> str:
 
 def probe_id(application_id: str) -> str:
     """Return the id under which the driver and the doctor try what a cluster allows."""
-    return f"{application_id}.{PROBE_LOG}"
+    return f"{application_id}.doctor"

@@ -257,6 +257,32 @@ def test_x21_another_logs_and_another_applications_transactions_are_left_alone(
     eventually(lambda: values(decided.bootstrap, decided.topic), ["kept", "kept", "one"])
 
 
+def test_b6_what_another_client_calls_its_transactions_is_not_ours_to_abort(
+    decided: Decided, application_id: str
+):
+    """Its ids begin like ours, one even with the id of our log; they have not our shape."""
+    names = [f"{application_id}.billing", f"{application_id}.{decided.log.log_id}.billing"]
+    writers = [open_producer(decided.bootstrap, name) for name in names]
+    for writer in writers:
+        begin(writer, decided.topic, ["kept"])
+    place = decided.place
+
+    strangers = dict.fromkeys(names, "stranger's")
+    assert verdicts(*place) == {decided.name: "pending", **strangers}
+    assert all(name in transactions("list", *place).stdout for name in names)
+    for name in names:
+        refused = transactions("abort", name, *place, "--yes")
+        assert refused.returncode == 2, refused.stdout
+        for part in (name, "stranger's", "of another client"):
+            assert part in refused.stderr
+    assert transactions("commit", *place, "--yes").returncode == 0
+    assert transactions("abort", *place, "--yes").stdout == "Nothing lingers.\n"
+
+    for writer in writers:
+        writer.commit_transaction(20)
+    eventually(lambda: values(decided.bootstrap, decided.topic), ["kept", "kept", "one"])
+
+
 def test_wrong_usage_touches_nothing(decided: Decided, tmp_path: Path):
     absent = tmp_path / "absent"
     cases = (

@@ -12,7 +12,7 @@ from transactions.committable import Committable
 from transactions.log_entries import Decision
 from transactions.log_state import LogState
 
-ID = "app.log1.4.p.0"
+ID = "app.10gaaaa1.4.p.0"
 ONE = Committable(
     sink="out",
     transactional_id=ID,
@@ -31,7 +31,7 @@ ONE = Committable(
 )
 LOG = LogState(
     application_id="app",
-    log_id="log1",
+    log_id="10gaaaa1",
     tail=9,
     run_epoch=4,
     host="here/1",
@@ -125,13 +125,18 @@ def test_what_a_person_resolved_is_said():
 @pytest.mark.parametrize(
     ("name", "alive", "standing"),
     [
-        ("app.log1.3.p.0", True, Standing.LINGERING),  # an older run is fenced, dead or not
-        ("app.log1.4.p.1", False, Standing.LINGERING),
-        ("app.log1.4.p.1", True, Standing.OPEN),
-        ("app.log1.4.p.1", None, Standing.OPEN),
-        ("app.log1.5.p.0", False, Standing.OPEN),  # begun after the log was read
-        ("app.log2.3.p.0", False, Standing.OTHER_LOG),
+        ("app.10gaaaa1.3.p.0", True, Standing.LINGERING),  # an older run is fenced, dead or not
+        ("app.10gaaaa1.4.p.1", False, Standing.LINGERING),
+        ("app.10gaaaa1.4.p.1", True, Standing.OPEN),
+        ("app.10gaaaa1.4.p.1", None, Standing.OPEN),
+        ("app.10gaaaa1.5.p.0", False, Standing.OPEN),  # begun after the log was read
+        ("app.10gaaaa2.3.p.0", False, Standing.OTHER_LOG),
         ("app.doctor", False, Standing.PROBE),
+        ("app.billing", False, Standing.STRANGERS),
+        ("app.10gaaaa1.billing", False, Standing.STRANGERS),  # our log's id, by chance
+        ("app.10gaaaa1.3.p.0.copy", False, Standing.STRANGERS),
+        ("app.10gaaaa1.3.p.x", True, Standing.STRANGERS),
+        ("app.doctor.1.p.0", None, Standing.STRANGERS),
     ],
 )
 def test_an_open_transaction_that_no_checkpoint_owns(name, alive, standing):

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from connectors.kafka.transactional_id import PROBE_LOG
+from connectors.kafka.transactional_id import TransactionalId, probe_id
 from connectors.kafka.wire.wire_requests import TransactionDescription
 from transactions.committable import Committable
 from transactions.log_state import LogState
@@ -32,6 +32,7 @@ class Standing(enum.Enum):
     OPEN = "open"
     LINGERING = "lingering"
     OTHER_LOG = "other log"
+    STRANGERS = "stranger's"
     PROBE = "probe"
 
 
@@ -201,19 +202,25 @@ def _open(name: str, seen: Seen) -> Row | None:
 
 
 def _ownerless(name: str, seen: Seen) -> tuple[Standing, str, str]:
-    _, log_id, run, *_ = [*name.split("."), "", ""]
-    if log_id == PROBE_LOG:
+    if name == probe_id(seen.log.application_id):
         return Standing.PROBE, "of sparkonce doctor", "nothing; it ends within ten seconds"
-    if log_id != seen.log.log_id:
+    ours = TransactionalId.of(seen.log.application_id, name)
+    if ours is None:
+        return (
+            Standing.STRANGERS,
+            "its id begins like ours and has another shape",
+            "it is of another client: ask its owner; nothing here touches it",
+        )
+    if ours.log_id != seen.log.log_id:
         return (
             Standing.OTHER_LOG,
-            f"log {log_id}, this one is {seen.log.log_id}",
+            f"log {ours.log_id}, this one is {seen.log.log_id}",
             "another checkpoint of the same application: stop one of the two pipelines",
         )
-    newest = seen.log.run_epoch
-    if run.isdigit() and int(run) < newest:
+    run, newest = ours.run_epoch, seen.log.run_epoch
+    if run < newest:
         return Standing.LINGERING, f"run {run} is fenced by run {newest}", _SWEPT
-    if run == str(newest) and seen.run_alive is False:
+    if run == newest and seen.run_alive is False:
         return Standing.LINGERING, f"run {run} is gone: {seen.log.host}", _SWEPT
     return (
         Standing.OPEN,
