@@ -14,6 +14,7 @@ from connectors.pipeline_modes import (
     CONTINUOUS,
     MICRO_BATCH,
     check_source,
+    longest_interval_s,
     one_sink,
 )
 from connectors.sink_options import KafkaSink
@@ -93,6 +94,14 @@ class JobDefinition:
     def kafka_sinks(self) -> list[KafkaSink]:
         """Those of the sinks that brokers can be asked about."""
         return kafka_sinks([definition.sink for definition in self.sinks])
+
+    @property
+    def interval_s(self) -> float:
+        """The longest time between two barriers; 0 where a batch is a checkpoint."""
+        if self.mode != CONTINUOUS:
+            return 0.0
+        names = ("most_interval_s", "barrier_interval_s")
+        return longest_interval_s(**{n: self.continuous[n] for n in names if n in self.continuous})
 
     def validate(self) -> None:
         """Check the rules between mode, source, transform and sinks.

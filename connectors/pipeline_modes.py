@@ -23,6 +23,9 @@ MODES: Final = (MICRO_BATCH, CONTINUOUS)
 #: waits for one batch of records to be queued and flushed.
 CHECKPOINT_TIMEOUT_S: Final[Mapping[str, float]] = {MICRO_BATCH: 600.0, CONTINUOUS: 60.0}
 
+#: The longest time from one barrier to the next when the user does not say it.
+MOST_INTERVAL_S: Final = 1.0
+
 _SECONDS: Final = "_s"
 
 
@@ -57,6 +60,13 @@ _BATCH_OPTIONS: Final = (
     ("max_offsets_per_trigger", "maxOffsetsPerTrigger"),
     ("min_partitions", "minPartitions"),
 )
+
+
+def longest_interval_s(
+    most_interval_s: float = MOST_INTERVAL_S, barrier_interval_s: float | None = None
+) -> float:
+    """Return how long a transaction of the continuous mode can be open before its barrier."""
+    return max(most_interval_s, barrier_interval_s or 0.0)
 
 
 def check_mode(mode: str) -> None:

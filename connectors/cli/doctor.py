@@ -56,6 +56,13 @@ Exit codes: 0 ok or warnings only, 1 refused or no broker, 2 bad usage.
 )
 @click.option("--restart-budget", type=float, default=60.0, show_default=True, metavar="SECONDS")
 @click.option(
+    "--barrier-interval",
+    type=click.FloatRange(min=0.0),
+    default=0.0,
+    metavar="SECONDS",
+    help="In continuous mode: the longest time between two barriers.",
+)
+@click.option(
     "--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for answers."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -73,6 +80,7 @@ def command(
     timeout_ms: int | None,
     checkpoint_timeout: float,
     restart_budget: float,
+    barrier_interval: float,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -101,6 +109,7 @@ def command(
             timeout_ms=timeout_ms,
             checkpoint_timeout_s=checkpoint_timeout,
             restart_budget_s=restart_budget,
+            interval_s=barrier_interval,
         )
         cases = [(settings, wanted)]
     reports: dict[str, list[Verdict]] = {}
@@ -135,6 +144,7 @@ def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
             timeout_ms=min(timeouts, default=None),
             checkpoint_timeout_s=job.checkpoint_timeout_s,
             restart_budget_s=job.restart_budget_s,
+            interval_s=job.interval_s,
         )
         if not any(one.is_transactional for one in sinks):
             wanted = dataclasses.replace(wanted, application_id="", transactions=False)

@@ -112,9 +112,15 @@ class RunOptions:
         return self.interval_s + 2 * self.checkpoint_timeout_s
 
     @property
-    def transaction_lives_s(self) -> float:
-        """How long a Kafka transaction has to live at least (rule 14)."""
-        return self.interval_s + self.checkpoint_timeout_s + self.restart_budget_s
+    def wanted(self) -> Wanted:
+        """What this pipeline asks of a cluster, whatever others have open there."""
+        return Wanted(
+            application_id=self.app_id,
+            checkpoint_timeout_s=self.checkpoint_timeout_s,
+            restart_budget_s=self.restart_budget_s,
+            interval_s=self.interval_s,
+            strangers=False,
+        )
 
     def all_identity(self) -> dict[str, str]:
         """Return every option that must be the same at every restart on one checkpoint."""
@@ -354,15 +360,9 @@ class Run:
             )
             self.sinks[each.name] = sink
             sink.timeout_ms = transaction_timeout_ms(
-                each, sink.wire, at_least_s=options.transaction_lives_s, deadline=deadline
+                each, sink.wire, at_least_s=options.wanted.transaction_lives_s, deadline=deadline
             )
-        wanted = Wanted(
-            application_id=options.app_id,
-            checkpoint_timeout_s=options.checkpoint_timeout_s,
-            restart_budget_s=options.restart_budget_s,
-            strangers=False,
-        )
-        check_clusters(kafka_sinks(options.sinks), wanted, deadline)
+        check_clusters(kafka_sinks(options.sinks), options.wanted, deadline)
         for opened in self.sinks.values():
             if isinstance(opened, KafkaTransactionalSink):
                 opened.count_offsets_partitions(deadline)

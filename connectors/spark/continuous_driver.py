@@ -50,7 +50,7 @@ from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import Nested, SourceStream
 from connectors.kafka.starting_points import decide_start
 from connectors.options import KafkaSource
-from connectors.pipeline_modes import refuse_columns
+from connectors.pipeline_modes import MOST_INTERVAL_S, longest_interval_s, refuse_columns
 from connectors.sink_options import KafkaSink
 from connectors.spark.barrier_stage import BarrierStage
 from connectors.spark.branches import schema_in_a_task
@@ -121,7 +121,7 @@ class ContinuousDriver(DriverLife):
         columns: Sequence[str] | None = None,
         parallelism: int | None = None,
         target_latency_s: float = 0.02,
-        most_interval_s: float = 1.0,
+        most_interval_s: float = MOST_INTERVAL_S,
         barrier_interval_s: float | None = None,
         native: bool = True,
         checkpoint_timeout_s: float = 60.0,
@@ -158,7 +158,7 @@ class ContinuousDriver(DriverLife):
             sources=[source],
             sinks=[sink],
             schemas=self._schemas,
-            interval_s=max(most_interval_s, barrier_interval_s or 0.0),
+            interval_s=longest_interval_s(most_interval_s, barrier_interval_s),
             checkpoint_timeout_s=checkpoint_timeout_s,
             restart_budget_s=restart_budget_s,
             identity={"mode": QUERY_ID},

@@ -78,13 +78,26 @@ def test_a_missing_topic_and_a_timeout_above_the_maximum_are_refused(bootstrap):
     assert "transaction.max.timeout.ms" in refused["transaction timeout"]["option"]
 
 
-def test_a_job_file_says_what_to_check(bootstrap, topic, application_id, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("options", "budgets"),
+    [
+        ('restart_budget = "1 hour"', "; 600 s checkpoint + 3600 s restart"),
+        (
+            'mode = "continuous"\nbarrier_interval = "800 seconds"',
+            "; 800 s interval + 60 s checkpoint + 60 s restart",
+        ),
+    ],
+    ids=["micro-batch", "b7_continuous"],
+)
+def test_a_job_file_says_what_to_check(
+    bootstrap, topic, application_id, tmp_path: Path, options: str, budgets: str
+):
     path = tmp_path / "job.toml"
     path.write_text(f"""
         [app]
         id = "{application_id}"
         checkpoint = "state"
-        restart_budget = "1 hour"
+        {options}
         [source]
         kafka.bootstrap.servers = "{bootstrap}"
         subscribe = "{topic(1, "in")}"
@@ -97,7 +110,7 @@ def test_a_job_file_says_what_to_check(bootstrap, topic, application_id, tmp_pat
     checks = checks_of(found.stdout)
     refused = [name for name, row in checks.items() if row["level"] == "refuse"]
     assert refused == ["transaction timeout"]
-    assert "600 s checkpoint + 3600 s restart" in checks["transaction timeout"]["found"]
+    assert checks["transaction timeout"]["found"].endswith(budgets)
 
 
 @pytest.fixture
@@ -146,6 +159,7 @@ def test_bad_usage(tmp_path: Path):
         ("--bootstrap", NOBODY, "--config", str(tmp_path / "absent")),
         ("--job", str(tmp_path / "absent.toml")),
         ("--no-such-option",),
+        ("--bootstrap", NOBODY, "--barrier-interval", "-1"),
     )
     for arguments in cases:
         found = doctor(*arguments)

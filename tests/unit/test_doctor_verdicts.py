@@ -275,6 +275,18 @@ def test_budgets_that_do_not_fit_into_the_timeout():
     assert "1000000" in verdict.option
 
 
+@pytest.mark.parametrize(("interval_s", "level"), [(240.0, Level.OK), (241.0, Level.REFUSE)])
+def test_b7_a_transaction_is_open_for_an_interval_before_its_barrier(interval_s, level):
+    """Rule 14: it must live for interval, checkpoint and restart together; here 900 seconds."""
+    verdicts = {one.check: one for one in judge(FACTS, replace(WANTED, interval_s=interval_s))}
+    timeout = verdicts["transaction timeout"]
+    assert timeout.level is level
+    assert f"{interval_s:g} s interval + 600 s checkpoint + 60 s restart" in timeout.found
+    if level is Level.REFUSE:
+        assert "901000" in timeout.option
+        assert "barrier_interval" in timeout.option
+
+
 def test_a_transaction_log_that_is_not_there_yet_is_judged_by_its_settings():
     settings = {
         **FACTS.settings,

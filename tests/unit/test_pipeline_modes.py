@@ -146,7 +146,7 @@ def test_a_transaction_lives_longer_than_an_interval_a_checkpoint_and_a_restart(
         checkpoint_timeout_s=30.0,
         restart_budget_s=7.0,
     )
-    assert driver._options.transaction_lives_s == longest + 30.0 + 7.0
+    assert driver._options.wanted.transaction_lives_s == longest + 30.0 + 7.0
 
 
 def test_a_sink_that_cannot_carry_a_column_refuses_it_before_any_data_moves(tmp_path):

@@ -20,6 +20,7 @@ class Wanted:
         timeout_ms: transaction timeout; None takes what the broker allows.
         checkpoint_timeout_s: longest checkpoint.
         restart_budget_s: longest restart.
+        interval_s: longest time between two barriers; 0 where a batch is a checkpoint.
         strangers: look at the open transactions of everybody as well.
         transactions: False for a cluster that has none of ours (it is only read from, or written to
             with another guarantee than exactly-once): nothing is asked or said of them.
@@ -32,8 +33,14 @@ class Wanted:
     timeout_ms: int | None = None
     checkpoint_timeout_s: float = 600.0
     restart_budget_s: float = 60.0
+    interval_s: float = 0.0
     strangers: bool = True
     transactions: bool = True
+
+    @property
+    def transaction_lives_s(self) -> float:
+        """How long a transaction has to live at least: it is open before its barrier, too."""
+        return self.interval_s + self.checkpoint_timeout_s + self.restart_budget_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

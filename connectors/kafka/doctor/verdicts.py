@@ -77,8 +77,9 @@ def _brokers(facts: ClusterFacts) -> Verdict:
 
 def _timeout(facts: ClusterFacts, wanted: Wanted) -> Verdict:
     name = "transaction timeout"
-    least_ms = int((wanted.checkpoint_timeout_s + wanted.restart_budget_s) * 1000)
-    budgets = (
+    least_ms = int(wanted.transaction_lives_s * 1000)
+    budgets = f"{wanted.interval_s:g} s interval + " if wanted.interval_s else ""
+    budgets += (
         f"{wanted.checkpoint_timeout_s:g} s checkpoint + {wanted.restart_budget_s:g} s restart"
     )
     if MAX_TIMEOUT not in facts.settings:
@@ -110,7 +111,7 @@ def _timeout(facts: ClusterFacts, wanted: Wanted) -> Verdict:
             found,
             "decided transactions would be aborted while a driver restarts",
             f"the broker's {MAX_TIMEOUT} to {least_ms} or more, or shorter budgets "
-            "(checkpoint_timeout, restart_budget)",
+            f"(checkpoint_timeout, restart_budget{', barrier_interval' * bool(wanted.interval_s)})",
         )
     return Verdict(name, Level.OK, found)
 
