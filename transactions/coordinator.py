@@ -24,9 +24,9 @@ from transactions.checkpoint_watch import (
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.committable import Committable, check_distinct
 from transactions.decision_log import DecisionLog
-from transactions.errors import StoppedError
+from transactions.errors import OutcomeUnknownError, SparkOnceError, StoppedError
 from transactions.events import publish
-from transactions.healing import MOST_ROUNDS, Rerun, matched, refusal, tell_lost
+from transactions.healing import MOST_ROUNDS, Rerun, matched, not_healed, refusal, tell_lost
 from transactions.log_entries import ACCEPT_LOSS, Decision, Healed, Resolved
 from transactions.recovery import Settlement, settle_last_decision
 from transactions.replay import Checkpoint, Replay, replay_of
@@ -256,9 +256,18 @@ class CheckpointCoordinator:
         """Tell whether every decided transaction is proven to have ended: a sweep is safe."""
         return self._settled
 
-    def is_finished(self) -> bool:
-        """Tell whether every decided transaction is proven committed, or healed."""
-        return self._settled and not self._lost
+    def unfinished(self) -> SparkOnceError | None:
+        """Return why this is no good end of the run: something that was decided is not proven
+        committed, or lost and not healed; None when nothing is.
+        """
+        if not self._settled:
+            return OutcomeUnknownError(
+                "The run ended before all that it had decided was proven committed.",
+                where=f"application {self.owner.application_id}, the last decision of its log",
+                cause="it was stopped, or has lost its engine, between the decision and the proof",
+                option="start the pipeline: it commits what was decided",
+            )
+        return not_healed(self._lost) if self._lost else None
 
     def close(self) -> None:
         """Wait for a sweep under way. The log needs no closing: it is whole at any moment."""

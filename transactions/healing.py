@@ -133,6 +133,18 @@ def refusal(lost: Sequence[Committable], why: str) -> TransactionLostError:
     )
 
 
+def not_healed(lost: Sequence[Committable]) -> TransactionLostError:
+    """Return the error of a run that ended before it could heal anything."""
+    return TransactionLostError(
+        f"{len(lost)} decided transaction(s) had been aborted by the broker, and the run was "
+        "stopped before it wrote their records again.",
+        where=names(lost),
+        cause="the downtime was longer than their timeout, or somebody aborted them; a stop came "
+        "before the replay that heals them had ended",
+        option="start the pipeline: it heals them from their source offsets",
+    )
+
+
 def tell_lost(app: str, lost: Sequence[Committable]) -> None:
     """Publish that the broker has aborted transactions that were decided, if it has any."""
     if lost:

@@ -23,7 +23,7 @@ from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
-from transactions.errors import PhaseOneError
+from transactions.errors import PhaseOneError, SparkOnceError
 from transactions.healing import Rerun
 from transactions.replay import Checkpoint
 from transactions.sink import AnySink
@@ -171,9 +171,9 @@ class CheckpointLoop:
         self._coordinator.close()
         return self._coordinator.is_settled()
 
-    def is_finished(self) -> bool:
-        """Tell whether every decided transaction is proven committed, or healed."""
-        return self._coordinator.is_finished()
+    def unfinished(self) -> SparkOnceError | None:
+        """Return why this is no good end: see `CheckpointCoordinator.unfinished`."""
+        return self._coordinator.unfinished()
 
     def _run(self) -> None:
         try:

@@ -342,13 +342,13 @@ class ContinuousDriver(DriverLife):
         if not self._loop.wait(timeout_s):
             return False
         failure = self._cause_of(self._loop.failure)
-        finished = self._close()
+        unfinished = self._close()
         if failure is None:
-            return True
-        self._unfinished = None if finished else failure
+            return self._good_end(unfinished)
+        self._unfinished = None if unfinished is None else failure
         if self._stopping.is_set():
             self._failed_to_stop = failure
-            if not finished or not is_retried(failure):
+            if unfinished is not None or not is_retried(failure):
                 raise failure
             raise StoppedError("The driver was stopped.", cause=str(failure)) from failure
         self._restarts.failed(failure, self._spark, in_checkpoint=True)
@@ -365,17 +365,21 @@ class ContinuousDriver(DriverLife):
             return failure
         return failure
 
-    def _close(self) -> bool:
-        """End what this run holds; True when all that it decided is proven committed."""
-        finished = True
+    def _left_by_run(self) -> SparkOnceError | None:
+        return None if self._loop is None else self._loop.unfinished()
+
+    def _close(self) -> SparkOnceError | None:
+        """End what this run holds; return why that is no good end."""
+        unfinished = None
         if self._loop is not None:
-            settled, finished = self._loop.close(), self._loop.is_finished()
+            settled = self._loop.close()
+            unfinished = self._unfinished = self._loop.unfinished()
             if settled and self._run is not None:
-                self._run.leave(finished=finished)
+                self._run.leave(finished=unfinished is None)
             self._loop = None
         if self._run is not None:
             self._run.close()
-        return finished
+        return unfinished
 
 
 def _told_columns(

@@ -17,6 +17,7 @@ from connectors.kafka.run import Run, RunOptions
 from connectors.savepoint_request import SavepointRequests
 from connectors.spark.restarts import Restarts
 from connectors.spark.stop_signals import stop_signals
+from transactions.clock import Deadline
 from transactions.coordinator import CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import FencedError, SavepointError, SparkOnceError, StoppedError
@@ -139,6 +140,28 @@ class DriverLife(abc.ABC):
     def restarts(self) -> int:
         """How often the restart strategy has started the pipeline again."""
         return self._restarts.made
+
+    @property
+    def unfinished(self) -> BaseException | None:
+        """Why an end at this moment is no good one: something that was decided is not proven
+        committed, or lost and not healed; None when there is nothing.
+        """
+        return self._left_by_run() or self._unfinished
+
+    @abc.abstractmethod
+    def _left_by_run(self) -> SparkOnceError | None:
+        """Return what the run that is open has not finished; None between two runs."""
+
+    def _good_end(self, unfinished: SparkOnceError | None) -> bool:
+        """End for good: True, if the last run has finished all that was decided.
+
+        Raises:
+            SparkOnceError: it has not: a next start must come before the broker forgets.
+        """
+        self._failed_to_stop = unfinished
+        if unfinished is not None:
+            raise unfinished
+        return True
 
     def _restore(self, run: RunOptions) -> None:
         """Begin the checkpoint folder with the savepoint that was asked for; before the first run.
@@ -267,6 +290,13 @@ class DriverLife(abc.ABC):
             self._unfinished = None
         except Exception as error:  # noqa: BLE001 - the strategy decides, and raises it
             self._restarts.failed(error, self._spark, in_checkpoint=False)
+
+
+def wait_while(condition: Callable[[], bool], most_s: float) -> None:
+    """Wait until something does not hold any more, for so long at most."""
+    deadline = Deadline(most_s)
+    while condition() and not deadline.expired():
+        deadline.pause(POLL_S / 10)
 
 
 def _check_writable(folder: Path) -> None:

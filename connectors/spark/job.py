@@ -68,6 +68,7 @@ def run_job(
     """
     make_importable(job.path.parent)
     session: SparkSession | None = None
+    driver: ArrowPipeline | None = None
     try:
         session = build_session(job.app_id, master=job.master, conf=_conf(job))
         stop.install()  # Spark takes ctrl-C for itself when it makes its context
@@ -85,11 +86,11 @@ def run_job(
     except SparkOnceError:
         raise
     except Exception as error:
-        if (
-            stop.asked
-        ):  # a stop that reached the JVM too; what was decided is found at the next start
-            return
-        raise _explained(error, job) from error
+        if not stop.asked:
+            raise _explained(error, job) from error
+        # A stop that reached the JVM too; a good end all the same, if nothing waits for another.
+        if driver is not None and driver.unfinished is not None:
+            raise driver.unfinished from error
     finally:
         if session is not None:
             driver_jvm.end(session)

@@ -68,6 +68,10 @@ class ArrowPipeline(Protocol):
     def restarts(self) -> int:
         """How often the restart strategy has started the pipeline again."""
 
+    @property
+    def unfinished(self) -> BaseException | None:
+        """Why an end at this moment is no good one; None when all that was decided is finished."""
+
     def start(self) -> None:
         """Check, fence older runs, recover what they decided, begin.
 

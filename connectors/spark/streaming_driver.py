@@ -39,7 +39,7 @@ from connectors.spark.checkpoint_files import (
     planned_end,
 )
 from connectors.spark.data_source import register
-from connectors.spark.driver_life import POLL_S, DriverLife
+from connectors.spark.driver_life import POLL_S, DriverLife, wait_while
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
@@ -250,9 +250,9 @@ class StreamingDriver(DriverLife):
                 lambda: not self._in_batch or self._waits_for_stop, self._checkpoint_timeout_s
             )
         # Else the source's process, which is about to start, would not find Spark, and say so.
-        _wait_while(lambda: query.isActive and _is_initializing(query), _INITIALIZED_S)
+        wait_while(lambda: query.isActive and _is_initializing(query), _INITIALIZED_S)
         # Spark writes commits/N after our return; else the next start would replay the batch.
-        _wait_while(lambda: query.isActive and not self._is_written_down(), _WRITTEN_DOWN_S)
+        wait_while(lambda: query.isActive and not self._is_written_down(), _WRITTEN_DOWN_S)
         query.stop()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
@@ -284,15 +284,13 @@ class StreamingDriver(DriverLife):
             ended = bool(self._query.awaitTermination(max(timeout_s, 0.001)))
         except StreamingQueryException as error:
             in_checkpoint = self._failure is not None
-            finished = self._close()
-            cause = self._cause_of(error)
+            unfinished = self._close()
+            cause = self._cause_of(error, unfinished)
             cause.__cause__ = cause.__cause__ or (None if cause is error else error)
-            self._unfinished = None if finished else cause
+            self._unfinished = None if unfinished is None else cause
             self._restarts.failed(cause, self._spark, in_checkpoint=in_checkpoint)
             return False
-        if ended:
-            self._close()
-        return ended
+        return ended and self._good_end(self._close())
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -392,39 +390,36 @@ class StreamingDriver(DriverLife):
         self._query = writer.start()
         self._query_ready.set()
 
-    def _cause_of(self, error: BaseException) -> BaseException:
+    def _cause_of(self, error: BaseException, unfinished: SparkOnceError | None) -> BaseException:
         failure, self._failure = self._failure, None
         if isinstance(failure, SparkOnceError):
             return failure
         if self._stopping.is_set():
-            return StoppedError("The driver was stopped.", cause=str(error))
+            return unfinished or StoppedError("The driver was stopped.", cause=str(error))
         return error_in(str(failure or error)) or error
 
-    def _close(self) -> bool:
+    def _left_by_run(self) -> SparkOnceError | None:
+        return None if self._coordinator is None else self._coordinator.unfinished()
+
+    def _close(self) -> SparkOnceError | None:
         """End what this run holds; transactions of a failed attempt are swept, best effort.
 
         Returns:
-            True when all that it decided is proven committed.
+            Why that is no good end: see `CheckpointCoordinator.unfinished`.
         """
-        finished = True
+        unfinished = self._left_by_run()
         if self._coordinator is not None:
             assert self._run is not None
-            settled, finished = self._coordinator.is_settled(), self._coordinator.is_finished()
+            settled, self._unfinished = self._coordinator.is_settled(), unfinished
             self._coordinator.close()
             self._coordinator = None
             if settled:
-                self._run.leave(finished=finished)
+                self._run.leave(finished=unfinished is None)
         if self._run is not None:
             self._run.close()
         self._query_ready.clear()
-        return finished
+        return unfinished
 
 
 def _is_initializing(query: StreamingQuery) -> bool:
     return str(query.status["message"]).startswith("Initializing")
-
-
-def _wait_while(condition: Callable[[], bool], most_s: float) -> None:
-    deadline = Deadline(most_s)
-    while condition() and not deadline.expired():
-        deadline.pause(POLL_S / 10)

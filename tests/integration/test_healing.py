@@ -9,22 +9,28 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import StreamingQueryException
 
 from connectors.cli.transactions import command as transactions
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.sink_options import KafkaSink
+from connectors.spark import streaming_driver
 from tests.auditor.reader import Follower, read_committed
+from tests.integration.checkpoints import hooked
+from tests.integration.in_process import CONTINUOUS, Copying, copy, send, values
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import write_over_marker
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable, Outcome
 from transactions.decision_log import DecisionLog, read_log
+from transactions.errors import TransactionLostError
 from transactions.log_backend import LocalFileBackend
 from transactions.log_entries import ACCEPT_LOSS, Resolved
 from transactions.log_state import LogState
@@ -130,6 +136,48 @@ def test_a5_a_replay_that_gives_another_state_is_a_persons_decision(pipeline: Pi
     assert code == 0, run.text()
     assert not Counter(written) - Counter(read_committed(pipeline.bootstrap, pipeline.counts))
     assert len(read_committed(pipeline.bootstrap, pipeline.copies)) == RECORDS
+
+
+def test_c3_a_stop_before_the_replay_that_would_heal_is_no_good_end(
+    spark, bootstrap, topic, application_id, tmp_path, monkeypatch
+):
+    """The stop comes while the next run recovers; whatever of the replay has begun is cut off."""
+    source, output = topic(1, "in"), topic(1, "out")
+    job = Copying(spark, bootstrap, application_id, tmp_path, source, {output: copy})
+    send(bootstrap, source, range(10))
+    with hooked(dies_at("decision_durable")), pytest.raises(StreamingQueryException):
+        job.run()
+    last = job.log().decision
+    assert last is not None
+    with CoordinatorWire({"bootstrap.servers": bootstrap}) as operator:
+        for one in last.committables:
+            operator.fence(one.transactional_id, one.timeout_ms, Deadline(30))
+
+    stopped = job.driver(trigger=CONTINUOUS)
+
+    def hook(point: str, _checkpoint: int) -> None:
+        if point == "recovery_settled":
+            stopped.request_stop()
+        if point == "heal_started":  # until the query is stopped
+            spark.sparkContext._jvm.java.lang.Thread.sleep(600_000)
+
+    monkeypatch.setattr(streaming_driver, "_WRITTEN_DOWN_S", 0.0)
+    with hooked(hook), pytest.raises(TransactionLostError) as told:
+        stopped.run()
+    for part in ("stopped before", last.committables[0].transactional_id, "start the pipeline"):
+        assert part in str(told.value)
+    assert read_committed(bootstrap, output) == []
+
+    job.run()
+    assert sorted(values(read_committed(bootstrap, output))) == list(range(10))
+
+
+def dies_at(wanted: str) -> Callable[[str, int], None]:
+    def hook(point: str, _checkpoint: int) -> None:
+        if point == wanted:
+            raise RuntimeError(f"dies at {point}")
+
+    return hook
 
 
 # --- below Spark: what proves an abort ------------------------------------------------------------

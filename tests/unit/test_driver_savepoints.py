@@ -58,6 +58,9 @@ class ScriptedDriver(DriverLife):
     def _start_run(self) -> None:
         """Nothing is started."""
 
+    def _left_by_run(self) -> None:
+        """Nothing is left."""
+
     def _known_log(self) -> DecisionLog:
         return self.log
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from connectors import KafkaSink, KafkaSource
-from connectors.spark import ContinuousDriver, StreamingDriver, continuous_driver
+from connectors.spark import ContinuousDriver, StreamingDriver, continuous_driver, job
 from transactions.clock import Deadline
 from transactions.errors import (
     FencedError,
@@ -20,6 +22,7 @@ from transactions.errors import (
     OutcomeUnknownError,
     PhaseOneError,
     StoppedError,
+    TransactionLostError,
 )
 
 JAVA: Any = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
@@ -30,6 +33,7 @@ SESSION: Any = SimpleNamespace(
     _jsparkSession=None,
 )
 UNKNOWN = OutcomeUnknownError("The coordinator did not answer.")
+LOST = TransactionLostError("1 decided transaction(s) had been aborted by the broker.")
 
 
 class EndedLoop:
@@ -37,7 +41,7 @@ class EndedLoop:
 
     def __init__(self, failure: BaseException | None, *, finished: bool) -> None:
         self.failure = failure
-        self.is_finished: Callable[[], bool] = lambda: finished
+        self.unfinished: Callable[[], object] = lambda: None if finished else LOST
         self.drained = threading.Event()
         self.drain = self.drained.set
 
@@ -134,6 +138,88 @@ def test_a_stop_in_micro_batches_in_the_place_of_a_restart(tmp_path):
         driver.wait()
     driver._unfinished = None
     driver.wait()
+
+
+class EndedRun:
+    """What is left of a run in micro-batches: a coordinator, and a query that a stop has ended."""
+
+    def __init__(self, tmp_path: Path, unfinished: object, error: Exception | None) -> None:
+        self.driver = StreamingDriver(SESSION, app_id="app", checkpoint=tmp_path)
+        self.left: list[bool] = []
+        self.driver._run = SimpleNamespace(  # type: ignore[assignment]
+            check_newest=lambda: None,
+            leave=lambda *, finished: self.left.append(finished),
+            close=lambda: None,
+        )
+        self.driver._coordinator = SimpleNamespace(  # type: ignore[assignment]
+            unfinished=lambda: unfinished, is_settled=lambda: True, close=lambda: None
+        )
+
+        def ended(_timeout_s: float) -> bool:
+            if error is not None:
+                raise error
+            return True
+
+        query = SimpleNamespace(isActive=False, stop=lambda: None, awaitTermination=ended)
+        self.driver._query = query  # type: ignore[assignment]
+        self.driver.request_stop()
+
+
+#: A stop ends a query as if it had come to its end, or interrupts what Spark does.
+ENDS = [None, StreamingQueryException("java.lang.InterruptedException")]
+
+
+@pytest.mark.parametrize("error", ENDS, ids=["ended", "interrupted"])
+def test_c3_a_stop_before_a_lost_transaction_is_healed_says_so(tmp_path, error):
+    run = EndedRun(tmp_path, LOST, error)
+    assert run.driver.unfinished is LOST
+    with pytest.raises(TransactionLostError) as told:
+        run.driver.wait()
+    assert told.value is LOST
+    assert run.left == [False]
+    assert run.driver.unfinished is LOST
+
+
+@pytest.mark.parametrize("error", ENDS, ids=["ended", "interrupted"])
+def test_c3_a_stop_with_nothing_left_to_do_is_a_good_end(tmp_path, error):
+    run = EndedRun(tmp_path, None, error)
+    run.driver.wait()
+    assert run.left == [True]
+    assert run.driver.unfinished is None
+
+
+def test_c3_a_continuous_loop_that_ends_well_must_have_finished(driver):
+    driver._loop = EndedLoop(None, finished=False)
+    driver.request_stop()
+    with pytest.raises(TransactionLostError):
+        driver.wait()
+
+
+@pytest.mark.parametrize("unfinished", [LOST, None])
+def test_c3_a_stop_that_reaches_the_jvm_too_is_a_good_end_if_nothing_is_left(
+    tmp_path, monkeypatch, unfinished
+):
+    """A service manager sends SIGTERM to every process: Spark is gone in the middle of its work."""
+
+    def wait() -> None:
+        raise RuntimeError("Answer from Java side is empty")
+
+    made = SimpleNamespace(
+        request_stop=lambda: None,
+        start=lambda: None,
+        wait=wait,
+        recommitted=0,
+        unfinished=unfinished,
+    )
+    for name in ("build_session", "driver_jvm", "make_importable"):
+        monkeypatch.setattr(job, name, MagicMock())
+    monkeypatch.setattr(job, "_micro_batches", lambda *_: made)
+    stop = SimpleNamespace(asked=False, install=lambda: None)
+    stop.attach = lambda _carry_out: setattr(stop, "asked", True)
+    definition: Any = MagicMock(path=tmp_path / "job.toml", mode="micro-batch")
+    ends = pytest.raises(TransactionLostError) if unfinished else contextlib.nullcontext()
+    with ends:
+        job.run_job(definition, stop=stop, on_started=lambda _: None, on_checkpoint=lambda _: None)
 
 
 def test_a_stop_that_came_before_there_was_a_loop_reaches_it(driver, monkeypatch):
