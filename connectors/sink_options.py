@@ -20,6 +20,23 @@ GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, NO_GUARANTEE)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _OPTIONS = ("kafka.bootstrap.servers", "topic", "name", "guarantee", "transactionTimeoutMs")
 _OF_TRANSACTIONS: Final = ("transaction.timeout.ms",)
+_LIVES: Final = (
+    "a record is tried again for as long as its transaction lives",
+    "checkpoint_timeout",
+)
+_BREAKS: Final = ("sparkonce sets it: a connection that breaks must be seen", "leave it out")
+#: Client setting that a producer with transactions has its own value for -> why, and what to say
+#: instead.
+_NOT_WITH_TRANSACTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "transaction.timeout.ms": (
+        "the driver tells every producer one value, checked against broker and checkpoint timeout",
+        "transactionTimeoutMs={value}",
+    ),
+    "delivery.timeout.ms": _LIVES,
+    "message.timeout.ms": _LIVES,
+    "socket.max.fails": _BREAKS,
+    "log.connection.close": _BREAKS,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +90,7 @@ class KafkaSink:
 
     def _refuse_transaction_options(self) -> None:
         if self.is_transactional:
+            self._refuse_what_transactions_set()
             return
         timeout = self.transaction_timeout_ms
         given = {"transactionTimeoutMs": None if timeout is None else str(timeout)}
@@ -86,6 +104,16 @@ class KafkaSink:
                     "time out",
                     option=f"{name}={value}, guarantee={self.guarantee}",
                 )
+
+    def _refuse_what_transactions_set(self) -> None:
+        for name in self.kafka.keys() & _NOT_WITH_TRANSACTIONS.keys():
+            value, (why, instead) = self.kafka[name], _NOT_WITH_TRANSACTIONS[name]
+            raise ConfigurationError(
+                f"kafka.{name} has no effect on a sink with the guarantee {EXACTLY_ONCE}.",
+                where=f"sink {self.name!r}",
+                cause=why,
+                option=f"kafka.{name}={value}; instead: {instead.format(value=value)}",
+            )
 
     @property
     def is_transactional(self) -> bool:

@@ -49,6 +49,7 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "delivery.report.only.error": _OURS,
         "statistics.interval.ms": f"{_OURS}: producer id and epoch are read from statistics",
         "isolation.level": "it has an option of its own, isolationLevel",
+        "transaction.timeout.ms": "it is of an exactly-once sink: transactionTimeoutMs there",
     }
 )
 

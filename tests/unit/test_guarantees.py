@@ -60,6 +60,33 @@ def test_an_option_of_transactions_is_refused_where_there_are_none(guarantee, mo
     assert "no transaction that could time out" in error.cause
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("transaction.timeout.ms", "transactionTimeoutMs=60000"),
+        ("delivery.timeout.ms", "checkpoint_timeout"),
+        ("message.timeout.ms", "checkpoint_timeout"),
+        ("socket.max.fails", "leave it out"),
+        ("log.connection.close", "leave it out"),
+    ],
+)
+def test_what_a_transactional_producer_would_override_is_refused(name, instead):
+    """Before Spark starts, in Python and in a job file; what cannot be had is not taken."""
+    with pytest.raises(ConfigurationError) as caught:
+        options(EXACTLY_ONCE, kafka={name: "60000"})
+    error = caught.value
+    assert f"kafka.{name}" in error.what
+    assert error.where == "sink 'out'"
+    assert error.cause
+    assert error.option == f"kafka.{name}=60000; instead: {instead}"
+    assert refused(text(sink=f'kafka.{name} = "60000"')).option == error.option
+
+
+@pytest.mark.parametrize("guarantee", WITHOUT)
+def test_without_transactions_a_record_has_a_timeout_of_its_own(guarantee):
+    assert options(guarantee, kafka={"delivery.timeout.ms": "60000"}).kafka
+
+
 def test_a_job_has_one_for_all_sinks_or_one_each():
     (only,) = parse(text(app='guarantee = "at-least-once"')).sinks
     assert only.sink.guarantee == AT_LEAST_ONCE

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.native.native_producer import NativeTransactionalProducer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.transaction_timeout import (
@@ -15,6 +17,7 @@ from connectors.kafka.transaction_timeout import (
     check_request_timeout,
     request_timeout_ms,
 )
+from connectors.sink_options import KafkaSink
 from tests.mock_cluster import END_TXN, INIT_PRODUCER_ID, MockCluster
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError
@@ -63,6 +66,20 @@ def test_b4_silence_is_noticed_in_less_than_a_minute(given, timeout_ms):
     TransactionalProducer({}, "id", timeout_ms=timeout_ms)
     assert given[0]["socket.timeout.ms"] == min(45_000, timeout_ms)
     assert given[0]["transaction.timeout.ms"] == timeout_ms
+
+
+def test_what_a_user_says_is_kept_or_refused(given):
+    """Nothing that a sink takes is overridden in silence; a callback cannot be said in text."""
+    TransactionalProducer({}, "id", timeout_ms=HOUR)
+    TransactionalProducer(dict.fromkeys(given[0], "theirs"), "id", timeout_ms=HOUR)
+    callbacks = {"stats_cb", "error_cb", "on_delivery", "logger"}
+    overridden = {n for n, value in given[1].items() if "theirs" not in str(value)} - callbacks
+    assert "transaction.timeout.ms" in overridden
+    for name in overridden:
+        with pytest.raises(ConfigurationError, match=re.escape(name)):
+            librdkafka_settings(
+                KafkaSink(bootstrap_servers="b:1", topic="t", kafka={name: "theirs"}).settings
+            )
 
 
 def test_b4_the_users_own_time_is_kept(given):
