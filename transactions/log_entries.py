@@ -119,9 +119,12 @@ class Start:
     Attributes:
         sources: JSON per source, in the driver's order: offsets, and the ids of its topics. One
             that goes on from offsets of its own has no offsets in it.
+        asked: per source, the option that was resolved, for who changes it later; "" where it is
+            not known. Entries of an older version have none.
     """
 
     sources: tuple[str, ...]
+    asked: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,7 @@ class Snapshot:
         written: by a decision that is settled, for a replay of it to compare.
         decided_in: epoch of the run that made the last decision; 0 before the first, and in a
             snapshot of a version that did not keep it.
+        asked: see `Start`.
     """
 
     run_epoch: int
@@ -152,6 +156,7 @@ class Snapshot:
     accepted: tuple[str, ...] = ()
     written: tuple[Committable, ...] = ()
     decided_in: int = 0
+    asked: tuple[str, ...] = ()
 
 
 Body: TypeAlias = Fence | Start | Decision | Healed | Settled | Resolved | Restore | Snapshot
@@ -246,8 +251,8 @@ def _body_to_dict(body: Body) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for field in dataclasses.fields(body):
         value = getattr(body, field.name)
-        if field.name in ("accepted", "written", "decided_in") and not value:
-            continue  # a reader of the first format has no such word
+        if field.name in ("accepted", "written", "decided_in", "asked") and not value:
+            continue  # an older reader has no such word
         if isinstance(value, Committable):
             value = value.to_dict()
         elif isinstance(value, Decision):
@@ -276,7 +281,7 @@ def _body_from_dict(kind: str, body: dict[str, Any], where: str) -> Body:
         return plain(**body)
     match kind:
         case "start":
-            return Start(sources=tuple(body["sources"]))
+            return Start(sources=tuple(body["sources"]), asked=tuple(body.get("asked", ())))
         case "decision":
             return _decision(body)
         case "healed":
@@ -285,10 +290,10 @@ def _body_from_dict(kind: str, body: dict[str, Any], where: str) -> Body:
             return Resolved(**{**body, "tokens": tuple(body["tokens"])})
         case "snapshot":
             last = body["decision"]
-            start = tuple(body.get("start", ()))  # format 1 has none
+            texts = {name: tuple(body.get(name, ())) for name in ("start", "asked")}  # not in all
             decision = None if last is None else _decision(last)
             written = tuple(map(Committable.from_dict, body.get("written", ())))
-            return Snapshot(**{**body, "decision": decision, "start": start, "written": written})
+            return Snapshot(**{**body, **texts, "decision": decision, "written": written})
         case _:
             raise _corrupted(where, f"its kind {kind!r} is not known")
 

@@ -41,6 +41,7 @@ class LogState:
         written: by the last decision, if it is settled: what a replay of it is compared with.
         decided_in: epoch of the run that made the last decision, 0 when that is not known: what
             older runs wrote stands before that decision in the log.
+        asked: for each source, the option that `start` was resolved from, where it is known.
     """
 
     application_id: str = ""
@@ -56,6 +57,7 @@ class LogState:
     accepted: tuple[str, ...] = ()
     written: tuple[Committable, ...] = ()
     decided_in: int = 0
+    asked: tuple[str, ...] = ()
 
     @property
     def decided(self) -> tuple[Committable, ...]:
@@ -80,8 +82,8 @@ class LogState:
             case Fence(host=host, identity=identity, accepted=accepted):
                 changed |= {"run_epoch": entry.sequence, "host": host, "identity": identity}
                 changed["accepted"] = accepted
-            case Start(sources=sources):
-                changed["start"] = sources
+            case Start(sources=sources, asked=asked):
+                changed |= {"start": sources, "asked": asked}
             case Decision() as decision:
                 changed |= {"decision": decision, "resolved": {}, "written": ()}
                 changed["decided_in"] = self.run_epoch
@@ -111,6 +113,7 @@ class LogState:
             accepted=self.accepted,
             written=self.written,
             decided_in=self.decided_in,
+            asked=self.asked,
         )
 
 

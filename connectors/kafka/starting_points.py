@@ -7,7 +7,10 @@ On the driver, at its start, in both modes.
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import orjson
 
@@ -18,11 +21,15 @@ from connectors.kafka.source.offsets import (
     topic_ids_in,
 )
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.options import KafkaSource
+from connectors.options import LATEST, KafkaSource
 from transactions.decision_log import DecisionLog
 from transactions.errors import IdentityMismatchError
 from transactions.log_entries import Start
+from transactions.log_state import LogState
 
+logger = logging.getLogger(__name__)
+
+_SHOWN: Final = 300
 _NOTHING: Mapping[str, int] = {}
 
 
@@ -51,9 +58,9 @@ def decide_start(
         IdentityMismatchError: the sources are not those whose start was decided.
         SparkOnceError: see `SourcePlanner.starting_offsets` and `DecisionLog.begin`.
     """
-    texts = []
+    texts, asked = [], []
     for number, source in enumerate(sources):
-        decided = _decided(log.state.start, number, source, begun)
+        decided, said = _decided(log.state, number, source, begun)
         offsets, ids = parse_offsets(decided), topic_ids_in(orjson.loads(decided))
         missing = not begun and not offsets
         if missing or not ids.keys() >= set(source.topics):
@@ -61,21 +68,48 @@ def decide_start(
             if missing:
                 there = planner.starting_offsets()
                 offsets = {key: min(at, planned.get(key, at)) for key, at in there.items()}
+                said = source.starting_offsets or LATEST
             decided = format_offsets(offsets, {**planner.topic_ids(), **ids})
+        _tell_unused(source, said, offsets)
         texts.append(decided)
+        asked.append(said)
     if tuple(texts) != log.state.start:
-        log.begin(Start(sources=tuple(texts)))
+        log.begin(Start(sources=tuple(texts), asked=tuple(asked)))
     return tuple(texts)
 
 
-def _decided(start: Sequence[str], number: int, source: KafkaSource, begun: bool) -> str:
-    """Return what the log says of a source: at its place, or of the same topics at another."""
-    topics = set(source.topics)
-    texts = [*start[number : number + 1], *start]
-    for text in texts:
+def _tell_unused(source: KafkaSource, said: str, offsets: Mapping[str, int]) -> None:
+    """Log that `startingOffsets` was changed after the start had been decided, if it was."""
+    now = source.starting_offsets
+    if not said or now is None or _plain(now) == _plain(said):
+        return
+    logger.warning(
+        "startingOffsets=%s is not used for %s: its reading began at %s%s, as the decision log "
+        "says. To begin anew: another checkpoint, with another app_id or --accept-duplicates",
+        now,
+        ",".join(source.topics),
+        said,
+        f" ({format_offsets(offsets)[:_SHOWN]})" if offsets else "",
+    )
+
+
+def _plain(said: str) -> object:
+    try:
+        return orjson.loads(said)
+    except orjson.JSONDecodeError:  # a word, or what nobody has read yet
+        return said
+
+
+def _decided(log: LogState, number: int, source: KafkaSource, begun: bool) -> tuple[str, str]:
+    """Return what the log says of a source (at its place, or of the same topics at another), and
+    the option that it came from, "" where that is not known.
+    """
+    topics, start = set(source.topics), log.start
+    known = list(itertools.zip_longest(start, log.asked, fillvalue=""))
+    for text, said in (*known[number : number + 1], *known):
         nested = orjson.loads(text)
         if topics == (nested.keys() - {TOPIC_IDS}) | topic_ids_in(nested).keys():
-            return text
+            return text, said
     if start and not begun:
         raise IdentityMismatchError(
             "The sources of the pipeline were read in another way when it began.",
@@ -86,7 +120,7 @@ def _decided(start: Sequence[str], number: int, source: KafkaSource, begun: bool
         )
     # A savepoint can leave topics out: those that stay are the same topics.
     ids: dict[str, str] = {}
-    for text in texts:
+    for text in (*start[number : number + 1], *start):
         found = topic_ids_in(orjson.loads(text))
         ids = {**{topic: found[topic] for topic in found.keys() & topics}, **ids}
-    return format_offsets({}, ids)
+    return format_offsets({}, ids), ""

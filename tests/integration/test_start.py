@@ -186,13 +186,18 @@ def pipeline(
 POINTS = ("batch_started", "committables_collected", "prepared_checked", "decision_durable")
 
 
-def test_a1_a_crash_at_each_point_of_batch_0_moves_nothing(pipeline: Pipeline):
+def test_a1_a_crash_at_each_point_of_batch_0_moves_nothing(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+):
+    """Nor does an option that says later that it shall begin elsewhere; one line tells it."""
     with Busy(pipeline.bootstrap, pipeline.topics[0]):
         for point in POINTS:
             with dying_at(point), pytest.raises(SparkOnceError, match=point):
                 pipeline.driver().run()
         pipeline.driver(trigger="available-now").run()
-        pipeline.read_until(some, MICRO_BATCH)
+        assert "is not used for" not in caplog.text
+        pipeline.read_until(some, MICRO_BATCH, starting_offsets="earliest")
+    assert caplog.text.count("startingOffsets=earliest is not used for") == 1
 
     assert_dense_from_the_start(read_committed(pipeline.bootstrap, pipeline.topics[1]))
 

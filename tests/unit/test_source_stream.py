@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
-from connectors.kafka.source.offsets import TOPIC_IDS, OffsetRange, parse_offsets
+from connectors.kafka.source.offsets import (
+    TOPIC_IDS,
+    OffsetRange,
+    format_offsets,
+    parse_offsets,
+)
 from connectors.kafka.source.source_stream import SourceStream
 from connectors.kafka.starting_points import decide_start
 from connectors.options import KafkaSource
 from tests.unit.test_source_planner import FakeCluster
-from transactions.decision_log import DecisionLog, read_log
+from transactions.decision_log import COMPACT_EVERY, DecisionLog, entry_name, read_log
 from transactions.errors import DataLossError, IdentityMismatchError, PhaseOneError
 from transactions.log_backend import MemoryBackend
+from transactions.log_entries import Start
 
 OLD, NEW, NEWER = {"t": "id-1"}, {"t": "id-2"}, {"t": "id-3"}
 STARTED = json.dumps({"t": {"0": 0}, TOPIC_IDS: OLD})
@@ -235,3 +242,81 @@ def test_a7_a_savepoint_without_a_topic_keeps_the_ids_of_the_others() -> None:
     pipeline.start(begun=True)
 
     assert json.loads(read_log(pipeline.backend).start[0]) == {TOPIC_IDS: {"u": "id-u"}}
+
+
+# --- an option that came too late ----------------------------------------------------------------
+
+
+def with_start(pipeline: Pipeline, said: str | None) -> Pipeline:
+    source = pipeline.sources[0]
+    pipeline.sources[0] = dataclasses.replace(source, starting_offsets=said)
+    return pipeline
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_start_that_is_asked_for_too_late_is_said_in_one_line(caplog, begun: bool) -> None:
+    """Reading began elsewhere; the option has no effect on a pipeline that the log knows."""
+    pipeline = with_start(Pipeline("t", "u"), "latest")
+    pipeline.start()
+    assert caplog.messages == []
+
+    with_start(pipeline, "earliest").start(begun=begun)
+
+    (line,) = caplog.messages
+    assert line == (
+        "startingOffsets=earliest is not used for t: its reading began at latest "
+        '({"t":{"0":10}}), as the decision log says. To begin anew: another checkpoint, with '
+        "another app_id or --accept-duplicates"
+    )
+
+
+def test_the_line_comes_until_the_option_is_put_back(caplog) -> None:
+    pipeline = with_start(Pipeline("t"), None)
+    pipeline.start()  # latest, by default
+    for said, lines in (("earliest", 1), ("earliest", 2), ("latest", 2), (None, 2)):
+        with_start(pipeline, said).start(begun=True)
+        assert len(caplog.messages) == lines
+
+
+def test_the_same_start_in_other_words_is_no_change(caplog) -> None:
+    pipeline = with_start(Pipeline("t"), '{"t": {"0": 5}}')
+    pipeline.start()
+    with_start(pipeline, ' {"t":{"0":5}}').start(begun=True)
+    assert caplog.messages == []
+    for lines, said in enumerate(('{"t": {"0": 6}}', '{"t": '), 1):
+        with_start(pipeline, said).start(begun=True)
+        assert len(caplog.messages) == lines
+
+
+def test_what_was_asked_for_outlives_a_compaction(caplog) -> None:
+    pipeline = with_start(Pipeline("t"), "latest")
+    pipeline.start()
+    for _ in range(COMPACT_EVERY):
+        DecisionLog.open(pipeline.backend, application_id="app", identity={})
+    assert pipeline.backend.get(entry_name(2)) is None
+
+    with_start(pipeline, "earliest").start(begun=True)
+
+    assert len(caplog.messages) == 1
+
+
+def test_a_log_of_an_older_version_does_not_know_what_was_asked_for(caplog) -> None:
+    """So nobody can say whether it has changed."""
+    pipeline = Pipeline("t")
+    log = DecisionLog.open(pipeline.backend, application_id="app", identity={})
+    log.begin(Start(sources=(format_offsets({"t-0": 4}, {"t": "id-t"}),)))
+    assert "asked" not in json.loads(pipeline.backend.get(entry_name(2)))["body"]
+
+    assert with_start(pipeline, "earliest").start() == [{"t-0": 4}]
+
+    assert caplog.messages == []
+
+
+def test_sources_that_change_places_keep_what_they_asked_for(caplog) -> None:
+    pipeline = with_start(Pipeline("t", "u"), "earliest")
+    pipeline.start()
+    pipeline.sources.reverse()
+    pipeline.start(begun=True)
+    assert caplog.messages == []
+    with_start(pipeline, "earliest").start(begun=True)
+    assert "for u: its reading began at latest" in caplog.text
