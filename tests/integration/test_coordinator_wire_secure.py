@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
@@ -21,7 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from connectors import KafkaSource
+from connectors import KafkaSink, KafkaSource
 from connectors.kafka.client_settings import librdkafka_settings
 from connectors.kafka.cluster.broker_settings import choose_addresses
 from connectors.kafka.cluster.local_cluster import LocalCluster
@@ -30,6 +31,7 @@ from connectors.kafka.doctor.probe import gather
 from connectors.kafka.doctor.verdict import Level
 from connectors.kafka.doctor.verdicts import judge
 from connectors.kafka.native.native_reader import NativePartitionReader
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.kafka.source.range_reader import read_range
@@ -44,7 +46,8 @@ from tests.integration.wire_helpers import (
 )
 from transactions.clock import Deadline
 from transactions.committable import Outcome
-from transactions.errors import AuthenticationError
+from transactions.errors import AuthenticationError, SparkOnceError
+from transactions.sink import Attempt, Owner
 
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -104,7 +107,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         "controller.quorum.voters": f"1@127.0.0.1:{one.controller_port}",
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.login.plain.sasl.jaas.config": JAAS.format(user="b", password="b")[:-1]
-        + ' user_root="right" user_alice="right" user_carol="right";',
+        + ' user_root="right" user_alice="right" user_carol="right" user_dave="right";',
         "listener.name.tls.ssl.keystore.type": "PEM",
         "listener.name.tls.ssl.keystore.location": str(store),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -182,17 +185,79 @@ def grant(
     name: str,
     pattern: ResourcePatternType,
     *rights: str,
+    user: str = "carol",
 ) -> None:
-    """Give carol these rights."""
+    """Give somebody these rights."""
     bindings = [
         AclBinding(
-            *(resource, name, pattern, "User:carol", "*"),
+            *(resource, name, pattern, f"User:{user}", "*"),
             *(AclOperation[right], AclPermissionType.ALLOW),
         )
         for right in rights
     ]
     for done in admin.create_acls(bindings).values():
         done.result(timeout=20)
+
+
+def test_a_task_without_source_offsets_needs_the_right_to_read_its_output(secure):
+    """Its marker is an offset of the output topic, and a broker takes offsets of a topic only from
+    who may READ it (KafkaApis, TxnOffsetCommit). Then that is no right to be without.
+    """
+    admin = AdminClient({"bootstrap.servers": secure.plain})
+    topic, app = f"written-{uuid.uuid4().hex}", "ward"
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(timeout=20)
+    prefixed, literal = ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL
+    for resource, name, pattern, rights in (
+        (ResourceType.BROKER, "kafka-cluster", literal, ("DESCRIBE_CONFIGS",)),
+        (ResourceType.TRANSACTIONAL_ID, f"{app}.", prefixed, ("WRITE", "DESCRIBE")),
+        (ResourceType.GROUP, app, literal, ("READ", "DESCRIBE")),
+        (ResourceType.GROUP, f"{app}.", prefixed, ("READ", "DESCRIBE")),
+        (ResourceType.TOPIC, "__consumer_offsets", literal, ("DESCRIBE",)),
+        (ResourceType.TOPIC, topic, literal, ("WRITE", "DESCRIBE")),
+    ):
+        grant(admin, resource, name, pattern, *rights, user="dave")
+    login = secure.login("dave", "right")
+    wanted = Wanted(application_id=app, outputs=(topic,))
+    eventually(lambda: refused(login, wanted), {f"output {topic}"})
+    plain = dataclasses.replace(wanted, plain_outputs=frozenset({topic}))
+    assert refused(login, plain) == set()
+
+    with pytest.raises(AuthenticationError, match="Topic authorization failed"):
+        write_one(login, topic, app)
+
+    grant(admin, ResourceType.TOPIC, topic, literal, "READ", user="dave")
+    eventually(lambda: refused(login, wanted), set())
+    write_one(login, topic, app)
+    assert values(secure.plain, topic) == ["one"]
+
+
+def refused(login: dict[str, str], wanted: Wanted) -> set[str]:
+    """Return what the doctor refuses."""
+    verdicts = judge(gather(login, wanted, soon()), wanted)
+    return {one.check for one in verdicts if one.level is Level.REFUSE}
+
+
+def write_one(login: dict[str, str], topic: str, app: str) -> None:
+    """Do what a task does that has no partition of the source, and commit it."""
+    kafka = dict(login)
+    options = KafkaSink(
+        bootstrap_servers=kafka.pop("bootstrap.servers"), topic=topic, name="out", kafka=kafka
+    )
+    sink = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=20.0)
+    owner = Owner(application_id=app, log_id=uuid.uuid4().hex[:8], run_epoch=1)
+    attempt = Attempt(owner=owner, checkpoint_id=0, subtask=0, attempt_id="1.0")
+    transaction = sink.begin_transaction(attempt)
+    try:
+        sink.invoke(transaction, pa.record_batch({"value": pa.array([b"one"], pa.binary())}))
+        committable = sink.pre_commit(transaction)
+        assert committable is not None
+        checked = sink.check_prepared([committable], soon())
+        assert set(sink.commit(checked, soon()).values()) == {Outcome.COMMITTED}
+    except SparkOnceError:
+        sink.abort(transaction)
+        raise
+    finally:
+        sink.close()
 
 
 @pytest.mark.parametrize("kind", ["ranges", PartitionReader, NativePartitionReader])
@@ -230,13 +295,9 @@ def test_the_doctor_names_missing_rights_and_then_the_acls_that_give_them(secure
     login = secure.login("carol", "right")
     wanted = Wanted(application_id="clinic", inputs=("secure",), outputs=("secure",))
 
-    def refused() -> set[str]:
-        verdicts = judge(gather(login, wanted, soon()), wanted)
-        return {one.check for one in verdicts if one.level is Level.REFUSE}
-
     ids, group = "transactional ids clinic.*", "group clinic"
     topic = {"input secure", "output secure"}
-    assert refused() == {"transaction timeout", ids, group} | topic
+    assert refused(login, wanted) == {"transaction timeout", ids, group} | topic
     assert judge(gather(login, wanted, soon()), wanted)[0].level is Level.OK
 
     def allow(resource: ResourceType, name: str, pattern: ResourcePatternType, *rights: str):
@@ -244,17 +305,19 @@ def test_the_doctor_names_missing_rights_and_then_the_acls_that_give_them(secure
 
     prefixed, literal = ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL
     allow(ResourceType.BROKER, "kafka-cluster", literal, "DESCRIBE_CONFIGS")
-    eventually(refused, {ids, group} | topic)
+    eventually(lambda: refused(login, wanted), {ids, group} | topic)
     allow(ResourceType.TRANSACTIONAL_ID, "clinic.", prefixed, "WRITE", "DESCRIBE")
-    eventually(refused, {group} | topic)
+    eventually(lambda: refused(login, wanted), {group} | topic)
     allow(ResourceType.GROUP, "clinic", literal, "READ", "DESCRIBE")
     hidden = {"__consumer_offsets"}
-    eventually(refused, {group} | hidden | topic)  # the markers' groups are still out of reach
+    eventually(
+        lambda: refused(login, wanted), {group} | hidden | topic
+    )  # the markers' groups are still out of reach
     allow(ResourceType.GROUP, "clinic.", prefixed, "READ", "DESCRIBE")
-    eventually(refused, hidden | topic)  # left out of what is described
+    eventually(lambda: refused(login, wanted), hidden | topic)  # left out of what is described
     allow(ResourceType.TOPIC, "__consumer_offsets", literal, "DESCRIBE")
-    eventually(refused, topic)
+    eventually(lambda: refused(login, wanted), topic)
     allow(ResourceType.TOPIC, "secure", literal, "READ", "DESCRIBE")
-    eventually(refused, {"output secure"})
+    eventually(lambda: refused(login, wanted), {"output secure"})
     allow(ResourceType.TOPIC, "secure", literal, "WRITE")
-    eventually(refused, set())
+    eventually(lambda: refused(login, wanted), set())

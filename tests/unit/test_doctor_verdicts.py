@@ -128,8 +128,9 @@ CASES = {
     ),
     "output_not_readable": (
         with_topic("out", operations=frozenset({"DESCRIBE", "WRITE"})),
-        Level.WARN,
-        "commits in out",
+        Level.REFUSE,
+        "output out",
+        Kind.RIGHTS,
     ),
     "input_not_readable": (
         with_topic("in", operations=frozenset({"DESCRIBE"})),
@@ -252,10 +253,13 @@ def test_the_old_transactions_are_named_and_only_they():
     assert "x.2" not in found
 
 
-def test_what_is_written_without_transactions_has_no_commits_to_look_for():
+def test_what_is_written_without_transactions_need_not_be_readable():
     facts = with_topic("out", operations=frozenset({"DESCRIBE", "WRITE"}))
-    wanted = replace(WANTED, plain_outputs=frozenset({"out"}))
-    assert all(one.level is Level.OK for one in judge(facts, wanted))
+    for wanted in (
+        replace(WANTED, plain_outputs=frozenset({"out"})),
+        replace(WANTED, application_id="", transactions=False),
+    ):
+        assert all(one.level is Level.OK for one in judge(facts, wanted))
 
 
 def test_a_skew_within_its_own_error_is_no_warning():

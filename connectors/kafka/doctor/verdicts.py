@@ -32,6 +32,9 @@ MOST_SKEW_MS: Final = 1000.0
 
 _READ: Final = frozenset({"READ", "DESCRIBE"})
 _WRITE: Final = frozenset({"WRITE", "DESCRIBE"})
+#: A task that has no partition of the source puts its marker into the transaction as an offset of
+#: the output topic; and the driver looks there for commits that a broker hides (KAFKA-20734).
+_WRITE_IN_TRANSACTIONS: Final = _WRITE | _READ
 
 
 def judge(facts: ClusterFacts, wanted: Wanted) -> list[Verdict]:
@@ -47,7 +50,6 @@ def judge(facts: ClusterFacts, wanted: Wanted) -> list[Verdict]:
         *_features(facts),
         *_topics(facts, wanted),
         *_rights(facts, wanted),
-        *_unseen(facts, wanted),
         *_retention(facts, wanted),
         *_clock(facts, wanted),
         *_hanging(facts, wanted),
@@ -199,7 +201,8 @@ def _topics(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
     for name in wanted.inputs:
         yield _input(facts, name)
     for name in wanted.outputs:
-        yield _output(facts, name)
+        is_plain = name in wanted.plain_outputs or not wanted.transactions
+        yield _output(facts, name, _WRITE if is_plain else _WRITE_IN_TRANSACTIONS)
 
 
 def _missing(check: str, facts: ClusterFacts, name: str, option: str) -> Verdict | None:
@@ -233,12 +236,12 @@ def _input(facts: ClusterFacts, name: str) -> Verdict:
     return Verdict(check, Level.OK, f"RF {topic.replicas}, in sync {topic.in_sync}, readable")
 
 
-def _output(facts: ClusterFacts, name: str) -> Verdict:
+def _output(facts: ClusterFacts, name: str, needed: frozenset[str]) -> Verdict:
     check = f"output {name}"
     if missing := _missing(check, facts, name, "topic"):
         return missing
     topic = facts.topics[name]
-    if lacking := _WRITE - topic.operations:
+    if lacking := needed - topic.operations:
         return _no_right(check, lacking, f"the topic {name}")
     return _durability(
         topic,
@@ -258,20 +261,6 @@ def _no_right(check: str, lacking: Iterable[str], on: str) -> Verdict:
         f"an ACL: {rights} on {on}",
         Kind.RIGHTS,
     )
-
-
-def _unseen(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
-    """Outputs in which the driver may not look for what a broker left hidden (KAFKA-20734)."""
-    for name in wanted.outputs:
-        topic = None if name in wanted.plain_outputs else facts.topics.get(name)
-        if topic is not None and topic.operations >= _WRITE and "READ" not in topic.operations:
-            yield Verdict(
-                f"commits in {name}",
-                Level.WARN,
-                "the principal lacks READ",
-                "a commit that a broker hides from readers could not be told from a slow one",
-                f"an ACL: READ on the topic {name}",
-            )
 
 
 def _rights(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
