@@ -12,9 +12,10 @@ the throughput. A decision log holds these values: they may not change.
 
 from __future__ import annotations
 
+import abc
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -122,6 +123,38 @@ class TopicFingerprint:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch of the sink's schema."""
         self._sum.add(batch, self._topic)
+
+    def hex(self) -> str:
+        """Return the sum as 32 hex digits."""
+        return self._sum.hex()
+
+
+class TextFingerprint(abc.ABC):
+    """Accumulates rows of which one text says all: see `Fingerprint`. A subclass frames them."""
+
+    def __init__(self) -> None:
+        self._sum = Fingerprint()
+
+    @staticmethod
+    @abc.abstractmethod
+    def texts(batch: pa.RecordBatch) -> Iterable[pa.Array]:
+        """Return the texts of the rows of a batch, in pieces. A decision log holds their sums:
+        they may not change.
+        """
+
+    @property
+    def count(self) -> int:
+        """Rows so far."""
+        return self._sum.count
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add the rows of a batch."""
+        for texts in self.texts(batch):
+            self.add_texts(texts)
+
+    def add_texts(self, texts: pa.Array) -> None:
+        """Add a piece of what `texts` gave."""
+        self._sum.add(pa.record_batch([texts.cast(pa.binary())], names=["value"]), None)
 
     def hex(self) -> str:
         """Return the sum as 32 hex digits."""

@@ -1,4 +1,4 @@
-"""The fingerprint of rows of any schema: `connectors.fingerprint` over one framed text per row.
+"""The fingerprint of rows of any schema: `TextFingerprint` over one framed text per row.
 
 It depends on the rows only: not on their order, on batches, on the file's format or its
 compression, nor on the time zone that a timestamp is shown in. Every value is framed by its length
@@ -8,42 +8,31 @@ change.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.fingerprint import Fingerprint
+from connectors.fingerprint import TextFingerprint
 from transactions.errors import ConfigurationError
 
 _ROWS: Final = 1 << 12  # a binary array ends at two gigabytes
 
 
-class RowFingerprint:
+class RowFingerprint(TextFingerprint):
     """Accumulates over the batches of one transaction; made in the task."""
 
-    def __init__(self) -> None:
-        self._sum = Fingerprint()
-
-    @property
-    def count(self) -> int:
-        """Rows so far."""
-        return self._sum.count
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add a batch of at least one column.
+    @staticmethod
+    def texts(batch: pa.RecordBatch) -> Iterator[pa.Array]:
+        """See `TextFingerprint.texts`; of a batch with at least one column.
 
         Raises:
             pa.ArrowException: a column has a type without a text.
         """
         for begin in range(0, batch.num_rows, _ROWS):
             part = batch.slice(begin, _ROWS)
-            texts = _joined([_text(column) for column in part.columns])
-            self._sum.add(pa.record_batch([texts], names=["value"]), None)
-
-    def hex(self) -> str:
-        """Return the sum as 32 hex digits."""
-        return self._sum.hex()
+            yield _joined([_text(column) for column in part.columns])
 
 
 def check_comparable(schema: pa.Schema, where: str) -> None:

@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.fingerprint import Fingerprint
+from connectors.fingerprint import TextFingerprint
 from transactions.errors import ConfigurationError
 
 #: What takes any text: the type itself says which. bytea would read backslashes in it.
@@ -177,27 +177,7 @@ def _hex(column: pa.Array) -> pa.Array:
     return framed if valid is None else pc.if_else(column.is_valid(), framed, None)
 
 
-class LinesFingerprint:
+class LinesFingerprint(TextFingerprint):
     """Accumulates lines, over the batches of one transaction; made in the task."""
 
-    def __init__(self) -> None:
-        self._sum = Fingerprint()
-
-    @property
-    def count(self) -> int:
-        """Lines so far."""
-        return self._sum.count
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add the lines of a batch."""
-        for lines in copy_lines(batch):
-            self.add_lines(lines)
-
-    def add_lines(self, lines: pa.Array) -> None:
-        """Add what `copy_lines` gave."""
-        rows = pa.RecordBatch.from_arrays([lines.cast(pa.binary())], ["value"])
-        self._sum.add(rows, None)
-
-    def hex(self) -> str:
-        """Return the sum as 32 hex digits."""
-        return self._sum.hex()
+    texts = staticmethod(copy_lines)

@@ -174,7 +174,7 @@ class TwoPhasePostgresSink:
         ):
             for lines in copy_lines(batch):
                 sending.write(payload(lines))
-                transaction.fingerprint.add_lines(lines)
+                transaction.fingerprint.add_texts(lines)
 
     def pre_commit(self, transaction: PostgresTransaction) -> Committable | None:
         """See `TwoPhaseCommitSink.pre_commit`: the mark, then PREPARE TRANSACTION.

@@ -247,7 +247,7 @@ def test_each_exactly_once_sink_can_be_compared():
         assert (compared.count, compared.hex()) == (written.count, written.hex())
     lines, compared = LinesFingerprint(), LinesFingerprint()
     for one in copy_lines(ROWS):
-        lines.add_lines(one)
+        lines.add_texts(one)
     compared.add(ROWS)
     assert (compared.count, compared.hex()) == (lines.count, lines.hex()) != (0, "")
     assert has_fingerprint(StdOutWriteAheadSink.__new__(StdOutWriteAheadSink))
