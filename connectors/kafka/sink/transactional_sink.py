@@ -423,7 +423,7 @@ class KafkaTransactionalSink:
             return False
         application_id, _, _ = one.transactional_id.partition(".")
         now_ms = self.wire.broker_now_ms(
-            probe_id(application_id), application_id, self.timeout_ms, deadline
+            probe_id(application_id), application_id, one.timeout_ms, deadline
         )
         minutes = int(self.wire.broker_setting("offsets.retention.minutes", deadline))
         return now_ms is not None and 0 <= now_ms - one.start_time_ms < minutes * 60_000 * 0.9
