@@ -102,6 +102,11 @@ def is_final(error: KafkaError) -> bool:
     return error.code() in _MISSING | _REFUSED
 
 
+def is_missing(error: KafkaError) -> bool:
+    """Tell whether there is no such topic or partition."""
+    return error.code() in _MISSING
+
+
 def is_refused(error: KafkaError) -> bool:
     """Tell whether the credentials are wrong or a right is missing."""
     return error.code() in _REFUSED

@@ -269,7 +269,7 @@ class ContinuousDriver(DriverLife):
                 )
             )
         # A partition that came later begins at 0: none of it was ever read.
-        return {**dict.fromkeys(planner.partitions(), 0), **flatten(self._begin)}
+        return {**dict.fromkeys(self._partitions(), 0), **flatten(self._begin)}
 
     def _heal(self, run: Run, decision: Decision) -> None:
         coordinator = CheckpointCoordinator(

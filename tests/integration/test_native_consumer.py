@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
+import uuid
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.kafka.native import consumed_columns
 from connectors.kafka.native.native_consumer import NativeConsumer, PartitionFailedError, Polled
@@ -24,7 +26,12 @@ from connectors.kafka.source.range_reader import (
 from connectors.options import KafkaSource
 from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from transactions.clock import Deadline
-from transactions.errors import DataLossError, MissingTopicError, SparkOnceError
+from transactions.errors import (
+    DataLossError,
+    MissingTopicError,
+    PhaseOneError,
+    SparkOnceError,
+)
 
 BOTH = (PartitionReader, NativePartitionReader)
 Topic = Callable[..., str]
@@ -349,6 +356,11 @@ def test_what_is_gone_is_told_or_left_out(bootstrap, topic):
             for v in one.batch.column("value").to_pylist()
         ]
         assert values == [b"6", b"7", b"8", b"9"]
+    # Behind the end: another topic of the name, perhaps. The driver knows, and begins a next run.
+    failures = [failure(kind, lenient, {f"{out}-0": 20}) for kind in BOTH]
+    assert failures[0] == failures[1]
+    assert failures[1][0] is PhaseOneError
+    assert "at offset 20; it holds [6, 10)" in failures[1][1]
 
 
 def test_a_topic_that_does_not_exist(bootstrap):
@@ -357,6 +369,21 @@ def test_a_topic_that_does_not_exist(bootstrap):
     failures = [failure(kind, source, {"no-such-topic-0": 0}) for kind in BOTH]
     assert failures[0] == failures[1]
     assert failures[1][0] is MissingTopicError
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_topic_that_was_deleted_is_waited_for_without_fail_on_data_loss(kind, bootstrap):
+    name = f"comes-later-{uuid.uuid4().hex[:8]}"
+    quick = {"topic.metadata.propagation.max.ms": "500"}
+    strict = KafkaSource(bootstrap_servers=bootstrap, subscribe=name, kafka=quick)
+    lenient = dataclasses.replace(strict, fail_on_data_loss=False)
+    reader = kind(lenient, {f"{name}-0": 0})
+    assert failure(kind, strict, {f"{name}-0": 0})[0] is MissingTopicError
+    assert list(reader.read(1.0)) == []  # it has heard the same by now
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, 1)])[name].result(30)
+    produce(bootstrap, name, [{"value": b"%d" % n} for n in range(3)])
+    assert everything(reader, {f"{name}-0": 3})[-1].position == 3
 
 
 def test_records_are_given_back(bootstrap, topic, consume):

@@ -9,10 +9,16 @@ from confluent_kafka import KafkaError, Message
 
 from connectors import KafkaSource
 from connectors.kafka.client_errors import ErrorWatch
+from connectors.kafka.source import range_reader
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.range_reader import _Reading
 from transactions.clock import SYSTEM_CLOCK
-from transactions.errors import AuthenticationError, DataLossError
+from transactions.errors import (
+    AuthenticationError,
+    DataLossError,
+    MissingTopicError,
+    PhaseOneError,
+)
 
 OUT_OF_RANGE = KafkaError(KafkaError._AUTO_OFFSET_RESET)
 WANTED = OffsetRange("in", 1, 10, 13)
@@ -38,6 +44,10 @@ class Consumer:
 
     def __init__(self, *chunks: list[Message]) -> None:
         self._chunks = list(chunks)
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def assign(self, _positions: Any) -> None:
         return
@@ -83,6 +93,19 @@ def test_what_is_gone_behind_the_range_is_no_loss(fail_on_data_loss):
 def test_what_is_gone_inside_the_range_is_a_loss():
     with pytest.raises(DataLossError, match="at offset 11"):
         offsets([message(10), message(11, OUT_OF_RANGE)], fail_on_data_loss=True)
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_looked_for_again_or_missing(monkeypatch):
+    missing = message(-1001, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    for fail_on_data_loss, kind in ((True, MissingTopicError), (False, PhaseOneError)):
+        source = KafkaSource(
+            bootstrap_servers="b:1", subscribe="in", fail_on_data_loss=fail_on_data_loss
+        )
+        pooled = Pooled([missing])
+        monkeypatch.setattr(range_reader._POOL, "take", lambda _, one=pooled: one)
+        with pytest.raises(kind, match=r"deleted|exist"):
+            list(range_reader.read_range(source, WANTED))
+        assert pooled.consumer.closed
 
 
 def test_a_group_that_may_not_be_looked_up_does_not_matter_and_a_topic_does():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,12 @@ from connectors.kafka.source.source_planner import (
     split_ranges,
 )
 from connectors.options import KafkaSource
-from transactions.errors import ConfigurationError, DataLossError, MissingTopicError
+from transactions.errors import (
+    ConfigurationError,
+    DataLossError,
+    MissingTopicError,
+    PhaseOneError,
+)
 
 topic_names = st.text("abc.-_09", min_size=1, max_size=8)
 keys = st.builds("{}-{}".format, topic_names, st.integers(0, 30))
@@ -183,9 +189,17 @@ class FakeCluster(SourcePlanner):
         return self.ids
 
     def partitions(self) -> list[str]:
-        if not self.holds:
-            raise MissingTopicError("A topic or partition to read does not exist.", where="t")
+        self._describe(self._source.topics)
         return list(self.holds)
+
+    def _describe(self, topics: Any) -> dict[str, Any]:
+        there = {topic: [] for topic in topics}
+        for topic, partition in map(split_key, self.holds):
+            if topic in there:
+                there[topic].append(SimpleNamespace(id=partition))
+        if not all(there.values()):
+            raise MissingTopicError("A topic or partition to read does not exist.", where="t")
+        return {topic: SimpleNamespace(partitions=found) for topic, found in there.items()}
 
     def _list(self, keys: Any, spec: Any, isolation: str) -> dict[str, int]:
         if any(key not in self.holds for key in keys):
@@ -291,6 +305,21 @@ def test_p8_deleted_topic() -> None:
     with pytest.raises(MissingTopicError):
         FakeCluster({}).next_end({"t-0": 4})
     assert FakeCluster({}, fail_on_data_loss=False).next_end({"t-0": 4}) == {"t-0": 4}
+
+
+def test_p8_deleted_topic_beside_another_one() -> None:
+    """A client that is asked for partitions of a deleted topic waits for their leaders."""
+    lenient = FakeCluster({"t-0": (0, 3), "u-0": (0, 5)}, fail_on_data_loss=False)
+    del lenient.holds["t-0"]
+
+    assert lenient.next_end({"t-0": 3, "u-0": 2}) == {"t-0": 3, "u-0": 5}
+
+
+def test_p8_a_topic_that_is_deleted_between_two_steps_of_a_batch_is_looked_for_again() -> None:
+    with pytest.raises(MissingTopicError):
+        FakeCluster({}).plan({"t-0": 4}, {"t-0": 6})
+    with pytest.raises(PhaseOneError, match="looks again"):
+        FakeCluster({}, fail_on_data_loss=False).plan({"t-0": 4}, {"t-0": 6})
 
 
 def test_p9_retention_before_the_range() -> None:

@@ -19,7 +19,12 @@ from connectors.kafka.starting_points import decide_start
 from connectors.options import KafkaSource
 from tests.unit.test_source_planner import FakeCluster
 from transactions.decision_log import COMPACT_EVERY, DecisionLog, entry_name, read_log
-from transactions.errors import DataLossError, IdentityMismatchError, PhaseOneError
+from transactions.errors import (
+    DataLossError,
+    IdentityMismatchError,
+    MissingTopicError,
+    PhaseOneError,
+)
 from transactions.log_backend import MemoryBackend
 from transactions.log_entries import Start
 
@@ -146,6 +151,29 @@ def test_a7_a_deleted_topic_keeps_its_offset_and_its_id() -> None:
     stream = SourceStream(FakeCluster({}, fail_on_data_loss=False), STARTED)
 
     assert stream.next_end({"t": {"0": 4}}) == {"t": {"0": 4}}
+
+
+def test_a7_a_deleted_topic_has_no_end_and_no_partitions_until_there_is_one_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Asked for the progress of a query, and for new partitions by the continuous mode."""
+    start = {"t": {"0": 4}}
+    strict = SourceStream(FakeCluster({}), STARTED)
+    cluster = FakeCluster({}, ids=OLD, fail_on_data_loss=False)
+    stream = SourceStream(cluster, STARTED)
+
+    for ask in (strict.latest, lambda: strict.partitions(start)):
+        with pytest.raises(MissingTopicError):
+            ask()
+    for _ in range(2):
+        assert stream.latest() is None
+        assert stream.partitions(start) == []
+    told = [one.getMessage() for one in caplog.records]
+    assert sum("reading goes on: t" in one for one in told) == 1
+    cluster.holds, cluster.ids = {"t-0": (0, 2)}, NEW
+    assert stream.latest() == {"t": {"0": 2}}
+    with pytest.raises(PhaseOneError, match="made anew"):
+        stream.partitions(start)
 
 
 def test_brokers_that_know_no_ids_change_nothing() -> None:

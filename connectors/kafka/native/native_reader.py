@@ -39,7 +39,7 @@ class NativePartitionReader(PartitionReader):
             yield Read(partition=name, position=one.next_offset, batch=batch)
 
     def _failed(self, failed: PartitionFailedError) -> Iterator[Read]:
-        if client_errors.is_about_the_group(failed.error):
+        if client_errors.is_about_the_group(failed.error) or self._may_come_back(failed.error):
             return
         name = partition_key(failed.topic, failed.partition)
         if not client_errors.is_truncated(failed.error):

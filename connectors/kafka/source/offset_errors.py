@@ -8,7 +8,12 @@ from typing import Final
 
 from connectors.kafka.source import offsets
 from connectors.options import KafkaSource
-from transactions.errors import ConfigurationError, DataLossError
+from transactions.errors import (
+    ConfigurationError,
+    DataLossError,
+    MissingTopicError,
+    PhaseOneError,
+)
 
 GONE: Final = "retention or delete-records removed them, or the topic was made anew"
 _SHOWN_OFFSETS: Final = 2_000
@@ -33,6 +38,16 @@ def data_loss(
 def _shown(flat: Mapping[str, int]) -> str:
     text = json.dumps(offsets.nest(flat), separators=(",", ":"))
     return text if len(text) <= _SHOWN_OFFSETS else f"{text[:_SHOWN_OFFSETS]}..."
+
+
+def while_missing(error: MissingTopicError) -> PhaseOneError:
+    """Return the error for a deleted topic that a next run may find again, or another one."""
+    return PhaseOneError(
+        "A topic was deleted while it was read; the next run looks again.",
+        where=error.where,
+        cause=error.cause,
+        option="failOnDataLoss=false",
+    )
 
 
 def backwards(key: str, start: int, end: int, source: KafkaSource) -> ConfigurationError:

@@ -12,16 +12,17 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from connectors.kafka import client_errors
 from connectors.kafka.client_errors import ErrorWatch
 from connectors.kafka.client_settings import settings_checked
 from connectors.kafka.source.message_columns import messages_to_batch
+from connectors.kafka.source.offset_errors import GONE
 from connectors.kafka.source.offsets import partition_key, split_key
 from connectors.kafka.source.range_reader import collector_paused, consumer_settings
 from connectors.options import KafkaSource
-from transactions.errors import DataLossError
+from transactions.errors import DataLossError, PhaseOneError
 
 #: Most messages of one read. A barrier waits for one batch of them to be transformed and queued.
 MOST_ROWS: Final = 4_096
@@ -114,9 +115,10 @@ class PartitionReader:
             self.lag = max(0, sum(max(0, high - at) for (_, high), at in behind) - rows)
 
     def _check_trouble(self) -> None:
-        if self._trouble.final is not None:
+        final = self._trouble.final
+        if final is not None and not self._may_come_back(final):
             where = ", ".join(sorted(self._positions))
-            raise client_errors.translate(self._trouble.final, where, self._source.client_settings)
+            raise client_errors.translate(final, where, self._source.client_settings)
 
     def _batches(self, messages: list[Message], ends: Mapping[str, int]) -> Iterator[Read]:
         """Split by partition, in the order of each; librdkafka hands them out in runs."""
@@ -144,21 +146,36 @@ class PartitionReader:
                 ends[partition_key(message.topic(), message.partition())] = message.offset()
             elif client_errors.is_truncated(error):
                 self._truncated(partition_key(message.topic(), message.partition()), ends)
+            elif self._may_come_back(error):
+                continue
             else:
                 where = f"{message.topic()}-{message.partition()}"
                 raise client_errors.translate(error, where, self._source.client_settings)
         return data
 
+    def _may_come_back(self, error: KafkaError) -> bool:
+        """Tell whether a deleted topic is waited for: a client reads on when there is one again."""
+        return client_errors.is_missing(error) and not self._source.fail_on_data_loss
+
     def _truncated(self, name: str, ends: dict[str, int]) -> None:
         """The position is not in the partition: stop, or go on behind the hole."""
         place = TopicPartition(*split_key(name))
         low, high = self._consumer.get_watermark_offsets(place, timeout=_WATERMARK_TIMEOUT_S)
-        if self._source.fail_on_data_loss or low <= self._positions[name]:
+        where = f"{name}, at offset {self._positions[name]}; it holds [{low}, {high})"
+        if self._source.fail_on_data_loss:
             raise DataLossError(
                 "Records that are still to be read are gone from the source topic.",
-                where=f"{name}, at offset {self._positions[name]}; it holds [{low}, {high})",
-                cause="retention or delete-records removed them, or the topic was made anew",
-                option=f"failOnDataLoss={str(self._source.fail_on_data_loss).lower()}",
+                where=where,
+                cause=GONE,
+                option="failOnDataLoss=true",
+            )
+        if low <= self._positions[name]:
+            # Which topic this is the driver knows: where the new one begins the next run decides.
+            raise PhaseOneError(
+                "A partition ends before the next record; the next run looks where to read on.",
+                where=where,
+                cause="the topic was made anew, or lost its end",
+                option="failOnDataLoss=false",
             )
         ends[name] = low
         self._move_to(TopicPartition(place.topic, place.partition, low))

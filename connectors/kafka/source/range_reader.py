@@ -25,10 +25,11 @@ from connectors.kafka.client_errors import ErrorWatch
 from connectors.kafka.client_log import log_settings
 from connectors.kafka.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.source.message_columns import messages_to_batch
+from connectors.kafka.source.offset_errors import while_missing
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.options import KafkaSource
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
-from transactions.errors import BrokerUnavailableError, DataLossError
+from transactions.errors import BrokerUnavailableError, DataLossError, MissingTopicError
 
 #: Rows and bytes that fill one Arrow batch; whichever comes first.
 BATCH_ROWS: Final = 16_384
@@ -52,7 +53,8 @@ def read_range(
 
     Raises:
         DataLossError: a part of the range is gone and `failOnDataLoss` is set.
-        MissingTopicError: the topic was deleted.
+        MissingTopicError: the topic was deleted, and `failOnDataLoss` is set.
+        PhaseOneError: it was, and a next run may find it again.
         AuthenticationError: the broker refused us.
         BrokerUnavailableError: silence for longer than `kafkaConsumer.pollTimeoutMs`.
     """
@@ -61,9 +63,11 @@ def read_range(
     pooled = _POOL.take(source)
     try:
         yield from _Reading(pooled, source, wanted, clock).batches()
-    except BaseException:
+    except BaseException as error:
         # The consumer may be in the middle of the range, also when our caller just stops reading.
         pooled.consumer.close()
+        if isinstance(error, MissingTopicError) and not source.fail_on_data_loss:
+            raise while_missing(error) from error
         raise
     _POOL.give(pooled)
 

@@ -34,6 +34,7 @@ from connectors.kafka.source.offset_errors import (
     backwards,
     data_loss,
     other_partitions,
+    while_missing,
 )
 from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
 from connectors.options import EARLIEST, LATEST, KafkaSource
@@ -139,6 +140,8 @@ class SourcePlanner:
         Raises:
             DataLossError: a range begins before what its partition still holds, or ends before it
                 begins, and `failOnDataLoss` is set.
+            MissingTopicError: a topic was deleted, and `failOnDataLoss` is set.
+            PhaseOneError: one was, and a next run may find it again.
         """
         back = [key for key, last in end.items() if last < start.get(key, 0)]
         if back:
@@ -148,7 +151,11 @@ class SourcePlanner:
         if not ranges:
             return []
         keys = [partition_key(each.topic, each.partition) for each in ranges]
-        earliest = self._list(keys, OffsetSpec.earliest(), "read_uncommitted")
+        try:
+            earliest = self._list(keys, OffsetSpec.earliest(), "read_uncommitted")
+        except MissingTopicError as error:
+            self.missing(error)
+            raise while_missing(error) from error
         kept = []
         for key, each in zip(keys, ranges, strict=True):
             if each.start >= earliest[key]:
@@ -180,11 +187,7 @@ class SourcePlanner:
         """Return all partitions of the topics, as "topic-partition"; known for a second."""
         if self._partitions_until is None or self._partitions_until.expired():
             described = self._describe(self._source.topics)
-            self._partitions = [
-                partition_key(topic, partition.id)
-                for topic, description in described.items()
-                for partition in description.partitions
-            ]
+            self._partitions = _partitions_of(described)
             self._topic_ids = _ids_of(described)
             self._partitions_until = Deadline(METADATA_AGE_S, self._clock)
         return self._partitions
@@ -197,11 +200,16 @@ class SourcePlanner:
         try:
             self.partitions()
         except MissingTopicError:
-            self._topic_ids = {}
-            for topic in self._source.topics:  # without one, the answer for all is an error
-                with contextlib.suppress(MissingTopicError):
-                    self._topic_ids |= _ids_of(self._describe([topic]))
+            self._topic_ids = _ids_of(self._what_is_left())
         return self._topic_ids
+
+    def _what_is_left(self) -> Mapping[str, TopicDescription]:
+        """Describe the topics that there are; asked for all at once, a missing one is an error."""
+        left: dict[str, TopicDescription] = {}
+        for topic in self._source.topics:
+            with contextlib.suppress(MissingTopicError):
+                left |= self._describe([topic])
+        return left
 
     def _describe(self, topics: Sequence[str]) -> Mapping[str, TopicDescription]:
         return self._ask(
@@ -217,22 +225,19 @@ class SourcePlanner:
         except MissingTopicError:
             # The list of partitions may be a second old: look again before saying so.
             self._partitions_until = None
-            if not self._source.fail_on_data_loss:
-                return self._latest_of_what_is_left(start)
-            latest = self.latest_offsets()
+            if self._source.fail_on_data_loss:
+                latest = self.latest_offsets()
+            else:
+                latest = self._latest_of_what_is_left()
         gone = start.keys() - latest.keys()
         if gone:
             self.lost(f"no longer there: {', '.join(sorted(gone))}", start, latest)
         return latest
 
-    def _latest_of_what_is_left(self, start: Mapping[str, int]) -> dict[str, int]:
-        latest: dict[str, int] = {}
-        for key in start:
-            try:
-                latest |= self._list([key], OffsetSpec.latest(), self._source.isolation_level)
-            except MissingTopicError:
-                continue
-        return latest
+    def _latest_of_what_is_left(self) -> dict[str, int]:
+        """Ask only for partitions that there are: of others a client waits for a leader."""
+        left = _partitions_of(self._what_is_left())
+        return self._list(left, OffsetSpec.latest(), self._source.isolation_level)
 
     def _refuse_going_back(self, start: Mapping[str, int], latest: dict[str, int]) -> None:
         """An end before the start: an open transaction around `startingOffsets`, or a new topic."""
@@ -331,9 +336,30 @@ class SourcePlanner:
         """
         if self._source.fail_on_data_loss:
             raise data_loss(where, start, end, "failOnDataLoss=true", cause)
+        self._say_once(where, cause)
+
+    def missing(self, error: MissingTopicError) -> None:
+        """Raise it, or say once and go on without the topic, as `failOnDataLoss` says.
+
+        Raises:
+            MissingTopicError: it is set.
+        """
+        if self._source.fail_on_data_loss:
+            raise error
+        self._say_once(error.where, error.cause)
+
+    def _say_once(self, where: str, cause: str) -> None:
         if where not in self._told:
             self._told.add(where)
             logger.warning("failOnDataLoss=false, reading goes on: %s (%s)", where, cause)
+
+
+def _partitions_of(described: Mapping[str, TopicDescription]) -> list[str]:
+    return [
+        partition_key(topic, partition.id)
+        for topic, description in described.items()
+        for partition in description.partitions
+    ]
 
 
 def _ids_of(described: Mapping[str, TopicDescription]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from connectors.kafka.source.offset_errors import data_loss
 from connectors.kafka.source.offsets import OffsetRange, flatten, nest, split_key, topic_ids_in
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options import LATEST
-from transactions.errors import PhaseOneError
+from transactions.errors import MissingTopicError, PhaseOneError
 
 _MADE_ANEW: Final = "the topic was deleted and made anew: this one is another topic of its name"
 
@@ -53,9 +53,17 @@ class SourceStream:
             self._ids_now()
         return nest(self._initial)
 
-    def latest(self) -> Nested:
-        """Return what is there."""
-        return nest(self._planner.latest_offsets())
+    def latest(self) -> Nested | None:
+        """Return what is there, for people; None while a topic is not, and reading goes on.
+
+        Raises:
+            MissingTopicError: a topic was deleted, and `failOnDataLoss` is set.
+        """
+        try:
+            return nest(self._planner.latest_offsets())
+        except MissingTopicError as error:
+            self._planner.missing(error)
+            return None
 
     def stop_at_latest(self) -> None:
         """Never go beyond what is there now (Trigger.AvailableNow)."""
@@ -116,12 +124,18 @@ class SourceStream:
         return self._planner.plan(begin, last)
 
     def partitions(self, start: Nested) -> list[str]:
-        """Return all partitions that there are now, of the topics that `start` is of.
+        """Return all partitions that there are now, of the topics that `start` is of; none while a
+        topic is not there and reading goes on: it may come back.
 
         Raises:
+            MissingTopicError: a topic was deleted, and `failOnDataLoss` is set.
             DataLossError, PhaseOneError: one was made anew; the latter where a next run may go on.
         """
-        found = self._planner.partitions()
+        try:
+            found = self._planner.partitions()
+        except MissingTopicError as error:
+            self._planner.missing(error)
+            return []
         if self.go_on(start) != start:
             raise PhaseOneError(
                 "A topic was made anew while it was read; the next run begins with the new one.",
