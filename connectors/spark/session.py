@@ -107,6 +107,9 @@ def default_settings(master: str) -> dict[str, str]:
     if _is_local(master):
         # Nobody else talks to it. Executors of a cluster must reach the driver from their hosts.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # The only executor is this JVM. Spark measures its silence by the wall clock: when that
+        # jumps ahead (a laptop wakes up) it gives the executor up, and the job waits for ever.
+        settings["spark.storage.blockManagerHeartbeatTimeoutMs"] = str(2**31 - 1)
         # Executors of a cluster may have us by --py-files, which their daemon does not see.
         settings |= {"spark.python.daemon.module": worker_daemon.MODULE}
     return settings
