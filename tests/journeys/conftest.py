@@ -17,11 +17,13 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from connectors.testing.auditor.reader import (
     Follower,
@@ -57,6 +59,8 @@ CLEAN = """\
 def clean(records):
     return records.select(["key", "value"])
 """
+#: What `writer.py` writes.
+VALUE = re.compile(r"(?P<mark>\D*)(?P<partition>\d+)-(?P<number>\d+)")
 MICRO_BATCH, CONTINUOUS = "", 'mode = "continuous"'
 
 
@@ -93,6 +97,15 @@ class Process:
     def sigterm(self) -> int:
         self.process.terminate()
         return self.ends()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Its machine sleeps for a moment: of what happens meanwhile it sees the end only."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.process.pid, signal.SIGCONT)
 
     def kill_all(self) -> None:
         """The machine's power is gone for all of them at once."""
@@ -147,18 +160,46 @@ class Stranger:
     # --- what is there before they come -------------------------------------------------------
 
     @contextlib.contextmanager
-    def busy_topic(self) -> Iterator[None]:
-        """The topic is being written all the time, and has records already."""
-        writer = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("writer.py")), self.bootstrap, self.topic]
-        )
+    def busy_topic(self, mark: str = "", *, begin_with: int = 0) -> Iterator[None]:
+        """The topic is being written all the time, and has records already.
+
+        Args:
+            mark: begins each value, to tell a topic from another one of its name.
+            begin_with: so many records in each partition at once, before anything else.
+        """
+        command = [sys.executable, str(Path(__file__).with_name("writer.py")), self.bootstrap]
+        writer = subprocess.Popen([*command, self.topic, mark, str(begin_with)])
         try:
-            with Follower(self.bootstrap, self.topic) as reader:
-                reader.until(lambda seen: len(seen) > 200, timeout=PATIENCE_S)
+            at_least = max(200, PARTITIONS * begin_with)
+            self.until_written(lambda seen: len(seen) > at_least)
             yield
         finally:
-            writer.kill()
-            writer.wait()
+            writer.terminate()
+            assert writer.wait(PATIENCE_S) == 0, "the writer has failed"
+
+    def until_written(self, enough: Callable[[list[Record]], bool]) -> None:
+        """Wait until a reader of the busy topic has seen enough of it."""
+        with Follower(self.bootstrap, self.topic) as reader:
+            reader.until(enough, timeout=PATIENCE_S)
+
+    def add_a_partition(self) -> int:
+        """The busy topic gets one more, as a person gives it; wait until it has records."""
+        number = len(self.input_ends())
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_partitions([NewPartitions(self.topic, number + 1)])[self.topic].result(30)
+        _until(lambda: number in self.input_ends())
+        self.until_written(lambda seen: sum(one.partition == number for one in seen) > 100)
+        return number
+
+    def delete_topic(self) -> None:
+        """The topic that the pipeline reads is gone."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.delete_topics([self.topic])[self.topic].result(30)
+
+    def create_topic(self) -> None:
+        """There is a topic of that name again, which is another one."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        _until(lambda: _is_created(admin, self.topic))
 
     # --- what they do -------------------------------------------------------------------------
 
@@ -200,10 +241,12 @@ class Stranger:
         path.write_text(text)
         return path
 
-    def runs(self, path: Path, **environment: str) -> contextlib.AbstractContextManager[Process]:
+    def runs(
+        self, path: Path, *options: str, **environment: str
+    ) -> contextlib.AbstractContextManager[Process]:
         """Start a job file, or a script; all of it is gone when the block ends."""
         command = (SPARKONCE, "run") if path.suffix == ".toml" else (sys.executable,)
-        return started(*command, str(path), folder=path.parent, environment=environment)
+        return started(*command, str(path), *options, folder=path.parent, environment=environment)
 
     # --- what they see ------------------------------------------------------------------------
 
@@ -227,9 +270,11 @@ class Stranger:
             assert time.monotonic() < give_up, f"nothing comes out\n{process.text}"
             time.sleep(0.02)
 
-    def comes_to(self, ends: Mapping[int, int], reader: Follower, process: Process) -> None:
+    def comes_to(
+        self, ends: Mapping[int, int], reader: Follower, process: Process, mark: str = ""
+    ) -> None:
         """Wait until a read_committed reader has seen what was written before these ends."""
-        missing = {f"{partition}-{end - 1}".encode() for partition, end in ends.items()}
+        missing = {f"{mark}{partition}-{end - 1}".encode() for partition, end in ends.items()}
         looked = 0
         give_up = time.monotonic() + PATIENCE_S
         while missing:
@@ -241,25 +286,59 @@ class Stranger:
             assert time.monotonic() < give_up, f"{missing} did not come out\n{process.text}"
             time.sleep(0.02)
 
-    def assert_each_record_came_once(self, begins: Mapping[int, range] | None = None) -> None:
+    def comes_out_for(self, seconds: float, reader: Follower, process: Process) -> None:
+        """Watch so long that records come out, again and again."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.more_comes_out(reader, process)
+
+    def assert_each_record_came_once(
+        self, begins: Mapping[int, range] | None = None, mark: str = ""
+    ) -> None:
         """Assert that each partition came through from one record on, each record once.
 
         Args:
-            begins: where each partition's first record may lie; at 0 without it.
+            begins: where each partition's first record may lie; at 0 where nothing is said.
+            mark: of the topic that is meant; see `busy_topic`.
         """
-        numbers: dict[int, list[int]] = {}
-        for record in self.reads_output():
-            assert record.value is not None
-            partition, _, number = record.value.decode().partition("-")
-            numbers.setdefault(int(partition), []).append(int(number))
+        numbers = self.numbers_in_output(mark)
         assert numbers, "nothing came out"
         for partition, came in numbers.items():
             first = min(came)
             assert sorted(came) == list(range(first, first + len(came))), (
                 f"partition {partition}: {_what_is_wrong(came)}"
             )
-            allowed = range(1) if begins is None else begins[partition]
+            allowed = (begins or {}).get(partition, range(1))
             assert first in allowed, f"partition {partition} begins with record {first}"
+
+    def numbers_in_output(self, mark: str = "") -> dict[int, list[int]]:
+        """Return which records of each partition a reader of committed records sees."""
+        numbers: dict[int, list[int]] = {}
+        for record in self.reads_output():
+            assert record.value is not None
+            told = VALUE.fullmatch(record.value.decode())
+            assert told, record
+            if told["mark"] == mark:
+                numbers.setdefault(int(told["partition"]), []).append(int(told["number"]))
+        return numbers
+
+
+def _until(it_is_so: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not it_is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def _is_created(admin: AdminClient, topic: str) -> bool:
+    """Create a topic; not yet, while another one of its name is being deleted."""
+    try:
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        return False
+    return True
 
 
 def _what_is_wrong(came: list[int]) -> str:
