@@ -305,6 +305,7 @@ def restored_log(
         body=dataclasses.replace(
             savepoint.state,
             run_epoch=0,
+            decided_in=0,
             identity=dict(identity),
             generation=savepoint.state.generation + 1,
             decision=dataclasses.replace(savepoint.decision, end_offsets=end_offsets),

@@ -191,6 +191,7 @@ def test_a_restored_log_goes_on_under_a_name_of_its_own(place: Path, tmp_path: P
     again = DecisionLog.open(backend, application_id="app", identity={"sinks": "other"})
     assert again.log_id == "1234abcd"
     assert again.run_epoch == 2
+    assert again.state.decided_in == 0, "the runs of this log are its own"
     assert again.state.decision is not None
     assert again.state.decision.checkpoint_id == 7
     assert again.state.decision.end_offsets == ("here",)
