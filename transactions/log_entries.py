@@ -18,7 +18,7 @@ from transactions.errors import WAY_BACK, LogCorruptedError, LogVersionError
 
 #: What the oldest reader reads: an entry has the lowest format that says all of it.
 FORMAT_VERSION = 1
-_NEWEST_FORMAT = 2
+_NEWEST_FORMAT = 3
 
 #: The verdicts of `Resolved`.
 ACCEPT_LOSS = "accept-loss"
@@ -185,7 +185,7 @@ class Entry:
     def to_bytes(self) -> bytes:
         """Return the JSON with its checksum."""
         fields = {
-            "format": _NEWEST_FORMAT if _is_new(self.body) else FORMAT_VERSION,
+            "format": _format_of(self.body),
             "sequence": self.sequence,
             "application_id": self.application_id,
             "log_id": self.log_id,
@@ -209,7 +209,7 @@ class Entry:
             version = fields["format"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise _corrupted(where, "it is not a complete entry") from error
-        if version not in (FORMAT_VERSION, _NEWEST_FORMAT):
+        if version not in range(FORMAT_VERSION, _NEWEST_FORMAT + 1):
             raise LogVersionError(
                 f"A decision-log entry has format {version!r}; this one reads up to "
                 f"{_NEWEST_FORMAT}.",
@@ -225,13 +225,15 @@ class Entry:
         return cls(**fields, body=_body_from_dict(kind, body, where))
 
 
-def _is_new(body: Body) -> bool:
-    """Tell whether a reader of the first format would not understand it."""
+def _format_of(body: Body) -> int:
+    """Return the format of the oldest reader that understands it."""
+    if isinstance(body, Snapshot) and (body.decided_in or body.asked):
+        return 3
+    if isinstance(body, Snapshot) and (body.start or body.written):
+        return 2
     if isinstance(body, Fence | Snapshot) and body.accepted:
-        return True
-    if isinstance(body, Snapshot):
-        return bool(body.start or body.written or body.decided_in)
-    return isinstance(body, Start | Settled)
+        return 2
+    return 2 if isinstance(body, Start | Settled) else FORMAT_VERSION
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
