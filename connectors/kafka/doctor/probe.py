@@ -224,7 +224,9 @@ class _Probe:
         if begun.answer.meaning is Meaning.AUTHORIZATION:
             self._refused["group"] = str(begun.answer)
         if begun.seen is None:
-            self._unread["clock"] = str(begun.answer)
+            taken = "another process used the same id at the same time: run the doctor again"
+            done = begun.answer.meaning is Meaning.DONE
+            self._unread["clock"] = taken if done else str(begun.answer)
             return
         if not any(one.startswith(f"{OFFSETS_TOPIC}-") for one in begun.seen.partitions):
             # A broker leaves out what the principal may not describe, without a word.

@@ -29,7 +29,8 @@ class Begun:
 
     Attributes:
         answer: to AddOffsetsToTxn, which begins it.
-        seen: the transaction while it was open; None when it could not be begun.
+        seen: the transaction while it was open; None when it could not be begun, or when another
+            process has taken the id.
         sent_ms: when the request was sent, by our clock.
         received_ms: when its answer came.
     """
@@ -127,7 +128,10 @@ class EmptyTransaction:
         answer, seen = answers[self._id], None
         if answer.meaning is Meaning.DONE:
             try:
-                seen = await self.describe(deadline)
+                now = await self.describe(deadline)
+                # Another process may have initialised the id meanwhile: that is its transaction.
+                if now.state == "Ongoing" and (now.producer_id, now.producer_epoch) == identity:
+                    seen = now
             finally:
                 await self.init(deadline)
         return Begun(answer=answer, seen=seen, sent_ms=sent_ms, received_ms=received_ms)
