@@ -98,10 +98,19 @@ class CommitVisibility:
         return []
 
     def offsets_partitions(self, deadline: Deadline) -> set[str]:
-        """Return the partitions that keep the offsets of groups; none when we may not see them."""
+        """Return the partitions that keep the offsets of groups; none when we may not see them, or
+        the cluster is new.
+
+        Raises:
+            BrokerUnavailableError: no answer.
+        """
         topics = [OFFSETS_TOPIC]
-        leaders = self._ask(partition_leaders.find_leaders, topics, deadline)
-        return set() if leaders is None else leaders.existing
+        while (leaders := self._ask(partition_leaders.find_leaders, topics, deadline)) is None:
+            if deadline.expired():
+                raise self._wire.unavailable(f"{OFFSETS_TOPIC}: no answer")
+            deadline.pause(_LONGEST_PAUSE_S)
+        existing: set[str] = leaders.existing
+        return existing
 
     def write_commit(self, one: Unended, deadline: Deadline) -> None:
         """Ask the leader for the marker that is missing. For a person's command only: see
