@@ -232,9 +232,9 @@ class RecordProducer:
         """
         logger.info("%s: %s", self._name, error)
 
-    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            function(*arguments)
+            return function(*arguments)
         except (KafkaException, SystemError) as error:
             raise self._lost(name, error) from error
 

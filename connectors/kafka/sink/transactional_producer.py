@@ -43,6 +43,9 @@ _CLOSED, _SUPPRESSED = "Disconnected", "error log suppressed"
 #: Two milliseconds as a rule; a group coordinator moves to another broker within some seconds.
 _OFFSETS_S: Final = 10.0
 _GRACE_S: Final = 1.0
+#: A broker makes a topic at its first use within half a second (seen).
+_CREATED_S: Final = 5.0
+_LOOK_S: Final = 0.1
 _SEND_OFFSETS: Final = "send_offsets_to_transaction"
 _UNKNOWN_TOPIC: Final = KafkaError.UNKNOWN_TOPIC_OR_PART
 
@@ -74,6 +77,7 @@ class TransactionalProducer(RecordProducer):
         self.spent = False
         self._coordinator_broke = False
         self._offsets_call: _Call | None = None
+        self._found: set[str] = set()
         # A second bootstrap takes every broker down that a cached coordinator points to, and
         # send_offsets waits for it for ever (librdkafka issues 5511 and 5456).
         defaults = {
@@ -126,6 +130,27 @@ class TransactionalProducer(RecordProducer):
         """
         self.forget_failures()
         self._call("begin_transaction", self._producer.begin_transaction)
+
+    def find_topic(self, topic: str, deadline: Deadline) -> None:
+        """Ask for a topic, once: a broker with `auto.create.topics.enable` makes it now, as it does
+        for a record.
+
+        Raises:
+            DeliveryError: there is none a few seconds later.
+            AuthenticationError: a right is missing.
+            PhaseOneError: no broker answered.
+        """
+        patience = deadline.remaining()
+        until = Deadline(min(patience, _CREATED_S))
+        while topic not in self._found:
+            found = self._call("list_topics", self._producer.list_topics, topic, patience)
+            error = found.topics[topic].error
+            if error is None:
+                self._found.add(topic)
+            elif until.expired():
+                raise self._lost("list_topics", KafkaException(error))
+            else:
+                until.pause(_LOOK_S)
 
     def send_offsets(
         self, group: str, offsets: Mapping[str, int], token: str, deadline: Deadline

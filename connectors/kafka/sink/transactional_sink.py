@@ -246,6 +246,8 @@ class KafkaTransactionalSink:
         if not where:
             return  # a row without a topic, which the producer refuses in better words
         producer = slot.producer
+        if not attempt.source_offsets and first_topic and not self.options.topic:
+            producer.find_topic(first_topic, transaction.deadline)
         producer.send_offsets(
             producer.transactional_id,
             {where: attempt.checkpoint_id},
