@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -109,7 +110,7 @@ def default_settings(master: str) -> dict[str, str]:
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # The only executor is this JVM. Spark measures its silence by the wall clock: when that
         # jumps ahead (a laptop wakes up) it gives the executor up, and the job waits for ever.
-        settings["spark.storage.blockManagerHeartbeatTimeoutMs"] = str(2**31 - 1)
+        settings["spark.storage.blockManagerHeartbeatTimeoutMs"] = str(_CENTURY_MS)
         # Executors of a cluster may have us by --py-files, which their daemon does not see.
         settings |= {"spark.python.daemon.module": worker_daemon.MODULE}
     return settings
@@ -122,6 +123,10 @@ def worker_python(master: str, environment: Mapping[str, str]) -> str:
     """
     named = "" if _is_local(master) else environment.get("PYSPARK_PYTHON", "")
     return named or sys.executable
+
+
+#: Also a clock that begins in 1970 jumps less far.
+_CENTURY_MS: Final = 100 * 365 * 86_400_000
 
 
 def _is_local(master: str) -> bool:
