@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from transactions.list_state import offsets_of, offsets_state
 
@@ -13,12 +14,19 @@ class PartitionShares:
     Args:
         offsets: next offset to read of every partition.
         parallelism: number of subtasks.
+        resting: of partitions that nobody reads now; what is decided keeps them.
     """
 
-    def __init__(self, offsets: Mapping[str, int], parallelism: int) -> None:
+    def __init__(
+        self,
+        offsets: Mapping[str, int],
+        parallelism: int,
+        *,
+        resting: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         parts = offsets_state(offsets).even_split(parallelism)
         self._shares = [offsets_of(part) for part in parts]
-        self.offsets = dict(offsets)
+        self.offsets = {**offsets, **resting}
 
     def start_of(self, subtask: int) -> Mapping[str, int]:
         """Return what a subtask reads, and from where."""

@@ -45,7 +45,7 @@ from connectors.kafka.kafka_task import KafkaTask
 from connectors.kafka.restoring import FromSavepoint, accepts_duplicates
 from connectors.kafka.rewriting import Rewriting
 from connectors.kafka.run import Run, RunOptions, checked_app_id
-from connectors.kafka.source.offsets import flatten, format_offsets, topic_ids_in
+from connectors.kafka.source.offsets import flatten, format_offsets, split_key, topic_ids_in
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import Nested, SourceStream
 from connectors.kafka.starting_points import decide_start
@@ -63,7 +63,13 @@ from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
-from transactions.errors import ConfigurationError, FencedError, SparkOnceError, StoppedError
+from transactions.errors import (
+    ConfigurationError,
+    FencedError,
+    PhaseOneError,
+    SparkOnceError,
+    StoppedError,
+)
 from transactions.log_entries import Decision
 from transactions.log_location import LogLocation
 from transactions.replay import Checkpoint
@@ -108,6 +114,8 @@ class ContinuousDriver(DriverLife):
     #: Where this run's reading begins, and what asks for the partitions that there are.
     _begin: Nested
     _partitions: Callable[[], Sequence[str]]
+    #: Next offsets of topics that are not there now.
+    _resting: dict[str, int]
 
     def __init__(
         self,
@@ -211,11 +219,11 @@ class ContinuousDriver(DriverLife):
             run.log,
             run.sinks,
             stage,
-            shares=PartitionShares(offsets, parallelism),
+            shares=PartitionShares(offsets, parallelism, resting=self._resting),
             pace=BarrierPace(*self._pace),
             options=LoopOptions(
                 timeout_s=self._timeout_s,
-                new_partitions=self._partitions,
+                new_partitions=self._new_partitions,
                 format_offsets=functools.partial(format_offsets, ids=topic_ids_in(self._begin)),
                 rerun=self._write_again,
                 completed=self._completed,
@@ -268,8 +276,28 @@ class ContinuousDriver(DriverLife):
                     committables=(),
                 )
             )
+        found = self._partitions()
+        begins = flatten(self._begin)
+        there = {split_key(name)[0] for name in found} or {split_key(name)[0] for name in begins}
+        self._resting = {at: begins.pop(at) for at in [*begins] if split_key(at)[0] not in there}
         # A partition that came later begins at 0: none of it was ever read.
-        return {**dict.fromkeys(self._partitions(), 0), **flatten(self._begin)}
+        return {**dict.fromkeys(found, 0), **begins}
+
+    def _new_partitions(self) -> Sequence[str]:
+        """Return all partitions that there are; on a thread of the loop's.
+
+        Raises:
+            PhaseOneError: a topic that was not there when this run began is there again.
+        """
+        found = self._partitions()
+        if back := self._resting.keys() & found:
+            raise PhaseOneError(
+                "A topic is there again; the next run looks where to read on.",
+                where=", ".join(sorted(back)),
+                cause="it was deleted and made anew, or a broker did not know it for a moment",
+                option="failOnDataLoss=false",
+            )
+        return found
 
     def _heal(self, run: Run, decision: Decision) -> None:
         coordinator = CheckpointCoordinator(

@@ -38,6 +38,8 @@ class MicroBatches:
         sinks: by name, in the order of the branches.
         clusters: brokers of all sources; their offsets can be part of a transaction only on the
             cluster they belong to.
+        only_moved: commit no offset of a partition that a batch has not read: its topic may be
+            gone (`failOnDataLoss=false`), and a broker takes no offset for one.
         spark_checkpoint: Spark's own part of the checkpoint folder.
         durable: the files in it.
         size: is told what each batch took; None where batches have no target.
@@ -50,12 +52,14 @@ class MicroBatches:
         sinks: Mapping[str, AnySink],
         *,
         clusters: frozenset[str],
+        only_moved: bool = False,
         spark_checkpoint: Path,
         durable: DurableFiles,
         size: BatchSize | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._log = log
+        self._only_moved = only_moved
         self._size = size
         self._sinks = tuple(sinks.values())
         self._state = spark_checkpoint / "state"
@@ -148,8 +152,16 @@ class MicroBatches:
         finally:
             context.setLocalProperty(ORDER_PROPERTY, None)
 
+    def _to_commit(self, offsets: BatchOffsets) -> dict[str, int]:
+        """Return the offsets that the batch's transactions carry; at a replay the same."""
+        end = merged_offsets(offsets.end)
+        if not self._only_moved:
+            return end
+        start = merged_offsets(filter(None, offsets.start))
+        return {name: at for name, at in end.items() if start.get(name) != at}
+
     def _order(self, offsets: BatchOffsets, tasks: int, batch_id: int) -> BatchOrder:
-        state = offsets_state(merged_offsets(offsets.end) if self._offsets_sink >= 0 else {})
+        state = offsets_state(self._to_commit(offsets) if self._offsets_sink >= 0 else {})
         return BatchOrder(
             checkpoint_id=batch_id,
             write=True,

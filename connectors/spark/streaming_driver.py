@@ -228,6 +228,7 @@ class StreamingDriver(DriverLife):
                 self._run.log,
                 self._run.sinks,
                 clusters=frozenset(source.bootstrap_servers for source in self._sources),
+                only_moved=not all(source.fail_on_data_loss for source in self._sources),
                 spark_checkpoint=self._checkpoint / SPARK,
                 durable=DurableFiles.of_run(self._checkpoint / SPARK, self._finished.decision),
                 size=self._size,

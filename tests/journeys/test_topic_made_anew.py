@@ -69,17 +69,20 @@ def test_while_the_pipeline_runs(stranger: Stranger, mode: str):
 @long
 @MODES
 def test_while_it_runs_and_may_go_on(stranger: Stranger, mode: str):
-    """For a while there is no topic at all."""
+    """For a while there is no topic at all. The new one is soon longer than the old one was: a
+    client that reads on by itself begins in its middle.
+    """
     with (
         stranger.follows_output() as reader,
         stranger.runs(stranger.job(mode, source=GO_ON)) as pipeline,
     ):
         with stranger.busy_topic():
             stranger.more_comes_out(reader, pipeline)
+        longer = max(stranger.input_ends().values()) + 100
         stranger.delete_topic()
         pipeline.until_it_says("failOnDataLoss=false, reading goes on: .*topic")
         stranger.create_topic()
-        with stranger.busy_topic(NEW):
+        with stranger.busy_topic(NEW, begin_with=longer):
             stranger.comes_to(stranger.input_ends(), reader, pipeline, NEW)
             assert pipeline.sigterm() == 0, pipeline.text
     stranger.assert_each_record_came_once()

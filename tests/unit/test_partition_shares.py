@@ -74,6 +74,15 @@ def test_what_is_handed_out_is_a_copy():
     assert shares.start_of(0) == {"in-0": 5}
 
 
+def test_what_rests_is_decided_and_not_read():
+    """Also when it is found again: who reads it from 0 would repeat it."""
+    shares = PartitionShares({"in-0": 5}, 1, resting={"gone-0": 7})
+    assert shares.start_of(0) == {"in-0": 5}
+    assert shares.offsets == {"in-0": 5, "gone-0": 7}
+    assert shares.add({"gone-0": 0, "in-1": 0}) == {0: {"in-1": 0}}
+    assert shares.offsets["gone-0"] == 7
+
+
 def test_without_subtasks_nobody_would_read():
     with pytest.raises(ValueError, match="at least 1"):
         PartitionShares({"in-0": 0}, 0)

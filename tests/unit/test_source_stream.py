@@ -176,6 +176,19 @@ def test_a7_a_deleted_topic_has_no_end_and_no_partitions_until_there_is_one_agai
         stream.partitions(start)
 
 
+def test_a_deleted_topic_hides_nothing_of_another_one() -> None:
+    start = {"t": {"0": 4}, "u": {"0": 5}}
+    holds = {"t-0": (0, 9), "u-0": (0, 9), "u-1": (0, 2)}
+    cluster = FakeCluster(holds, ids={"u": "id-u"}, fail_on_data_loss=False)
+    del holds["t-0"]
+    stream = SourceStream(cluster, '{"t":{"0":1},"u":{"0":1},"topic ids":{"t":"id-t","u":"id-u"}}')
+
+    assert stream.partitions(start) == ["u-0", "u-1"]
+    cluster.ids = {"u": "another"}
+    with pytest.raises(PhaseOneError, match="made anew"):
+        stream.partitions(start)
+
+
 def test_brokers_that_know_no_ids_change_nothing() -> None:
     stream = SourceStream(FakeCluster({"t-0": (0, 50)}), '{"t":{"0":7}}')
 

@@ -29,6 +29,7 @@ class NativePartitionReader(PartitionReader):
         self._note_lag(sum(one.batch.num_rows for one in polled))
         for one in polled:
             name = partition_key(one.topic, one.partition)
+            self._check_same(one.topic)
             if one.batch.num_rows:
                 first = one.batch.column("offset")[0].as_py()
                 assert first >= self._positions[name], "librdkafka went back"
@@ -39,7 +40,10 @@ class NativePartitionReader(PartitionReader):
             yield Read(partition=name, position=one.next_offset, batch=batch)
 
     def _failed(self, failed: PartitionFailedError) -> Iterator[Read]:
-        if client_errors.is_about_the_group(failed.error) or self._may_come_back(failed.error):
+        if self._may_come_back(failed.error):
+            self._gone.add(failed.topic)
+            return
+        if client_errors.is_about_the_group(failed.error):
             return
         name = partition_key(failed.topic, failed.partition)
         if not client_errors.is_truncated(failed.error):

@@ -66,6 +66,7 @@ class PartitionReader:
         with settings_checked(source.client_settings, "consumer"):
             self._consumer = self._make_consumer({**settings, "error_cb": self._trouble})
         self._positions: dict[str, int] = {}
+        self._gone: set[str] = set()
         self.lag = 0
         self.add(offsets)
 
@@ -125,6 +126,7 @@ class PartitionReader:
         moved = dict(ends)
         for topic, partition, mine in _by_partition(messages):
             name = partition_key(topic, partition)
+            self._check_same(topic)
             assert mine[0].offset() >= self._positions[name], "librdkafka went back"
             self._positions[name] = max(mine[-1].offset() + 1, moved.pop(name, 0))
             batch = messages_to_batch(mine, topic, partition, headers=self._source.include_headers)
@@ -143,11 +145,12 @@ class PartitionReader:
             elif client_errors.is_about_the_group(error):
                 continue
             elif client_errors.is_end_of_partition(error):
+                self._check_same(message.topic())
                 ends[partition_key(message.topic(), message.partition())] = message.offset()
             elif client_errors.is_truncated(error):
                 self._truncated(partition_key(message.topic(), message.partition()), ends)
             elif self._may_come_back(error):
-                continue
+                self._gone.add(message.topic())
             else:
                 where = f"{message.topic()}-{message.partition()}"
                 raise client_errors.translate(error, where, self._source.client_settings)
@@ -156,6 +159,18 @@ class PartitionReader:
     def _may_come_back(self, error: KafkaError) -> bool:
         """Tell whether a deleted topic is waited for: a client reads on when there is one again."""
         return client_errors.is_missing(error) and not self._source.fail_on_data_loss
+
+    def _check_same(self, topic: str) -> None:
+        """Refuse what comes of a topic that was not there meanwhile: it is likely another one, and
+        a client reads it on from the old offset.
+        """
+        if topic in self._gone:
+            raise PhaseOneError(
+                "A topic is there again; the next run looks where to read on.",
+                where=topic,
+                cause="it was deleted and made anew, or a broker did not know it for a moment",
+                option="failOnDataLoss=false",
+            )
 
     def _truncated(self, name: str, ends: dict[str, int]) -> None:
         """The position is not in the partition: stop, or go on behind the hole."""

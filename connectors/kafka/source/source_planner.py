@@ -203,6 +203,10 @@ class SourcePlanner:
             self._topic_ids = _ids_of(self._what_is_left())
         return self._topic_ids
 
+    def partitions_left(self) -> list[str]:
+        """Return the partitions of those topics that there are."""
+        return _partitions_of(self._what_is_left())
+
     def _what_is_left(self) -> Mapping[str, TopicDescription]:
         """Describe the topics that there are; asked for all at once, a missing one is an error."""
         left: dict[str, TopicDescription] = {}
@@ -236,8 +240,7 @@ class SourcePlanner:
 
     def _latest_of_what_is_left(self) -> dict[str, int]:
         """Ask only for partitions that there are: of others a client waits for a leader."""
-        left = _partitions_of(self._what_is_left())
-        return self._list(left, OffsetSpec.latest(), self._source.isolation_level)
+        return self._list(self.partitions_left(), OffsetSpec.latest(), self._source.isolation_level)
 
     def _refuse_going_back(self, start: Mapping[str, int], latest: dict[str, int]) -> None:
         """An end before the start: an open transaction around `startingOffsets`, or a new topic."""

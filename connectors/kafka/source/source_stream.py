@@ -124,8 +124,8 @@ class SourceStream:
         return self._planner.plan(begin, last)
 
     def partitions(self, start: Nested) -> list[str]:
-        """Return all partitions that there are now, of the topics that `start` is of; none while a
-        topic is not there and reading goes on: it may come back.
+        """Return all partitions that there are now, of the topics that `start` is of; none of a
+        topic that is not there while reading goes on: it may come back.
 
         Raises:
             MissingTopicError: a topic was deleted, and `failOnDataLoss` is set.
@@ -135,7 +135,7 @@ class SourceStream:
             found = self._planner.partitions()
         except MissingTopicError as error:
             self._planner.missing(error)
-            return []
+            found = self._planner.partitions_left()
         if self.go_on(start) != start:
             raise PhaseOneError(
                 "A topic was made anew while it was read; the next run begins with the new one.",
