@@ -27,6 +27,16 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 _POLL_S = 0.1
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client has no other name for it
+#: Said of a partition whose leader has just changed: one broker knows of it before another.
+_MOVING = frozenset(
+    {
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+_MOVING_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +264,17 @@ def _end_offsets(bootstrap: str, topic: str, isolation: IsolationLevel) -> dict[
 def _offsets(
     bootstrap: str, topic: str, spec: OffsetSpec, isolation: IsolationLevel
 ) -> dict[int, int]:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    asked = {TopicPartition(topic, p): spec for p in _partitions(bootstrap, topic, admin)}
-    answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=10.0)
-    return {asked.partition: future.result().offset for asked, future in answers.items()}
+    give_up = time.monotonic() + _MOVING_S
+    while True:
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+        asked = {TopicPartition(topic, p): spec for p in _partitions(bootstrap, topic, admin)}
+        answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=10.0)
+        try:
+            return {asked.partition: future.result().offset for asked, future in answers.items()}
+        except KafkaException as error:
+            if error.args[0].code() not in _MOVING or time.monotonic() >= give_up:
+                raise
+            time.sleep(0.1)
 
 
 def _partitions(bootstrap: str, topic: str, admin: AdminClient | None = None) -> list[int]:
