@@ -57,7 +57,8 @@ def test_a_copy_is_started_beside_the_pipeline(stranger: Stranger, mode: str):
         stranger.runs(stranger.job(mode, source=BEGIN)) as original,
     ):
         stranger.more_comes_out(reader, original)
-        shutil.copytree(stranger.folder / "checkpoint", there.folder / "checkpoint")
+        with original.frozen():  # as a snapshot of the disk has it
+            shutil.copytree(stranger.folder / "checkpoint", there.folder / "checkpoint")
         stranger.more_comes_out(reader, original)
         with there.runs(there.job(mode, source=BEGIN)) as copy:
             assert copy.ends() == 2, copy.text
