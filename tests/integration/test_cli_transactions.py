@@ -19,6 +19,7 @@ from connectors.sink_options import KafkaSink
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import begin, eventually, open_producer, soon, values
+from tests.tiers import long
 from transactions.decision_log import DecisionLog, read_log
 from transactions.log_backend import LocalFileBackend
 from transactions.log_entries import Decision
@@ -65,6 +66,7 @@ def pipeline(bootstrap, topic, application_id, tmp_path) -> Pipeline:
     return made
 
 
+@long
 def test_an_operator_commits_what_a_killed_driver_had_decided(pipeline: Pipeline):
     place = ("--checkpoint", pipeline.checkpoint, "--bootstrap", pipeline.bootstrap)
     code, run = pipeline.run_once(crash_at="decision_durable@1")

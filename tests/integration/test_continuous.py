@@ -24,7 +24,7 @@ from tests.auditor import checkers
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.metrics_view import end_of, group_offset, open_transactions, scraped
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions.clock import Deadline
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
@@ -261,6 +261,7 @@ def test_x9_a_lost_transaction_of_continuous_mode_is_healed(copy: Copy):
         copy.audit(follower)
 
 
+@long
 def test_x15_the_newest_continuous_driver_wins(copy: Copy):
     with Follower(copy.bootstrap, copy.output) as follower:
         copy.produce()

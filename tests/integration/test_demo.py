@@ -23,6 +23,7 @@ from connectors.demo.history import Kind
 from connectors.demo.supervisor import DemoOptions, Supervisor
 from connectors.kafka.demo.demo_reader import read_committed
 from tests.integration.job_process import PATIENCE_S
+from tests.tiers import long
 from transactions.clock import Deadline
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,7 @@ def scratch_folders() -> set[str]:
     return {p.name for p in Path(tempfile.gettempdir()).glob("sparkonce-demo-*")}
 
 
+@long
 def test_two_kills_then_the_proof_holds_and_every_sabotage_breaks_it(
     bootstrap: str, tmp_path: Path
 ):

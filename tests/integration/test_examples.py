@@ -22,7 +22,7 @@ from connectors.demo.dataset import arrivals, load_flights
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S, ROOT, running
 from tests.integration.test_demo import produce
-from tests.tiers import sampled
+from tests.tiers import long
 from transactions.clock import Deadline
 
 QUICK = '\n[spark]\ndriver.extraJavaOptions = "-XX:TieredStopAtLevel=1"\n'
@@ -109,9 +109,10 @@ def test_stdout_has_each_flight_when_its_checkpoint_is_decided(
 # --- own_sink -------------------------------------------------------------------------------------
 
 
+@long
 @pytest.mark.parametrize(
     ("mode", "in_a_task"),
-    sampled([("continuous", "acknowledged"), ("micro-batch", "")], ("micro-batch", "")),
+    [("continuous", "acknowledged"), ("micro-batch", "")],
 )
 def test_a_sink_of_ones_own_under_a_driver_that_is_killed(
     bootstrap: str,

@@ -28,6 +28,7 @@ from tests.integration import test_continuous
 from tests.integration.in_process import send
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.test_continuous import Copy
+from tests.tiers import long
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable
@@ -63,6 +64,7 @@ def go_on(copy: Copy, guarantee: str, *, twice: int) -> Run:
     return run
 
 
+@long
 def test_a_sigkill_between_the_flush_and_the_positions_repeats_and_loses_nothing(copy: Copy):
     """Continuous mode, native path. Then the guarantee rises, on the same checkpoint."""
     code, run = copy.run_until_killed(DIES_AT, guarantee=AT_LEAST_ONCE)

@@ -27,6 +27,7 @@ from tests.integration.checkpoints import hooked
 from tests.integration.in_process import CONTINUOUS, Copying, copy, send, values
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import write_over_marker
+from tests.tiers import long
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable, Outcome
 from transactions.decision_log import DecisionLog, read_log
@@ -107,6 +108,7 @@ def test_x9_a_replay_that_does_not_match_is_a_persons_decision(pipeline: Pipelin
     assert set(seen) <= {record.value for record in inputs}
 
 
+@long
 def test_a5_a_replay_that_gives_another_state_is_a_persons_decision(pipeline: Pipeline):
     """The decided batch runs again for its state only, and counts other records than are written:
     each count after it would contradict the output.

@@ -40,9 +40,12 @@ from tests.integration.kafka_matrix import (
     rows,
 )
 from tests.integration.wire_helpers import eventually, soon
+from tests.tiers import long
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import BrokerUnavailableError, DeliveryError, PhaseOneError
+
+pytestmark = long
 
 PATIENCE_S = 60.0
 _STATE = "__transaction_state"

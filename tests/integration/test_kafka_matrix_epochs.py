@@ -35,10 +35,12 @@ from tests.integration.kafka_matrix import (
     set_transaction_version,
 )
 from tests.integration.wire_helpers import eventually, settled, soon
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions.committable import Committable, Outcome
 from transactions.errors import AuthenticationError, DeliveryError, PhaseOneError
 from transactions.sink import DecidedToken, Owner
+
+pytestmark = long
 
 LAST_EPOCH = 32_766
 _NAMES = itertools.count()

@@ -236,6 +236,7 @@ def stopped_in_doubt(run: Run, folder: Path, bootstrap: str) -> Decision:
     return decided
 
 
+@long
 def test_b2_the_next_process_settles_a_decision_in_doubt(
     bootstrap: str,
     topic: Callable[..., str],

@@ -13,6 +13,7 @@ from tests.auditor import checkers
 from tests.auditor.reader import read_committed
 from tests.integration.job_process import PATIENCE_S, JobProcess, running
 from tests.integration.metrics_view import scraped
+from tests.tiers import long
 from transactions.clock import Deadline
 from transactions.events import Event, parse_event
 
@@ -71,6 +72,7 @@ def scraped_until(run: JobProcess, **expected: float) -> dict[str, float]:
         deadline.pause(0.5)
 
 
+@long
 def test_a_recovery_is_in_the_log_and_in_the_metrics(bootstrap, job, application_id):
     """Killed between decision and commit; the next run says what it did about it."""
     write, source, output = job

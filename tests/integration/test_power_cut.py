@@ -15,8 +15,10 @@ import pytest
 from tests.auditor.reader import Follower
 from tests.integration.pipeline_process import pipeline_on
 from tests.power_cut import RECORD_TO, cut_recorded
+from tests.tiers import long
 
 
+@long
 def test_b1_a_driver_goes_on_after_power_cuts(
     bootstrap, topic, application_id, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -14,7 +14,7 @@ from connectors.cli.run import command
 from tests.auditor import checkers
 from tests.auditor.reader import Follower, read_committed, read_uncommitted
 from tests.integration.job_process import PATIENCE_S, running
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 
 PARTITIONS = 2
 UPPER = "SELECT key, upper(CAST(value AS STRING)) AS value FROM source"
@@ -153,6 +153,7 @@ def test_a_stop_while_the_session_starts(job: Job, how: str):
     job.assert_nothing_moved()
 
 
+@long
 def test_sigkill_between_decision_and_commit_then_run_again(job: Job):
     """Two sinks from one function: all or none, also over the kill."""
     (job.folder / "my_functions.py").write_text(MODULE % (job.output, job.second))

@@ -14,7 +14,7 @@ import pytest
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S, ROOT, running
 from tests.integration.test_run import ARROW, PARTITIONS, UPPER, Job
-from tests.tiers import sampled
+from tests.tiers import long
 
 ONCE = 'trigger = "available-now"'
 COUNTS = "SELECT value AS key, CAST(count(1) AS STRING) AS value FROM source GROUP BY source.value"
@@ -60,7 +60,8 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", sampled(MODES, "micro-batch"))
+@long
+@pytest.mark.parametrize("mode", MODES)
 def test_x10_f35_taken_while_running_stopped_with_and_restored_elsewhere(job: Job, mode: str):
     """On another folder and parallelism; the older one would produce its successors again."""
     (job.folder / "my_arrow.py").write_text(ARROW)

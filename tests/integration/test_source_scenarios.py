@@ -29,6 +29,7 @@ from tests.integration.in_process import (
     values,
 )
 from tests.integration.job_process import PATIENCE_S
+from tests.tiers import long
 from transactions.clock import Deadline
 
 Make = Callable[..., Copying]
@@ -45,6 +46,7 @@ def make(spark: SparkSession, bootstrap: str, application_id: str, tmp_path: Pat
     return pipeline
 
 
+@long
 def test_f34_f36_rescaled_with_data_written_while_stopped_and_partitions_never_read(
     make: Make, bootstrap: str, topic: Callable[..., str]
 ):

@@ -27,6 +27,7 @@ from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import PARTITIONS, Pipeline, Run
 from tests.integration.spark_cluster import Found, SparkCluster
 from tests.integration.test_continuous import ROOT, Copy
+from tests.tiers import long
 from transactions.clock import Deadline
 
 BATCH = 40
@@ -158,6 +159,7 @@ def story(bootstrap, topic, application_id, checkpoint, tmp_path, cluster) -> It
         yield Story(pipeline, cluster, follower)
 
 
+@long
 def test_x5_an_executor_dies_under_a_continuous_stage(
     bootstrap: str,
     topic: Callable[..., str],

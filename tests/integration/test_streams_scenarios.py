@@ -51,7 +51,7 @@ from tests.integration.in_process import (
     values,
 )
 from tests.integration.job_process import PATIENCE_S
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions.clock import Deadline
 
 #: Regression of the time a driver needs to stop (P16); Spark alone takes one.
@@ -292,6 +292,7 @@ def frozen(run: Run) -> Iterator[None]:
             process.send_signal(signal.SIGCONT)
 
 
+@long
 def test_s7_s9_c1_state_and_source_over_aborted_records_and_a_stop_while_restoring(
     make: Make, bootstrap: str, topic: Callable[..., str], application_id: str
 ):
@@ -353,6 +354,7 @@ class Fibonacci:
                 self._producer.abort_transaction(30)
 
 
+@long
 def test_c4_f35_reconfigured_each_generation_is_fenced_and_its_numbers_are_contiguous(
     make: Make, bootstrap: str, topic: Callable[..., str], application_id: str
 ):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.driver_function import copy
+from tests.tiers import long
 
 ROOT = Path(__file__).parents[2]
 BROKEN_JOB = [sys.executable, "-m", "tests.integration.doubling_job"]
@@ -37,6 +38,7 @@ def test_the_example_project_passes_its_own_test():
     assert "test_every_flight_comes_through_exactly_once PASSED" in run.stdout
 
 
+@long
 def test_crashes_by_a_seed_then_until_a_reader_has_seen_all(sparkonce_topic, sparkonce_pipeline):
     source, output = sparkonce_topic("source", partitions=2), sparkonce_topic("output")
     source.produce((f"{n}", "x") for n in range(120))

@@ -27,6 +27,7 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     postgres,
     postgres_server,
 )
+from tests.tiers import long
 from tests.unit.s3_server import S3Server
 from transactions.object_store_backend import ObjectStoreBackend
 
@@ -123,6 +124,7 @@ BEFORE_THE_DECISION = ["records_flushed@0", "offsets_sent@0", "prepared_checked@
 AFTER_THE_DECISION = ["decision_durable@0", "one_committed@1", "all_committed@2"]
 
 
+@long
 def test_nothing_is_anywhere_before_the_decision_and_everything_after_it(story: Story):
     # What a dead run left open in Kafka is ended by the next: so this reader does not wait for it.
     with Follower(story.bootstrap, story.output) as follower:

@@ -25,11 +25,8 @@ def kafka(state: Path, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [MICRO_BATCH, pytest.param(CONTINUOUS, marks=long)],
-    ids=["micro-batch", "continuous"],
-)
+@long
+@pytest.mark.parametrize("mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"])
 def test_it_goes_on_by_itself(tmp_path: Path, mode: str):
     (free,) = choose_addresses(1, None)
     address = f"127.0.0.1:{free.port}"

@@ -11,6 +11,7 @@ import re
 import pytest
 
 from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Process, Stranger
+from tests.tiers import long
 
 MOST_LINES = 15
 STACK = re.compile(r"Traceback|^\s+at [\w.$]+\(|^\s+File \"|Exception", re.MULTILINE)
@@ -36,7 +37,11 @@ def test_ctrl_c_at_the_command(stranger: Stranger, mode: str):
     stranger.assert_each_record_came_once(begins={0: range(10**9), 1: range(10**9)})
 
 
-@pytest.mark.parametrize("mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"])
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param(MICRO_BATCH, marks=long), CONTINUOUS],
+    ids=["micro-batch", "continuous"],
+)
 def test_sigterm_at_the_readmes_script(stranger: Stranger, mode: str):
     with (
         stranger.busy_topic(),
