@@ -245,15 +245,11 @@ class KafkaTransactionalSink:
         where = min(attempt.source_offsets, default=first_topic and f"{first_topic}-0")
         if not where:
             return  # a row without a topic, which the producer refuses in better words
-        producer = slot.producer
+        producer, deadline = slot.producer, transaction.deadline
         if not attempt.source_offsets and first_topic and not self.options.topic:
-            producer.find_topic(first_topic, transaction.deadline)
-        producer.send_offsets(
-            producer.transactional_id,
-            {where: attempt.checkpoint_id},
-            transaction.token,
-            transaction.deadline,
-        )
+            producer.find_topic(first_topic, deadline)
+        marker = {where: attempt.checkpoint_id}
+        producer.send_offsets(producer.transactional_id, marker, transaction.token, deadline)
         producer.await_offsets()
         transaction.marker_partition = where
 
