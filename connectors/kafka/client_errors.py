@@ -54,11 +54,18 @@ _TRUNCATED = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_
 
 
 class ErrorWatch:
-    """An `error_cb`: librdkafka tells it why a broker is silent, and goes on trying for ever."""
+    """An `error_cb`: librdkafka tells it why a broker is silent, and goes on trying for ever.
+
+    Attributes:
+        last: the latest error.
+        final: the latest one that no retry can cure.
+        missing: what it said of topics and partitions that are not there: ``topic [number]: ...``.
+    """
 
     def __init__(self) -> None:
         self.last: KafkaError | None = None
         self.final: KafkaError | None = None
+        self.missing: set[str] = set()
 
     def __call__(self, error: KafkaError) -> None:
         """Remember the latest error, and the latest one that no retry can cure."""
@@ -67,10 +74,13 @@ class ErrorWatch:
         self.last = error
         if is_final(error):
             self.final = error
+        if is_missing(error):
+            self.missing.add(error.str())
 
     def forget(self) -> None:
         """Begin anew: the client turns to another range."""
         self.last = self.final = None
+        self.missing.clear()
 
     def describe(self) -> str:
         """Return the latest error as the likely cause of a silence."""

@@ -20,8 +20,9 @@ import functools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import orjson
 import pyarrow as pa
@@ -45,6 +46,7 @@ from connectors.kafka.kafka_task import KafkaTask
 from connectors.kafka.restoring import FromSavepoint, accepts_duplicates
 from connectors.kafka.rewriting import Rewriting
 from connectors.kafka.run import Run, RunOptions, checked_app_id
+from connectors.kafka.source.offset_errors import there_again
 from connectors.kafka.source.offsets import flatten, format_offsets, split_key, topic_ids_in
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import Nested, SourceStream
@@ -63,13 +65,7 @@ from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
-from transactions.errors import (
-    ConfigurationError,
-    FencedError,
-    PhaseOneError,
-    SparkOnceError,
-    StoppedError,
-)
+from transactions.errors import ConfigurationError, FencedError, SparkOnceError, StoppedError
 from transactions.log_entries import Decision
 from transactions.log_location import LogLocation
 from transactions.replay import Checkpoint
@@ -115,7 +111,7 @@ class ContinuousDriver(DriverLife):
     _begin: Nested
     _partitions: Callable[[], Sequence[str]]
     #: Next offsets of topics that are not there now.
-    _resting: dict[str, int]
+    _resting: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,
@@ -291,12 +287,7 @@ class ContinuousDriver(DriverLife):
         """
         found = self._partitions()
         if back := self._resting.keys() & found:
-            raise PhaseOneError(
-                "A topic is there again; the next run looks where to read on.",
-                where=", ".join(sorted(back)),
-                cause="it was deleted and made anew, or a broker did not know it for a moment",
-                option="failOnDataLoss=false",
-            )
+            raise there_again(", ".join(sorted(back)))
         return found
 
     def _heal(self, run: Run, decision: Decision) -> None:

@@ -50,6 +50,16 @@ def while_missing(error: MissingTopicError) -> PhaseOneError:
     )
 
 
+def there_again(where: str) -> PhaseOneError:
+    """Return the error for a topic that was not there meanwhile: only its id tells which it is."""
+    return PhaseOneError(
+        "A topic is there again; the next run looks where to read on.",
+        where=where,
+        cause="it was deleted and made anew, or a broker did not know it for a moment",
+        option="failOnDataLoss=false",
+    )
+
+
 def backwards(key: str, start: int, end: int, source: KafkaSource) -> ConfigurationError:
     """Return the error for a batch that ends before it begins."""
     return ConfigurationError(

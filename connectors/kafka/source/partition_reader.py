@@ -18,7 +18,7 @@ from connectors.kafka import client_errors
 from connectors.kafka.client_errors import ErrorWatch
 from connectors.kafka.client_settings import settings_checked
 from connectors.kafka.source.message_columns import messages_to_batch
-from connectors.kafka.source.offset_errors import GONE
+from connectors.kafka.source.offset_errors import GONE, there_again
 from connectors.kafka.source.offsets import partition_key, split_key
 from connectors.kafka.source.range_reader import collector_paused, consumer_settings
 from connectors.options import KafkaSource
@@ -120,6 +120,11 @@ class PartitionReader:
         if final is not None and not self._may_come_back(final):
             where = ", ".join(sorted(self._positions))
             raise client_errors.translate(final, where, self._source.client_settings)
+        if self._trouble.missing:
+            told = self._trouble.missing
+            topics = {split_key(name)[0] for name in self._positions}
+            named = {one for one in topics if any(text.startswith(f"{one} [") for text in told)}
+            self._gone |= named or topics
 
     def _batches(self, messages: list[Message], ends: Mapping[str, int]) -> Iterator[Read]:
         """Split by partition, in the order of each; librdkafka hands them out in runs."""
@@ -165,12 +170,7 @@ class PartitionReader:
         a client reads it on from the old offset.
         """
         if topic in self._gone:
-            raise PhaseOneError(
-                "A topic is there again; the next run looks where to read on.",
-                where=topic,
-                cause="it was deleted and made anew, or a broker did not know it for a moment",
-                option="failOnDataLoss=false",
-            )
+            raise there_again(topic)
 
     def _truncated(self, name: str, ends: dict[str, int]) -> None:
         """The position is not in the partition: stop, or go on behind the hole."""
