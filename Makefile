@@ -36,8 +36,8 @@ lint: $(STAMP)  ## ruff (check, format) and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two processes: most of an integration test is the start of a JVM.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+# Three processes on two cores: much of an integration test is waiting for a JVM, or for a timeout.
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 # `-m 'not long'` is pytest's default here: which tests are long is said at each of them, and why in
 # tests/README.md.
 test: lint archive  ## lint, then every test that is not `long`: before a change lands
