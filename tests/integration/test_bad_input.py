@@ -17,7 +17,7 @@ from connectors.kafka.cluster.broker_settings import choose_addresses
 from connectors.kafka.cluster.local_cluster import LocalCluster
 from connectors.spark import StreamingDriver
 from tests.auditor.reader import read_committed, read_uncommitted
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions import errors
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import SparkOnceError
@@ -189,6 +189,7 @@ def test_a_missing_sink_topic(pipeline: Pipeline):
     assert error.option == "topic=no-such-topic"
 
 
+@long
 def test_an_unreachable_source(pipeline: Pipeline):
     source = replace(pipeline.source, bootstrap_servers=NOBODY)
     replace(pipeline, source=source).refused(errors.BrokerUnavailableError)

@@ -14,7 +14,7 @@ import pytest
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions.clock import Deadline
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
@@ -73,6 +73,7 @@ def test_state_agrees_with_the_output_after_a_replay(pipeline: Pipeline, statefu
     pipeline.audit()
 
 
+@long
 def test_x14_a_task_that_died_is_retried_and_its_transaction_never_seen(pipeline: Pipeline):
     """Spark runs the task again in the same batch; the loser is fenced by the janitor."""
     code, run = pipeline.run_once(crash_at="offsets_sent@1", master="local[2,4]")
@@ -81,6 +82,7 @@ def test_x14_a_task_that_died_is_retried_and_its_transaction_never_seen(pipeline
     pipeline.audit()
 
 
+@long
 def test_x15_two_drivers_on_one_checkpoint_the_newest_wins(pipeline: Pipeline):
     with pipeline.running(trigger="0 seconds") as older:
         older.until(lambda run: len(run.checkpoints()) >= 1)

@@ -64,6 +64,7 @@ def started(
 # --- stdout.py ------------------------------------------------------------------------------------
 
 
+@long
 def test_stdout_has_each_flight_when_its_checkpoint_is_decided(
     bootstrap: str, topic: Callable[..., str], application_id: str, tmp_path: Path
 ):

@@ -25,7 +25,7 @@ from tests.integration.checkpoints import Job, Run, hooked, row
 from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.job_process import PATIENCE_S as PROCESS_S
 from tests.integration.test_continuous import PARTITIONS, Copy
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions.clock import Deadline
 from transactions.committable import Outcome
 from transactions.decision_log import DecisionLog
@@ -311,6 +311,7 @@ def all_forgotten(copy: Copy) -> None:
         group.result()
 
 
+@long
 def test_a_continuous_pipeline_that_rests_longer_than_the_broker_remembers_goes_on(
     forgetful: LocalCluster, tmp_path: Path
 ):

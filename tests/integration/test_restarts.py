@@ -25,6 +25,7 @@ from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import pipeline_on
 from tests.integration.test_bad_input import produce
+from tests.tiers import long
 from transactions import events
 from transactions.clock import Deadline
 from transactions.errors import CheckpointTimeoutError, MissingTopicError
@@ -32,6 +33,7 @@ from transactions.errors import CheckpointTimeoutError, MissingTopicError
 EXPONENTIAL = "exponential-delay(initial=200ms, max=2s, attempts=30)"
 
 
+@long
 def test_k3_a_broker_that_is_killed_and_comes_back(tmp_path: Path):
     """The run fails for good, is restarted until the broker answers, and goes on."""
     with LocalCluster() as cluster:

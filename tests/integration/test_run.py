@@ -109,6 +109,7 @@ def job(tmp_path: Path, bootstrap: str, application_id: str, topic: Callable[...
     return Job(tmp_path, bootstrap, application_id, *names)
 
 
+@long
 def test_sigterm_and_ctrl_c_stop_between_two_checkpoints(job: Job):
     job.produce(500)
     path = job.write()

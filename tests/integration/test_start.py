@@ -24,6 +24,7 @@ from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH, MODES
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline
 from tests.auditor.reader import Follower, Record, read_committed
 from tests.integration.job_process import PATIENCE_S, running
+from tests.tiers import sampled
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.errors import DataLossError, SparkOnceError
@@ -108,7 +109,8 @@ def some(seen: Sequence[Record]) -> bool:
     return len(seen) >= 2_000
 
 
-@pytest.mark.parametrize("mode", MODES)
+# In micro-batches it is a journey: journeys/test_first_start.py.
+@pytest.mark.parametrize("mode", sampled(MODES, CONTINUOUS))
 def test_a1_sparkonce_run_begins_where_the_topic_ends(
     tmp_path: Path, bootstrap: str, application_id: str, topics: tuple[str, str], mode: str
 ):

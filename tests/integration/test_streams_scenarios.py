@@ -80,6 +80,7 @@ class CrashError(Exception):
     """What a test injects."""
 
 
+@long
 def test_s1_p16_a_copy_through_a_topic_in_two_drivers_restarted_twice(
     spark: SparkSession,
     bootstrap: str,

@@ -25,6 +25,7 @@ from tests.simulation import fake_producer
 from tests.simulation import world as simulated
 from tests.simulation.adversary import Profile
 from tests.simulation.runner import run_seed
+from tests.tiers import long
 from transactions import recovery
 from transactions.committable import Outcome
 from transactions.decision_log import DecisionLog
@@ -55,6 +56,7 @@ def found(symptom: str, **rates: float) -> int:
     pytest.fail(f"not found in {SEEDS} seeds; other failures: {others[:3]}")
 
 
+@long
 def test_rule_3_retire_on_doubt(monkeypatch):
     """A late EndTxn ends the next transaction of the id: half of it, or undecided, is visible."""
     monkeypatch.setattr(KafkaTransactionalSink, "retired", lambda self: frozenset())
