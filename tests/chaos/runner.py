@@ -190,7 +190,7 @@ class _Chaos:
         for _, _, done, fault in sorted(self._undo):
             self._take_back(done, fault)
         self._undo.clear()
-        self._system.crash_next.clear()
+        self._system.disarm()
         self._brokers.heal()
         # Still with new records: an older driver finds out that it is older at its next batch.
         self._until(lambda: not self._system.older(), options.patience, "an older driver runs on")

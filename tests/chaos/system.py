@@ -140,12 +140,22 @@ class System:
         if self.crash_next:
             environment |= {
                 "SPARKONCE_CRASH_AT": self.crash_next.pop(0),
-                "SPARKONCE_CRASH_ONCE": str(self._folder / f"crashed-{number}"),
+                "SPARKONCE_CRASH_ONCE": str(self._crashed(number)),
             }
         log = self._folder / f"driver-{number}.log"
         command = [*self._command, "--restart-strategy", RESTARTS[number % len(RESTARTS)]]
         self.drivers.append(Driver(command, environment, log, number))
         return self.current
+
+    def disarm(self) -> None:
+        """Let no driver die at a crash point any more, not even one that was started to."""
+        self.crash_next.clear()
+        for one in self.drivers:
+            self._crashed(one.number).touch()
+
+    def _crashed(self, number: int) -> Path:
+        """Return the file without which a driver dies at its crash point."""
+        return self._folder / f"crashed-{number}"
 
     def look_after(self) -> str:
         """Start a driver when the current one is gone; return what there is to tell."""

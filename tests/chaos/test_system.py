@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -46,6 +47,27 @@ def test_a_driver_that_asks_for_markers_gets_them(
         assert (said_by_the_command in said[-1]) == asked, said[-1]
     finally:
         system.end()
+
+
+def test_a_driver_that_was_started_to_die_lives_once_it_is_disarmed(tmp_path: Path):
+    """It may reach its point long after the faults are over, when it is asked to stop."""
+    go, arrive = tmp_path / "go", "from transactions.crash_points import reach"
+    wait = f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
+    for disarmed, code in ((False, -signal.SIGKILL), (True, 0)):
+        system = System("continuous", OPTIONS, tmp_path / str(disarmed))
+        (tmp_path / str(disarmed)).mkdir()
+        system._command = a_process(f"{arrive}\n{wait}\nreach('one_committed', 7)")
+        system.crash_next = ["one_committed", "all_committed"]
+        driver = system.start()
+        try:
+            if disarmed:
+                system.disarm()
+                assert system.crash_next == []
+            go.touch()
+            assert driver.process.wait(30) == code
+        finally:
+            system.end()
+            go.unlink()
 
 
 def test_the_command_is_the_one_of_the_runbook(tmp_path: Path):
