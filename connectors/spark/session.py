@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
-from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -45,6 +44,8 @@ _LOCAL_CHECKPOINT_CONF: Mapping[str, str] = {
 }
 
 _EXECUTORS_COME_S = 30
+#: No clock jumps further ahead, not even one that begins in 1970.
+_CENTURY_MS = 100 * 365 * 86_400_000
 
 #: Java's second compiler works on what ran ten times as often as by its own defaults: while Spark
 #: starts, it took a third of the CPU for code that hardly ran again (measured on two cores).
@@ -123,10 +124,6 @@ def worker_python(master: str, environment: Mapping[str, str]) -> str:
     """
     named = "" if _is_local(master) else environment.get("PYSPARK_PYTHON", "")
     return named or sys.executable
-
-
-#: Also a clock that begins in 1970 jumps less far.
-_CENTURY_MS: Final = 100 * 365 * 86_400_000
 
 
 def _is_local(master: str) -> bool:
