@@ -62,6 +62,9 @@ def clean(records):
 #: What `writer.py` writes.
 VALUE = re.compile(r"(?P<mark>\D*)(?P<partition>\d+)-(?P<number>\d+)")
 MICRO_BATCH, CONTINUOUS = "", 'mode = "continuous"'
+MODES = pytest.mark.parametrize(
+    "mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"]
+)
 
 
 @dataclass

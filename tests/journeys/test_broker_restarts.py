@@ -6,10 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from connectors.kafka.cluster.broker_settings import choose_addresses
-from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, SPARKONCE, Stranger, stranger_on
+from tests.journeys.conftest import MODES, SPARKONCE, Stranger, stranger_on
 from tests.tiers import long
 
 
@@ -26,7 +24,7 @@ def kafka(state: Path, *words: str) -> None:
 
 
 @long
-@pytest.mark.parametrize("mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"])
+@MODES
 def test_it_goes_on_by_itself(tmp_path: Path, mode: str):
     (free,) = choose_addresses(1, None)
     address = f"127.0.0.1:{free.port}"

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Stranger
+from tests.journeys.conftest import MODES, Stranger
 from tests.tiers import long
 from tests.wall_clock import DAY_S, WallClock
 
-MODES = pytest.mark.parametrize(
-    "mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"]
-)
 BEGIN = 'startingOffsets = "earliest"'
 #: Spark looks once a minute whether an executor was silent for two.
 LOOKS_S = 70.0

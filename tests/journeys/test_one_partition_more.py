@@ -6,14 +6,8 @@ comes later has nothing that was there before the pipeline.
 
 from __future__ import annotations
 
-import pytest
-
-from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Stranger
+from tests.journeys.conftest import MODES, Stranger
 from tests.tiers import long
-
-MODES = pytest.mark.parametrize(
-    "mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"]
-)
 
 
 @long

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Stranger
+from tests.journeys.conftest import MODES, Stranger
 from tests.tiers import long
 
 
 @long
-@pytest.mark.parametrize("mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"])
+@MODES
 def test_it_goes_on_where_it_was(stranger: Stranger, mode: str):
     with stranger.busy_topic(), stranger.follows_output() as reader:
         for cores in (2, 4, 1):

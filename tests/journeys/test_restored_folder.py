@@ -5,14 +5,9 @@ from __future__ import annotations
 import dataclasses
 import shutil
 
-import pytest
-
-from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Process, Stranger
+from tests.journeys.conftest import MODES, Process, Stranger
 from tests.tiers import long
 
-MODES = pytest.mark.parametrize(
-    "mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"]
-)
 BEGIN = 'startingOffsets = "earliest"'
 
 

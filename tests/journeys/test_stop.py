@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Process, Stranger
+from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, MODES, Process, Stranger
 from tests.tiers import long
 
 MOST_LINES = 15
@@ -23,7 +23,7 @@ JVM = re.compile(
 )
 
 
-@pytest.mark.parametrize("mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"])
+@MODES
 def test_ctrl_c_at_the_command(stranger: Stranger, mode: str):
     with (
         stranger.busy_topic(),

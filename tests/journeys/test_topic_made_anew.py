@@ -7,14 +7,9 @@ the pipeline ends with an error, and nothing of the new topic is written. With
 
 from __future__ import annotations
 
-import pytest
-
-from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Process, Stranger
+from tests.journeys.conftest import MODES, Process, Stranger
 from tests.tiers import long
 
-MODES = pytest.mark.parametrize(
-    "mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"]
-)
 BEGIN = 'startingOffsets = "earliest"\n'
 GO_ON = BEGIN + 'failOnDataLoss = "false"'
 NEW = "new:"
