@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -76,6 +77,18 @@ def ensure_jvm(settings: Mapping[str, str]) -> None:
     os.close(into)
     atexit.register(_hear_out, output)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as `SparkContext()` does
+    _leave_sigterm_to_driver(gateway)
+
+
+def _leave_sigterm_to_driver(gateway: JavaGateway) -> None:
+    """Make the JVM ignore SIGTERM, as PySpark makes it ignore ctrl-C.
+
+    A service manager sends it to every process (systemd's KillMode=control-group), and the JVM
+    would end under the checkpoint that this process still wants to finish. What the JVM starts from
+    now on inherits this. It ends with this process all the same: its stdin is closed then.
+    """
+    of_java = gateway.jvm.sun.misc
+    of_java.Signal.handle(of_java.Signal("TERM"), of_java.SignalHandler.SIG_IGN)
 
 
 def _pass_on(output: int) -> None:

@@ -9,6 +9,10 @@ and then imports are done once, before the first fork:
 * jemalloc, which Arrow has beside the allocator that it uses, keeps no thread in the background.
 
 What still has a second thread, or cannot be imported, becomes `pyspark.daemon` itself.
+
+SIGTERM is the driver's to answer (see `connectors.spark.driver_jvm`): the daemon and its workers
+block it, and so does what a user's function starts in a worker. Spark ends them in other ways: it
+closes the daemon's stdin, the daemon sends SIGHUP to its workers, and SIGKILL to one of them.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -41,6 +46,8 @@ _LOADED: Final = (
 
 def main() -> None:
     """Serve as `pyspark.daemon` does, until Spark closes stdin. Started by Spark's JVM."""
+    # Blocked, not ignored: `pyspark.daemon` takes the signal, and gives it back in each worker.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if not _load():
         plain = [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]]
         os.execv(sys.executable, plain)  # noqa: S606 - itself, without what went wrong

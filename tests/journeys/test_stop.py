@@ -1,16 +1,15 @@
 """A stranger stops the pipeline, and the terminal shows a handful of lines.
 
 At any moment: the topic is busy, so most stops come in the middle of a checkpoint. ctrl-C reaches
-every process of the group, SIGTERM the first one only.
+every process of the group; SIGTERM the first one only, or as a service manager sends it: all of
+them, workers and JVM too.
 """
 
 from __future__ import annotations
 
 import re
 
-import pytest
-
-from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, MODES, Process, Stranger
+from tests.journeys.conftest import MODES, Process, Stranger
 from tests.tiers import long
 
 MOST_LINES = 15
@@ -37,11 +36,8 @@ def test_ctrl_c_at_the_command(stranger: Stranger, mode: str):
     stranger.assert_each_record_came_once(begins={0: range(10**9), 1: range(10**9)})
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [pytest.param(MICRO_BATCH, marks=long), CONTINUOUS],
-    ids=["micro-batch", "continuous"],
-)
+@long  # the same request as the next one, at one process less
+@MODES
 def test_sigterm_at_the_readmes_script(stranger: Stranger, mode: str):
     with (
         stranger.busy_topic(),
@@ -50,6 +46,19 @@ def test_sigterm_at_the_readmes_script(stranger: Stranger, mode: str):
     ):
         stranger.more_comes_out(reader, pipeline, records=500)
         assert pipeline.sigterm() == 0, pipeline.text
+    assert_quiet(pipeline)
+    stranger.assert_each_record_came_once()
+
+
+@MODES
+def test_sigterm_at_all_of_its_processes(stranger: Stranger, mode: str):
+    with (
+        stranger.busy_topic(),
+        stranger.follows_output() as reader,
+        stranger.runs(stranger.script(mode)) as pipeline,
+    ):
+        stranger.more_comes_out(reader, pipeline, records=500)
+        assert pipeline.sigterm_to_all() == 0, pipeline.text
     assert_quiet(pipeline)
     stranger.assert_each_record_came_once()
 
