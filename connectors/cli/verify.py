@@ -23,6 +23,9 @@ _EPILOG = """\b
 Examples:
   A copy: key and value are the same on both sides
     sparkonce verify --bootstrap localhost:9092 --input flights --output flights-copy
+  A pipeline that began at the end of the input (startingOffsets = "latest", the default)
+    sparkonce verify --bootstrap localhost:9092 --input flights --output flights-copy \\
+        --checkpoint state/flights
   The value changes, a field in it names the record; order matters
     sparkonce verify --bootstrap localhost:9092 --input flights --output flights-clean \\
         --key-id json:flight_id --ordered
@@ -54,6 +57,12 @@ Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, 
     metavar="...",
     help="What recognises it in the output, where that differs.",
 )
+@click.option(
+    "--checkpoint",
+    metavar="FOLDER",
+    default=None,
+    help="The pipeline's checkpoint folder: input from before its first record is left out.",
+)
 @click.option("--ordered", is_flag=True, help="Prove order within each source partition as well.")
 @click.option("--allow-missing", is_flag=True, help="The pipeline drops records on purpose.")
 @click.option(
@@ -82,6 +91,7 @@ def command(
     outputs: tuple[str, ...],
     key_id: str,
     output_key_id: str | None,
+    checkpoint: str | None,
     ordered: bool,
     allow_missing: bool,
     pairs: tuple[str, ...],
@@ -98,6 +108,7 @@ def command(
     """
     from rich.console import Console
 
+    from connectors.kafka.proof.pipeline_start import pipeline_start
     from connectors.kafka.proof.verify import VerifyOptions
     from transactions.errors import SparkOnceError
 
@@ -108,6 +119,7 @@ def command(
             outputs=outputs,
             key_id=key_id,
             output_key_id=output_key_id,
+            begins={} if checkpoint is None else pipeline_start(checkpoint),
             ordered=ordered,
             allow_missing=allow_missing,
             timeout=timeout,
@@ -181,6 +193,8 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
     lost = verdict.anomalies.get(LOST_TAIL, 0) + verdict.anomalies.get(LOST_MIDDLE, 0)
     if lost == verdict.records_in == verdict.anomalies.get(FOREIGN, 0) != 0:
         hints.append(f"No record was recognised: --key-id {options.key_id} may not fit.")
+    elif LOST_MIDDLE in verdict.failures and not options.begins:
+        hints.append("Input from before the pipeline's start counts as lost without --checkpoint.")
     if NO_IDENTITY in verdict.anomalies:
         hints.append("Records without identity cannot be compared: choose another --key-id.")
     return hints

@@ -13,12 +13,16 @@ from confluent_kafka.admin import AdminClient
 
 from connectors.cli.verify import command
 from connectors.kafka.proof.verify import Verdict, VerifyOptions, verify
+from connectors.kafka.source.offsets import format_offsets
+from transactions.decision_log import DecisionLog
 from transactions.errors import (
     BrokerUnavailableError,
     ConfigurationError,
     DataLossError,
     MissingTopicError,
 )
+from transactions.log_entries import Start
+from transactions.log_location import LogLocation
 
 PARTITIONS = 2
 RECORDS = 200
@@ -272,6 +276,22 @@ def test_exit_codes_of_the_command(bootstrap, pipeline):
     assert (code, "MissingTopicError" in text) == (2, True), text
     code, text = run("127.0.0.1:1", topics, "--timeout", "1")
     assert (code, "BrokerUnavailableError" in text) == (2, True), text
+
+
+def test_where_a_pipeline_began_is_read_from_its_log(bootstrap, pipeline, tmp_path):
+    """What lies before it does not count, a loss behind it does; no log, no verdict."""
+    topics = pipeline(CLEAN[40:])
+    place = LogLocation(tmp_path / "decisions").backend()
+    log = DecisionLog.open(place, application_id="flights", identity={})
+    log.begin(Start(sources=(format_offsets({f"{topics[0]}-0": 20, f"{topics[0]}-1": 20}),)))
+    code, text = run(bootstrap, topics, "--key-id", "key", "--checkpoint", str(tmp_path))
+    assert (code, "The proof holds: exactly once" in text) == (0, True), text
+
+    code, text = run(bootstrap, topics, "--key-id", "key")
+    assert (code, "counts as lost without --checkpoint" in text) == (1, True), text
+    code, text = run(bootstrap, topics, "--checkpoint", str(tmp_path / "elsewhere"))
+    assert (code, "does not say where its pipeline began" in text) == (2, True), text
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_the_command_names_the_fault(bootstrap, pipeline):

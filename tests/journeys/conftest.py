@@ -272,6 +272,15 @@ class Stranger:
         command = (SPARKONCE, "run") if path.suffix == ".toml" else (sys.executable,)
         return started(*command, str(path), *options, folder=path.parent, environment=environment)
 
+    def verifies(self, *options: str) -> tuple[int, str]:
+        """Let the command compare both topics; return its exit code and what it says."""
+        topics = ("--bootstrap", self.bootstrap, "--input", self.topic, "--output", self.output)
+        command = (SPARKONCE, "verify", *topics, *options)
+        ended = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        return ended.returncode, ended.stdout + ended.stderr
+
     # --- what they see ------------------------------------------------------------------------
 
     def follows_output(self) -> Follower:

@@ -1,10 +1,13 @@
 """A stranger starts a pipeline with default options on a topic that is full, and being written.
 
 By default reading begins at the end. Nothing that was there before may come out, and nothing that
-was written after the first record may be missing.
+was written after the first record may be missing. `sparkonce verify` proves it, when it is told
+where the pipeline began.
 """
 
 from __future__ import annotations
+
+import contextlib
 
 import pytest
 
@@ -18,11 +21,19 @@ from tests.tiers import long
     ids=["micro-batch", "continuous"],
 )
 def test_it_begins_at_the_end_as_it_was_at_the_start(stranger: Stranger, mode: str):
-    with stranger.busy_topic(), stranger.follows_output() as reader:
+    with stranger.follows_output() as reader, contextlib.ExitStack() as writing:
+        writing.enter_context(stranger.busy_topic())
         before = stranger.input_ends()
         with stranger.runs(stranger.job(mode)) as pipeline:
             stranger.more_comes_out(reader, pipeline)
             seen = stranger.input_ends()
+            writing.close()
+            stranger.comes_to(stranger.input_ends(), reader, pipeline)
             assert pipeline.sigterm() == 0, pipeline.text
     begins = {partition: range(before[partition], seen[partition]) for partition in before}
     stranger.assert_each_record_came_once(begins)
+
+    code, told = stranger.verifies()
+    assert (code, "lost in the middle" in told, "--checkpoint" in told) == (1, True, True), told
+    code, told = stranger.verifies("--checkpoint", str(stranger.folder / "checkpoint"))
+    assert (code, "exactly once" in told) == (0, True), told

@@ -48,6 +48,8 @@ class VerifyOptions:
         ordered: also prove that records of one input partition stand in each output partition in
             their order.
         allow_missing: the pipeline drops records on purpose; a missing one is no failure.
+        begins: per ``topic-partition`` of the input, the offset before which nothing counts; other
+            partitions from their beginning.
         timeout: seconds to wait for open transactions to end, and without any progress.
         examples: how many records of each kind the verdict names.
         directory: where hashes are spilled when the sums differ; the system's place without it.
@@ -60,6 +62,7 @@ class VerifyOptions:
     output_key_id: str | None = None
     ordered: bool = False
     allow_missing: bool = False
+    begins: Mapping[str, int] = field(default_factory=dict)
     timeout: float = 60.0
     examples: int = 10
     directory: Path | None = None
@@ -164,7 +167,10 @@ def verify(
         parse_key_id(options.output_key_id or options.key_id, option="--output-key-id"),
     )
     ends = TopicEnds(options.kafka, clock=clock)
-    inputs = ends.committed(options.inputs, Deadline(options.timeout, clock))
+    inputs = [
+        _from(item, options.begins)
+        for item in ends.committed(options.inputs, Deadline(options.timeout, clock))
+    ]
     outputs, hidden = _settled(ends, options, clock)
     sides = _Sides(
         options, inputs=inputs, outputs=outputs, identify=identify, progress=progress, clock=clock
@@ -178,6 +184,11 @@ def verify(
             examples={OPEN_TRANSACTION: tuple(hidden), **verdict.examples},
         )
     return replace(verdict, still_growing=growing)
+
+
+def _from(item: Range, begins: Mapping[str, int]) -> Range:
+    begin = max(item.begin, begins.get(item.name, item.begin))
+    return replace(item, begin=begin, end=max(begin, item.end))
 
 
 def _settled(
