@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.job_process import PATIENCE_S
+from tests.tiers import long
 
 BENCH = [sys.executable, "-m", "connectors.cli.main", "bench"]
 PREFIX = "sparkonce-bench-"
@@ -114,6 +115,7 @@ def test_an_interrupted_run_leaves_nothing_behind(bootstrap: str, tmp_path: Path
     assert folders_left(tmp_path) == []
 
 
+@long
 def test_brokers_that_are_not_there_are_told_and_end_with_1(tmp_path: Path):
     run = subprocess.run(
         [*BENCH, "latency", "--bootstrap", "127.0.0.1:1"],

@@ -25,7 +25,7 @@ from tests.chaos.faults import Brokers
 from tests.integration.checkpoints import Job, Run, hooked
 from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.wire_helpers import begin, eventually, open_producer, settled
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import BrokerUnavailableError, HiddenCommitError, PhaseOneError
@@ -181,7 +181,7 @@ def test_x16_k16_a_coordinator_that_is_gone_for_good_moves(three, job_on):
     ("point", "errors"),
     [
         # Flush and offsets meet no broker.
-        ("records_queued", PhaseOneError),
+        pytest.param("records_queued", PhaseOneError, marks=pytest.mark.long),
         # The offsets are sent beside the flush: they are there already, or meet no broker.
         pytest.param(
             "records_flushed", (PhaseOneError, BrokerUnavailableError), marks=pytest.mark.long
@@ -289,6 +289,7 @@ def test_x16_a_commit_that_a_broker_hides_is_found_and_mended(three, fragile, ca
     assert job.visible() == job.promised() == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
+@long  # it shows that the one above can fail
 def test_x16_can_fail_without_the_look_an_abort_takes_committed_records_along(
     three, fragile, monkeypatch
 ):

@@ -335,6 +335,7 @@ def test_a_write_ahead_sink_sends_each_checkpoint_when_it_is_decided(
 # --- a database -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_sigkill_at_each_step_on_the_way_into_a_database(
     words: Words, postgres: PostgresDatabase
 ):

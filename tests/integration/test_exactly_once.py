@@ -33,19 +33,15 @@ def pipeline(bootstrap, topic, application_id, tmp_path) -> Pipeline:
 #: Who is killed, and where; each run but the last dies at its point, and the next one recovers.
 STORIES = {
     "x1_x2_x3_worker": ["records_queued@0", "records_flushed@1", "offsets_sent@2"],
-    "x3_x4_x5_x8_driver": [
-        "committables_collected@0",
-        "decision_durable@0",
-        "one_committed@1",
-        "all_committed@2",
-    ],
+    "x3_x5_driver": ["committables_collected@0", "one_committed@1"],
+    "x4_x8_driver": ["decision_durable@0", "all_committed@1"],
     "f4_driver_in_recovery_too": ["decision_durable@1", "recovery_fenced", "recovery_settled"],
 }
 DECIDED = {"decision_durable", "one_committed", "all_committed"}
 
 
 @pytest.mark.parametrize(
-    "crashes", sampled(STORIES.values(), STORIES["x3_x4_x5_x8_driver"]), ids=STORIES.keys()
+    "crashes", sampled(STORIES.values(), STORIES["x3_x5_driver"]), ids=STORIES.keys()
 )
 def test_a_sigkill_at_each_step(pipeline: Pipeline, crashes: list[str], request):
     by_worker = "worker" in request.node.callspec.id
@@ -62,7 +58,8 @@ def test_a_sigkill_at_each_step(pipeline: Pipeline, crashes: list[str], request)
         pipeline.audit(follower)
 
 
-@pytest.mark.parametrize("stateful", sampled(["window", "transform-with-state"], "window"))
+@long  # `test_streams_scenarios.py` has state beside a replay in `make test`
+@pytest.mark.parametrize("stateful", ["window", "transform-with-state"])
 def test_state_agrees_with_the_output_after_a_replay(pipeline: Pipeline, stateful: str):
     """The decided batch is not written again, but its state is brought up once more."""
     code, run = pipeline.run_once(crash_at="decision_durable@1", stateful=stateful)

@@ -92,6 +92,7 @@ def test_a_sigkill_between_the_flush_and_the_positions_repeats_and_loses_nothing
     assert set(inputs) == set(outputs)
 
 
+@long
 def test_three_guarantees_in_one_micro_batch_driver(
     spark: SparkSession, bootstrap: str, topic, application_id: str, tmp_path: Path, request
 ):

@@ -66,6 +66,7 @@ def lose(pipeline: Pipeline, sinks: tuple[str, ...], value: str = "value") -> li
     return [one.transactional_id for one in lost]
 
 
+@long  # three drivers
 def test_x9_lost_transactions_of_both_branches_are_healed(pipeline: Pipeline):
     """A driver dies in the middle of healing as well; state, order and both topics agree."""
     with Follower(pipeline.bootstrap, pipeline.copies) as follower:

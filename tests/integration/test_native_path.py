@@ -22,6 +22,7 @@ from tests.auditor.reader import (
     read_uncommitted,
 )
 from tests.integration.wire_helpers import committable, settled, soon
+from tests.tiers import long
 from transactions.clock import Deadline
 from transactions.committable import Outcome
 from transactions.errors import DeliveryError, PhaseOneError, RecordRefusedError, SparkOnceError
@@ -364,6 +365,7 @@ def test_offsets_the_drivers_commit_a_resync_and_the_next_transaction(
     assert [r.value for r in visible(bootstrap, out)] == [b"0", b"1", b"2"]
 
 
+@long
 def test_offsets_of_a_partition_that_does_not_exist_are_refused_in_both(make, application_id):
     for kind in BOTH:
         producer = make(kind)

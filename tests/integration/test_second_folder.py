@@ -9,10 +9,12 @@ import pytest
 from tests.auditor.reader import read_committed
 from tests.integration.job_process import running
 from tests.integration.test_run import Job, job
+from tests.tiers import long
 
 __all__ = ["job"]  # the fixture
 
 
+@long  # four starts of `sparkonce run`
 @pytest.mark.timeout(600)
 def test_a_backup_is_refused_until_duplicates_are_accepted(job: Job):
     path = job.write(app='trigger = "available-now"')

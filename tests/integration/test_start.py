@@ -239,7 +239,7 @@ def put(pipeline: Pipeline, numbers: range) -> None:
     assert producer.flush(30) == 0
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", sampled(MODES, CONTINUOUS))
 def test_a7_a_topic_that_was_made_anew_is_not_read_on_from_the_old_offset(
     pipeline: Pipeline, mode: str
 ):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 
-from tests.journeys.conftest import MODES, Process, Stranger
+import pytest
+
+from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, MODES, Process, Stranger
 from tests.tiers import long
 
 MOST_LINES = 15
@@ -22,7 +24,11 @@ JVM = re.compile(
 )
 
 
-@MODES
+@pytest.mark.parametrize(
+    "mode",
+    [MICRO_BATCH, pytest.param(CONTINUOUS, marks=long)],
+    ids=["micro-batch", "continuous"],
+)
 def test_ctrl_c_at_the_command(stranger: Stranger, mode: str):
     with (
         stranger.busy_topic(),
@@ -50,7 +56,11 @@ def test_sigterm_at_the_readmes_script(stranger: Stranger, mode: str):
     stranger.assert_each_record_came_once()
 
 
-@MODES
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param(MICRO_BATCH, marks=long), CONTINUOUS],
+    ids=["micro-batch", "continuous"],
+)
 def test_sigterm_at_all_of_its_processes(stranger: Stranger, mode: str):
     with (
         stranger.busy_topic(),

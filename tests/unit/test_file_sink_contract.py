@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.files import FileSink
+from tests.tiers import long
 from tests.unit.file_targets import BRIEF, committed_objects, options_on, rows_of, served
 from tests.unit.s3_server import Fault, S3Server
 from transactions.testing import TwoPhaseCommitSinkContract
@@ -37,6 +38,7 @@ class TestFolder(FileSinkContract):
         return [one.name for one in (self.folder / "out").glob("_transactions/*")]
 
 
+@long  # `test_object_file_sink.py` and `test_object_file_kill.py` have what differs
 class TestObjects(FileSinkContract):
     server: S3Server
     #: A request to a store that hangs is given up after its own time, not the deadline's.
