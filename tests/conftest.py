@@ -24,6 +24,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = config.option.markexpr.replace("not long", "")  # it is named
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The journeys first: a run that ends with the longest tests ends with idle processes."""
+    items.sort(key=lambda item: "journeys" not in item.path.parts)
+
+
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     for item in items:
         item.config.stash[LEFT] += item.get_closest_marker("long") is not None
