@@ -133,6 +133,10 @@ class PhaseOneError(SparkOnceError):
     """An attempt failed before the decision. Nothing of it is or will be visible."""
 
 
+class InitInDoubtError(PhaseOneError):
+    """A copy of InitProducerId may be under way: this transactional id must not be used."""
+
+
 class CheckpointTimeoutError(PhaseOneError):
     """The job of a batch took longer than a checkpoint may, and was cancelled."""
 

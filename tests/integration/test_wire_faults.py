@@ -374,6 +374,19 @@ def test_x16_phase_one_with_a_lost_or_repeated_request(driver, cluster, step, ho
     assert visible(run) == [[b"a", b"b", b"c", b"d"]]
 
 
+def test_an_id_in_doubt_is_replaced_within_its_task(driver, cluster):
+    """A coordinator that starts or moves breaks connections: that fails no checkpoint."""
+    run = driver(outputs=1)
+    faults = [
+        cluster.proxy.add(Rule(INIT_PRODUCER_ID, Action.CLOSE_AFTER, client=WORKER))
+        for _ in range(2)
+    ]
+    run.checkpoint(0, b"a", b"b")
+    assert sum(fault.hits for fault in faults) == 2
+    run.checkpoint(1, b"c")
+    assert visible(run) == [[b"a", b"b", b"c"]]
+
+
 def test_x16_the_answer_to_add_offsets_is_lost_for_good(driver, cluster):
     """The connection stays open and says nothing: the client gives up on it, or the attempt."""
     run = driver()

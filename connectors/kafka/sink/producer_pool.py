@@ -21,17 +21,20 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from connectors.kafka.offsets_topic import offsets_partition
 from connectors.kafka.sink.retired_ids import MOST_IDLE_CHECKPOINTS
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from transactions.clock import Deadline
-from transactions.errors import FencedError, PhaseOneError
+from transactions.errors import FencedError, InitInDoubtError, PhaseOneError
 from transactions.sink import Attempt, Owner
 
 logger = logging.getLogger(__name__)
+
+#: So many ids are tried for one producer; each meets a doubt only when a connection breaks.
+_IDS = 3
 
 
 class _ProcessName:
@@ -160,15 +163,44 @@ class ProducerPool:
         return True
 
     def _make(self, deadline: Deadline) -> Slot:
-        slot = new_slot(
-            self._owner,
-            self._settings,
-            timeout_ms=self._timeout_ms,
-            offsets_partitions=self._offsets_partitions,
+        slot = initialised_slot(
+            lambda: new_slot(
+                self._owner,
+                self._settings,
+                timeout_ms=self._timeout_ms,
+                offsets_partitions=self._offsets_partitions,
+            ),
+            deadline,
         )
-        slot.producer.init(deadline)
         self._slots.append(slot)
         return slot
+
+
+def initialised_slot(make: Callable[[], Slot], deadline: Deadline) -> Slot:
+    """Return a slot whose producer is registered: under a second id, or a third, after a doubt.
+
+    An id in doubt has no transaction and never gets one, so nothing has to be undone. A coordinator
+    that is just starting, or moves, is enough for a doubt: librdkafka drops its connection when it
+    is told NOT_COORDINATOR (rdkafka_txnmgr.c, rd_kafka_txn_coord_set).
+
+    Args:
+        make: a slot under an id of its own, each time.
+        deadline: for all of it.
+
+    Raises:
+        InitInDoubtError: each of three ids is in doubt.
+        PhaseOneError: see `TransactionalProducer.init`.
+    """
+    for _ in range(_IDS - 1):
+        slot = make()
+        try:
+            slot.producer.init(deadline)
+            return slot
+        except InitInDoubtError as error:
+            logger.info("another id is taken: %s", error)
+    slot = make()
+    slot.producer.init(deadline)
+    return slot
 
 
 def new_slot(

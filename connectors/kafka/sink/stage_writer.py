@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.sink.producer_pool import Slot, new_slot
+from connectors.kafka.sink.producer_pool import Slot, initialised_slot, new_slot
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
 from transactions.clock import Deadline
@@ -76,18 +76,17 @@ class StageWriter:
             **librdkafka_settings(self._sink.options.settings),
             "statistics.interval.ms": self._statistics_ms,
         }
-        self._free = [
-            new_slot(
+
+        def make() -> Slot:
+            return new_slot(
                 owner,
                 settings,
                 timeout_ms=self._sink.timeout_ms,
                 offsets_partitions=self._sink.offsets_partitions,
                 kind=self._producer_kind,
             )
-            for _ in range(_PRODUCERS)
-        ]
-        for slot in self._free:
-            slot.producer.init(deadline)
+
+        self._free = [initialised_slot(make, deadline) for _ in range(_PRODUCERS)]
         return tuple(slot.producer.transactional_id for slot in self._free)
 
     def begin_transaction(self, attempt: Attempt) -> KafkaTransaction:

@@ -27,6 +27,7 @@ from transactions.clock import Deadline
 from transactions.errors import (
     AuthenticationError,
     DeliveryError,
+    InitInDoubtError,
     PhaseOneError,
     SparkOnceError,
 )
@@ -101,8 +102,9 @@ class TransactionalProducer(RecordProducer):
         """Register the id and learn pid and epoch, once, from librdkafka's statistics.
 
         Raises:
-            PhaseOneError: the coordinator did not answer in time, or refused; or the request was
-                repeated: a copy that is late would abort a transaction and fence its producer.
+            InitInDoubtError: a connection broke, and the request was repeated: a copy that is late
+                would abort a transaction and fence its producer. Take another id.
+            PhaseOneError: the coordinator did not answer in time, or refused.
             AuthenticationError: a right is missing.
         """
         self._call("init_transactions", self._producer.init_transactions, deadline.remaining())
@@ -116,7 +118,7 @@ class TransactionalProducer(RecordProducer):
             self._producer.poll(0.02)
         self.serve()
         if self._coordinator_broke:
-            raise PhaseOneError(
+            raise InitInDoubtError(
                 "A connection broke during init_transactions; a copy of it may be under way.",
                 where=self.transactional_id,
                 cause="the broker or the network; another id is used",
