@@ -14,6 +14,7 @@
     ├── FencedError                   a newer run owns the log: this one must stop, and does
     ├── StoppedError                  stop() was asked for: the attempt ends before its decision
     ├── PhaseOneError                 an attempt failed before its decision; nothing is visible
+    │   ├── InitInDoubtError          a copy of InitProducerId may be under way: take another id
     │   ├── CheckpointTimeoutError    the Spark job of a batch was stuck, and was cancelled
     │   └── DeliveryError             the broker refused, or never acknowledged, a record
     │       └── RecordRefusedError    a record that it will never take: too large, no topic

@@ -262,6 +262,7 @@ RETRIED: Final[Mapping[type[SparkOnceError], tuple[bool, str]]] = MappingProxyTy
         errors.FencedError: (False, "two runs would fence each other for ever; the newer one wins"),
         errors.StoppedError: (False, "somebody asked for it"),
         errors.PhaseOneError: (True, "nothing of the attempt is visible; it runs again whole"),
+        errors.InitInDoubtError: (True, "the next attempt takes other transactional ids"),
         errors.CheckpointTimeoutError: (True, "the stuck job was cancelled, the next may not be"),
         errors.DeliveryError: (True, "a broker was slow or away"),
         errors.RecordRefusedError: (False, "the same record would be refused again"),
