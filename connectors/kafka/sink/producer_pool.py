@@ -17,6 +17,7 @@ A producer that met a doubt is dropped and its id with it; what it leaves open t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import logging
 import os
@@ -163,28 +164,29 @@ class ProducerPool:
         return True
 
     def _make(self, deadline: Deadline) -> Slot:
-        slot = initialised_slot(
-            lambda: new_slot(
-                self._owner,
-                self._settings,
-                timeout_ms=self._timeout_ms,
-                offsets_partitions=self._offsets_partitions,
-            ),
-            deadline,
+        make = functools.partial(
+            new_slot,
+            self._owner,
+            self._settings,
+            timeout_ms=self._timeout_ms,
+            offsets_partitions=self._offsets_partitions,
         )
+        slot = initialised(make(), make, deadline)
         self._slots.append(slot)
         return slot
 
 
-def initialised_slot(make: Callable[[], Slot], deadline: Deadline) -> Slot:
-    """Return a slot whose producer is registered: under a second id, or a third, after a doubt.
+def initialised(slot: Slot, make: Callable[[], Slot], deadline: Deadline) -> Slot:
+    """Register a slot's producer, after a doubt that of another slot; return the one that is.
 
     An id in doubt has no transaction and never gets one, so nothing has to be undone. A coordinator
-    that is just starting, or moves, is enough for a doubt: librdkafka drops its connection when it
-    is told NOT_COORDINATOR (rdkafka_txnmgr.c, rd_kafka_txn_coord_set).
+    that is just starting, or moves, is enough for a doubt: librdkafka drops its connection when
+    InitProducerId is answered by NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE
+    (rdkafka_idempotence.c, rd_kafka_idemp_request_pid_failed).
 
     Args:
-        make: a slot under an id of its own, each time.
+        slot: the first to try; its producer may be connecting already.
+        make: another slot, under an id of its own, each time.
         deadline: for all of it.
 
     Raises:
@@ -192,13 +194,12 @@ def initialised_slot(make: Callable[[], Slot], deadline: Deadline) -> Slot:
         PhaseOneError: see `TransactionalProducer.init`.
     """
     for _ in range(_IDS - 1):
-        slot = make()
         try:
             slot.producer.init(deadline)
             return slot
         except InitInDoubtError as error:
             logger.info("another id is taken: %s", error)
-    slot = make()
+            slot = make()
     slot.producer.init(deadline)
     return slot
 

@@ -8,12 +8,13 @@ transaction with a clear answer; one that met a doubt ends the task.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import pyarrow as pa
 
 from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.sink.producer_pool import Slot, initialised_slot, new_slot
+from connectors.kafka.sink.producer_pool import Slot, initialised, new_slot
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
 from transactions.clock import Deadline
@@ -76,17 +77,16 @@ class StageWriter:
             **librdkafka_settings(self._sink.options.settings),
             "statistics.interval.ms": self._statistics_ms,
         }
-
-        def make() -> Slot:
-            return new_slot(
-                owner,
-                settings,
-                timeout_ms=self._sink.timeout_ms,
-                offsets_partitions=self._sink.offsets_partitions,
-                kind=self._producer_kind,
-            )
-
-        self._free = [initialised_slot(make, deadline) for _ in range(_PRODUCERS)]
+        make = functools.partial(
+            new_slot,
+            owner,
+            settings,
+            timeout_ms=self._sink.timeout_ms,
+            offsets_partitions=self._sink.offsets_partitions,
+            kind=self._producer_kind,
+        )
+        connecting = [make() for _ in range(_PRODUCERS)]
+        self._free = [initialised(slot, make, deadline) for slot in connecting]
         return tuple(slot.producer.transactional_id for slot in self._free)
 
     def begin_transaction(self, attempt: Attempt) -> KafkaTransaction:
