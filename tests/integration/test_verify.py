@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -278,12 +279,27 @@ def test_exit_codes_of_the_command(bootstrap, pipeline):
     assert (code, "BrokerUnavailableError" in text) == (2, True), text
 
 
-def test_where_a_pipeline_began_is_read_from_its_log(bootstrap, pipeline, tmp_path):
-    """What lies before it does not count, a loss behind it does; no log, no verdict."""
-    topics = pipeline(CLEAN[40:])
-    place = LogLocation(tmp_path / "decisions").backend()
+def begun_at(offset: int, topic: str, folder: Path) -> str:
+    """The checkpoint folder of a pipeline that has begun with this offset of each partition."""
+    place = LogLocation(folder / "decisions").backend()
     log = DecisionLog.open(place, application_id="flights", identity={})
-    log.begin(Start(sources=(format_offsets({f"{topics[0]}-0": 20, f"{topics[0]}-1": 20}),)))
+    begins = {f"{topic}-{partition}": offset for partition in range(PARTITIONS)}
+    log.begin(Start(sources=(format_offsets(begins),)))
+    return str(folder)
+
+
+def test_a_loss_behind_the_start_of_a_pipeline_fails(bootstrap, pipeline, tmp_path):
+    """The first record that it read is the first that counts."""
+    topics = pipeline(CLEAN[41:])
+    checkpoint = begun_at(20, topics[0], tmp_path)
+    code, text = run(bootstrap, topics, "--key-id", "key", "--checkpoint", checkpoint)
+    assert (code, "The proof fails: lost in the middle (1)" in text) == (1, True), text
+
+
+def test_where_a_pipeline_began_is_read_from_its_log(bootstrap, pipeline, tmp_path):
+    """What lies before it does not count; no log, no verdict."""
+    topics = pipeline(CLEAN[40:])
+    begun_at(20, topics[0], tmp_path)
     code, text = run(bootstrap, topics, "--key-id", "key", "--checkpoint", str(tmp_path))
     assert (code, "The proof holds: exactly once" in text) == (0, True), text
 
