@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -143,10 +144,9 @@ class Process:
 def processes_of_session(leader: int) -> list[int]:
     """Return all processes of a session, whatever their group: a daemon makes one of its own."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for pid in psutil.pids():
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            pid, rest = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
-            if int(rest[3]) == leader:
+            if os.getsid(pid) == leader:
                 found.append(pid)
     return found
 

@@ -8,6 +8,7 @@ them, workers and JVM too.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -45,15 +46,7 @@ def test_ctrl_c_at_the_command(stranger: Stranger, mode: str):
 @long  # the same request as the next one, at one process less
 @MODES
 def test_sigterm_at_the_readmes_script(stranger: Stranger, mode: str):
-    with (
-        stranger.busy_topic(),
-        stranger.follows_output() as reader,
-        stranger.runs(stranger.script(mode)) as pipeline,
-    ):
-        stranger.more_comes_out(reader, pipeline, records=500)
-        assert pipeline.sigterm() == 0, pipeline.text
-    assert_quiet(pipeline)
-    stranger.assert_each_record_came_once()
+    assert_the_script_stops(stranger, mode, Process.sigterm)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +55,17 @@ def test_sigterm_at_the_readmes_script(stranger: Stranger, mode: str):
     ids=["micro-batch", "continuous"],
 )
 def test_sigterm_at_all_of_its_processes(stranger: Stranger, mode: str):
+    assert_the_script_stops(stranger, mode, Process.sigterm_to_all)
+
+
+def assert_the_script_stops(stranger: Stranger, mode: str, stop: Callable[[Process], int]) -> None:
     with (
         stranger.busy_topic(),
         stranger.follows_output() as reader,
         stranger.runs(stranger.script(mode)) as pipeline,
     ):
         stranger.more_comes_out(reader, pipeline, records=500)
-        assert pipeline.sigterm_to_all() == 0, pipeline.text
+        assert stop(pipeline) == 0, pipeline.text
     assert_quiet(pipeline)
     stranger.assert_each_record_came_once()
 
