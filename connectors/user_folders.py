@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 from transactions.errors import ConfigurationError
+from transactions.log_backend import LogBackend
+from transactions.log_location import LogLocation
 
 
 def cache_folder() -> Path:
@@ -32,6 +34,31 @@ def checkpoint_folder(checkpoint: str) -> Path:
             option=f"checkpoint={checkpoint}",
         )
     return Path(path).absolute()
+
+
+def existing_log(checkpoint: str, decision_log: LogLocation | None = None) -> LogBackend:
+    """Return the backend of the decision log of a pipeline that has started before.
+
+    Args:
+        checkpoint: the folder of its driver.
+        decision_log: where its job keeps the log, if not in the checkpoint folder.
+
+    Raises:
+        ConfigurationError: there is no log in the folder, or an address is wrong.
+    """
+    if decision_log is not None:
+        return decision_log.backend()
+    folder = checkpoint_folder(checkpoint) / "decisions"
+    # Making the backend would make the folder: a misspelt one must stay absent.
+    if not folder.is_dir():
+        raise ConfigurationError(
+            "There is no decision log in this checkpoint.",
+            where=str(folder.parent),
+            cause="the path is wrong, no driver has ever started on it, or its job keeps the "
+            "log elsewhere ([decision_log])",
+            option=f"--checkpoint {checkpoint}, or --job JOB.toml",
+        )
+    return LogLocation(folder).backend()
 
 
 def _folder(variable: str, default: str) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from connectors.cli.kafka_options import kafka_settings
+from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +21,8 @@ NO_VERDICT = 2
 
 _EPILOG = """\b
 Examples:
+  The pipeline of a job file; the key recognises a record
+    sparkonce verify --job flights.toml --key-id key
   A copy: key and value are the same on both sides
     sparkonce verify --bootstrap localhost:9092 --input flights --output flights-copy
   A pipeline that began at the end of the input (startingOffsets = "latest", the default)
@@ -41,9 +43,9 @@ Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, 
 
 
 @click.command(name="verify", epilog=_EPILOG)
-@click.option("--bootstrap", required=True, help="Brokers, host:port separated by commas.")
-@click.option("--input", "inputs", multiple=True, required=True, help="Source topic; repeatable.")
-@click.option("--output", "outputs", multiple=True, required=True, help="Sink topic; repeatable.")
+@kafka_options
+@click.option("--input", "inputs", multiple=True, help="Source topic; repeatable.")
+@click.option("--output", "outputs", multiple=True, help="Sink topic; repeatable.")
 @click.option(
     "--key-id",
     default="record",
@@ -61,13 +63,11 @@ Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, 
     "--checkpoint",
     metavar="FOLDER",
     default=None,
-    help="The pipeline's checkpoint folder: input from before its first record is left out.",
+    help="The pipeline's checkpoint folder: input from before its first record is left out. "
+    "With --job, that of the job.",
 )
 @click.option("--ordered", is_flag=True, help="Prove order within each source partition as well.")
 @click.option("--allow-missing", is_flag=True, help="The pipeline drops records on purpose.")
-@click.option(
-    "--kafka", "pairs", multiple=True, metavar="KEY=VALUE", help="Any Kafka client setting."
-)
 @click.option(
     "--timeout",
     type=float,
@@ -86,7 +86,10 @@ Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, 
 def command(
     context: click.Context,
     *,
-    bootstrap: str,
+    bootstrap: str | None,
+    pairs: tuple[str, ...],
+    config: Path | None,
+    job_file: Path | None,
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     key_id: str,
@@ -94,7 +97,6 @@ def command(
     checkpoint: str | None,
     ordered: bool,
     allow_missing: bool,
-    pairs: tuple[str, ...],
     timeout: float,
     examples: int,
     spill: Path | None,
@@ -108,18 +110,29 @@ def command(
     """
     from rich.console import Console
 
+    from connectors.client_options import ClientOptions
+    from connectors.kafka.proof.job_topics import JobTopics
     from connectors.kafka.proof.pipeline_start import pipeline_start
     from connectors.kafka.proof.verify import VerifyOptions
     from transactions.errors import SparkOnceError
 
     try:
+        kafka = ClientOptions(kafka_settings(bootstrap, pairs, config))
+        decision_log = None
+        if job_file is not None:
+            job = job_of(job_file)
+            of_job = JobTopics.of(job, inputs=inputs, outputs=outputs)
+            kafka = ClientOptions({**of_job.kafka, **kafka})
+            inputs, outputs = of_job.inputs, of_job.outputs
+            if checkpoint is None:
+                checkpoint, decision_log = job.checkpoint, job.decision_log
         options = VerifyOptions(
-            kafka=kafka_settings(bootstrap, pairs),
+            kafka=kafka,
             inputs=inputs,
             outputs=outputs,
             key_id=key_id,
             output_key_id=output_key_id,
-            begins={} if checkpoint is None else pipeline_start(checkpoint),
+            begins={} if checkpoint is None else pipeline_start(checkpoint, inputs, decision_log),
             ordered=ordered,
             allow_missing=allow_missing,
             timeout=timeout,
@@ -194,7 +207,7 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
     if lost == verdict.records_in == verdict.anomalies.get(FOREIGN, 0) != 0:
         hints.append(f"No record was recognised: --key-id {options.key_id} may not fit.")
     elif LOST_MIDDLE in verdict.failures and not options.begins:
-        hints.append("Input from before the pipeline's start counts as lost without --checkpoint.")
+        hints.append("Without --job or --checkpoint, input from before the start counts as lost.")
     if NO_IDENTITY in verdict.anomalies:
         hints.append("Records without identity cannot be compared: choose another --key-id.")
     return hints

@@ -304,10 +304,61 @@ def test_where_a_pipeline_began_is_read_from_its_log(bootstrap, pipeline, tmp_pa
     assert (code, "The proof holds: exactly once" in text) == (0, True), text
 
     code, text = run(bootstrap, topics, "--key-id", "key")
-    assert (code, "counts as lost without --checkpoint" in text) == (1, True), text
+    assert (code, "Without --job or --checkpoint" in text) == (1, True), text
     code, text = run(bootstrap, topics, "--checkpoint", str(tmp_path / "elsewhere"))
-    assert (code, "does not say where its pipeline began" in text) == (2, True), text
+    assert (code, "There is no decision log in this checkpoint" in text) == (2, True), text
     assert not (tmp_path / "elsewhere").exists()
+
+
+JOB = """
+[app]
+id = "flights"
+checkpoint = "."
+
+[source]
+"kafka.bootstrap.servers" = "{bootstrap}"
+subscribe = "{input}"
+
+[[sink]]
+"kafka.bootstrap.servers" = "{bootstrap}"
+topic = "{output}"
+"""
+
+
+def job_of(bootstrap: str, topics: tuple[str, str], folder: Path) -> str:
+    path = folder / "flights.toml"
+    path.write_text(JOB.format(bootstrap=bootstrap, input=topics[0], output=topics[1]))
+    return str(path)
+
+
+def test_a_job_file_says_topics_and_start(bootstrap, pipeline, tmp_path):
+    """What lies before its start does not count, what lies behind it does."""
+    topics = pipeline(CLEAN[40:])
+    begun_at(20, topics[0], tmp_path)
+    job = job_of(bootstrap, topics, tmp_path)
+    result = CliRunner().invoke(command, ["--job", job, "--key-id", "key"])
+    assert (result.exit_code, "exactly once" in result.output) == (0, True), result.output
+
+    torn = (topics[0], pipeline(CLEAN[41:])[1])
+    result = CliRunner().invoke(command, ["--job", job, "--output", torn[1], "--key-id", "key"])
+    assert (result.exit_code, "lost in the middle (1)" in result.output) == (1, True)
+
+
+def test_a_job_file_says_where_its_log_is(bootstrap, pipeline, tmp_path):
+    """Not in the checkpoint: [decision_log]."""
+    topics = pipeline(CLEAN[40:])
+    begun_at(20, topics[0], tmp_path / "kept")
+    job = Path(job_of(bootstrap, topics, tmp_path))
+    job.write_text(job.read_text() + '[decision_log]\naddress = "kept/decisions"\n')
+    result = CliRunner().invoke(command, ["--job", str(job), "--key-id", "key"])
+    assert (result.exit_code, "exactly once" in result.output) == (0, True), result.output
+
+
+def test_the_checkpoint_of_another_pipeline_is_refused(bootstrap, pipeline, tmp_path):
+    """It would say nothing, and all of the input would count."""
+    checkpoint = begun_at(20, "trains", tmp_path)
+    code, text = run(bootstrap, pipeline(CLEAN), "--key-id", "key", "--checkpoint", checkpoint)
+    assert (code, "that of another pipeline" in text, "trains" in text) == (2, True, True), text
 
 
 def test_the_command_names_the_fault(bootstrap, pipeline):

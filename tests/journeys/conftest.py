@@ -275,11 +275,11 @@ class Stranger:
     def verifies(self, *options: str) -> tuple[int, str]:
         """Let the command compare both topics; return its exit code and what it says."""
         topics = ("--bootstrap", self.bootstrap, "--input", self.topic, "--output", self.output)
-        command = (SPARKONCE, "verify", *topics, *options)
-        ended = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=PATIENCE_S
-        )
-        return ended.returncode, ended.stdout + ended.stderr
+        return _verdict(*topics, *options)
+
+    def verifies_job(self, job: Path) -> tuple[int, str]:
+        """Let the command take all that it compares from the job file."""
+        return _verdict("--job", str(job))
 
     # --- what they see ------------------------------------------------------------------------
 
@@ -354,6 +354,17 @@ class Stranger:
             if told["mark"] == mark:
                 numbers.setdefault(int(told["partition"]), []).append(int(told["number"]))
         return numbers
+
+
+def _verdict(*options: str) -> tuple[int, str]:
+    ended = subprocess.run(
+        (SPARKONCE, "verify", *options),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
 
 
 def _until(it_is_so: Callable[[], bool]) -> None:

@@ -1,8 +1,8 @@
 """A stranger starts a pipeline with default options on a topic that is full, and being written.
 
 By default reading begins at the end. Nothing that was there before may come out, and nothing that
-was written after the first record may be missing. `sparkonce verify` proves it, when it is told
-where the pipeline began.
+was written after the first record may be missing. `sparkonce verify` proves it: a job
+file names both topics, and the folder that says where the pipeline began.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def test_it_begins_at_the_end_as_it_was_at_the_start(stranger: Stranger, mode: s
     with stranger.follows_output() as reader, contextlib.ExitStack() as writing:
         writing.enter_context(stranger.busy_topic())
         before = stranger.input_ends()
-        with stranger.runs(stranger.job(mode)) as pipeline:
+        job = stranger.job(mode)
+        with stranger.runs(job) as pipeline:
             stranger.more_comes_out(reader, pipeline)
             seen = stranger.input_ends()
             writing.close()
@@ -35,5 +36,5 @@ def test_it_begins_at_the_end_as_it_was_at_the_start(stranger: Stranger, mode: s
 
     code, told = stranger.verifies()
     assert (code, "lost in the middle" in told, "--checkpoint" in told) == (1, True, True), told
-    code, told = stranger.verifies("--checkpoint", str(stranger.folder / "checkpoint"))
+    code, told = stranger.verifies_job(job)
     assert (code, "exactly once" in told) == (0, True), told

@@ -15,7 +15,7 @@ from connectors.kafka.doctor.transaction_table import Row, Seen, Standing, join
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.wire.partition_leaders import Unended
 from connectors.sink_options import KafkaSink
-from connectors.user_folders import checkpoint_folder
+from connectors.user_folders import checkpoint_folder, existing_log
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
 from transactions.decision_log import read_log
@@ -52,16 +52,7 @@ class TransactionReader:
         decision_log: LogLocation | None = None,
     ) -> None:
         self._folder = checkpoint_folder(checkpoint)
-        # Making the backend would make the folder: a misspelt one must stay absent.
-        if decision_log is None and not (self._folder / "decisions").is_dir():
-            raise ConfigurationError(
-                "There is no decision log in this checkpoint.",
-                where=str(self._folder),
-                cause="the path is wrong, no driver has ever started on it, or its job keeps the "
-                "log elsewhere ([decision_log])",
-                option=f"--checkpoint {checkpoint}, or --job JOB.toml",
-            )
-        self.backend = (decision_log or LogLocation(self._folder / "decisions")).backend()
+        self.backend = existing_log(checkpoint, decision_log)
         self.state = read_log(self.backend)
         self.open_ids: dict[str, list[str]] = {}
         self.sinks = {

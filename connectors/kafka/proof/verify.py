@@ -76,7 +76,9 @@ class VerifyOptions:
         for option, topics in (("--input", self.inputs), ("--output", self.outputs)):
             if not topics or len(set(topics)) != len(topics):
                 raise ConfigurationError(
-                    "Topics are missing or named twice.", option=f"{option}={','.join(topics)}"
+                    "Topics are missing or named twice.",
+                    cause="each is named once, or a job file names them: --job JOB.toml",
+                    option=f"{option}={','.join(topics)}",
                 )
         both = set(self.inputs) & set(self.outputs)
         if both:

@@ -1,0 +1,69 @@
+"""What `sparkonce verify --job` compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connectors.job import parse_job
+from connectors.job_definition import JobDefinition
+from connectors.kafka.proof.job_topics import JobTopics
+from connectors.kafka.proof.pipeline_start import pipeline_start
+from transactions.decision_log import DecisionLog
+from transactions.errors import ConfigurationError
+from transactions.log_location import LogLocation
+
+TWO_SINKS = '[[sink]]\n"kafka.bootstrap.servers" = "a:1,b:1"\ntopic = "late"\n'
+ROWS_NAME_IT = '[[sink]]\n"kafka.bootstrap.servers" = "a:1,b:1"\n'
+OTHER_CLUSTER = '[[sink]]\n"kafka.bootstrap.servers" = "c:1"\ntopic = "clean"\n'
+CLEAN = '[[sink]]\n"kafka.bootstrap.servers" = "b:1, a:1"\ntopic = "clean"\n'
+FILES = '[[sink]]\nkind = "files"\npath = "out"\n'
+
+
+def job(*sinks: str) -> JobDefinition:
+    text = """
+        [app]
+        id = "flights"
+        checkpoint = "state"
+        [source]
+        "kafka.bootstrap.servers" = "a:1,b:1"
+        "kafka.sasl.password" = "secret"
+        subscribe = "flights, trains"
+    """
+    return parse_job(text + "\n".join(sinks), Path("/jobs/flights.toml"), {})
+
+
+def test_topics_and_cluster_are_those_of_the_job():
+    found = JobTopics.of(job(CLEAN))
+    assert (found.inputs, found.outputs) == (("flights", "trains"), ("clean",))
+    assert found.kafka == {"bootstrap.servers": "a:1,b:1", "sasl.password": "secret"}
+    assert "secret" not in repr(found)
+
+
+def test_topics_that_are_given_win():
+    found = JobTopics.of(job(CLEAN, TWO_SINKS), inputs=["trains"], outputs=["late"])
+    assert (found.inputs, found.outputs) == (("trains",), ("late",))
+    assert JobTopics.of(job(ROWS_NAME_IT), outputs=["x", "y"]).outputs == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("sinks", "says"),
+    [
+        ((CLEAN, TWO_SINKS), "does not say which topics"),
+        ((ROWS_NAME_IT,), "does not say which topics"),
+        ((FILES,), "does not say which topics"),
+        ((OTHER_CLUSTER,), "writes to another cluster"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(sinks: tuple[str, ...], says: str):
+    with pytest.raises(ConfigurationError, match=says) as refused:
+        JobTopics.of(job(*sinks))
+    assert "/jobs/flights.toml" in str(refused.value)
+
+
+def test_a_log_that_does_not_say_where_reading_began_is_no_start(tmp_path: Path):
+    place = LogLocation(tmp_path / "decisions").backend()
+    DecisionLog.open(place, application_id="flights", identity={})
+    with pytest.raises(ConfigurationError, match="does not say where its pipeline began"):
+        pipeline_start(str(tmp_path), ["flights"])
