@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, Producer
 
 from benchmarks.workload import PARTITIONS, VALUE_BYTES, load, read_committed
 from connectors.bench.workbench import BROKER_JVM
-from connectors.fingerprint import Fingerprint
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
+from connectors.records.fingerprint import Fingerprint
 
 BATCH = 20_000  # rows of an Arrow batch, as the session sets it
 

@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from benchmarks.workload import PARTITIONS, VALUE_BYTES, load
 from connectors.bench.workbench import BROKER_JVM
-from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.cluster.local_cluster import LocalCluster
-from connectors.kafka.native import librdkafka
-from connectors.kafka.native.native_producer import NativeTransactionalProducer
-from connectors.kafka.native.native_reader import NativePartitionReader
+from connectors.clients.client_settings import librdkafka_settings
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.source.partition_reader import PartitionReader
-from connectors.options import KafkaSource
+from connectors.native import librdkafka
+from connectors.native.native_producer import NativeTransactionalProducer
+from connectors.native.native_reader import NativePartitionReader
+from connectors.options.kafka_source import KafkaSource
 from transactions.clock import Deadline
 
 #: Rows queued between two flushes: what a producer holds without waiting for the broker.

@@ -30,8 +30,8 @@ from benchmarks.workload import PARTITIONS
 from connectors.bench.job_process import JobProcess
 from connectors.bench.system import our_system
 from connectors.bench.workbench import BROKER_JVM
-from connectors.kafka.cluster.local_cluster import LocalCluster
-from connectors.pipeline_modes import CONTINUOUS
+from connectors.cluster.local_cluster import LocalCluster
+from connectors.options.modes import CONTINUOUS
 from transactions.decision_log import COMPACT_EVERY, read_log
 from transactions.log_backend import LocalFileBackend
 

@@ -14,7 +14,7 @@ import click
 import numpy as np
 from matplotlib.figure import Figure
 
-from connectors import chart
+from connectors.bench import chart
 from connectors.bench.figures import SHARES, Line
 
 _OURS: Final = ("#0f766e", "#14b8a6", "#0e7490", "#115e59", "#5eead4")

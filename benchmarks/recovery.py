@@ -27,14 +27,14 @@ from benchmarks.peers import PEERS
 from benchmarks.run import keep_lines, say
 from benchmarks.systems import OURS
 from benchmarks.workload import PARTITIONS, SHAPE, read_committed
+from connectors.bench.committed_reader import raise_if_error
 from connectors.bench.figures import Line, batch_start_ns
 from connectors.bench.job_process import JobProcess
 from connectors.bench.measurements import head
 from connectors.bench.shape import number_of, stamp_of
 from connectors.bench.system import System
 from connectors.bench.workbench import BROKER_JVM
-from connectors.kafka.bench.committed_reader import raise_if_error
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
 from transactions.errors import SparkOnceError
 
 _TICK_S = 0.002

@@ -19,11 +19,11 @@ from benchmarks.peers import PEERS, chosen
 from benchmarks.plot import draw
 from benchmarks.systems import MODES, USUAL_MODES
 from benchmarks.workload import SHAPE
+from connectors.bench.bench_topics import BenchTopics
 from connectors.bench.figures import Line
 from connectors.bench.measurements import Measurements, Pace
 from connectors.bench.workbench import BROKER_JVM
-from connectors.kafka.bench.bench_topics import BenchTopics
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -50,7 +50,7 @@ class _Steps:
         self._step = ""
 
     def watch(self, step: str, _done: int, _total: int) -> None:
-        """See `connectors.kafka.bench.prober.Watch`."""
+        """See `connectors.bench.prober.Watch`."""
         if step != self._step:
             self._step = step
             say(step)

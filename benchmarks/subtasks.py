@@ -28,7 +28,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.spark import ContinuousDriver, build_session
 from tests.auditor.reader import read_committed
 from tests.integration.spark_cluster import HOSTS, SparkCluster

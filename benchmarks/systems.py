@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from connectors.bench.system import Task, our_system
-from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH
-from connectors.sink_options import AT_LEAST_ONCE, NO_GUARANTEE
+from connectors.options.kafka_sink import AT_LEAST_ONCE, NO_GUARANTEE
+from connectors.options.modes import CONTINUOUS, MICRO_BATCH
 from transactions.errors import SparkOnceError
 
 

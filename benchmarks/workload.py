@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from connectors.bench import committed_reader
+from connectors.bench.measuring_producer import MeasuringProducer
 from connectors.bench.shape import Shape
-from connectors.kafka.bench import committed_reader
-from connectors.kafka.bench.measuring_producer import MeasuringProducer
 
 PARTITIONS = 2
 VALUE_BYTES = 100

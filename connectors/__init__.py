@@ -4,7 +4,7 @@
 runs it on Spark; the protocol itself is in `transactions`.
 """
 
-from connectors.options import KafkaSource
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
+from connectors.options.kafka_source import KafkaSource
 
 __all__ = ["KafkaSink", "KafkaSource"]

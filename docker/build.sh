@@ -39,8 +39,8 @@ build_broker() {
 import shutil
 import sys
 
-from connectors.java import ensure_java_home
-from connectors.kafka.cluster.broker_jars import ensure_broker_jars
+from connectors.machine.java import ensure_java_home
+from connectors.cluster.broker_jars import ensure_broker_jars
 
 for jar in ensure_broker_jars(ensure_java_home()):
     shutil.copy(jar, sys.argv[1])

@@ -11,7 +11,7 @@ from ctypes import c_char_p, c_int, c_int16, c_int32, c_size_t, c_void_p
 from types import TracebackType
 from typing import Final, Self
 
-from connectors.kafka.native import librdkafka
+from connectors.native import librdkafka
 
 #: Kafka's numbers of requests.
 INIT_PRODUCER_ID: Final = 22

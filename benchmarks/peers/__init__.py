@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.peers.install import HERE, compiled, environment, jars, pins, place
 from benchmarks.systems import python_job
 from connectors.bench.system import System, Task
-from connectors.java import ensure_java_home
+from connectors.machine.java import ensure_java_home
 
 SPARK_VERSION = "4.2.0"  # the newest whose Kafka connector is on Maven Central
 STREAMS_VERSION = "4.3.1"

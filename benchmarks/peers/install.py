@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 
 from benchmarks.systems import PeerError
-from connectors.java import ensure_java_home
-from connectors.pinned_jars import IvyResolver, PinnedJar, ensure_jars, read_pins
-from connectors.user_folders import cache_folder
+from connectors.machine.java import ensure_java_home
+from connectors.machine.pinned_jars import IvyResolver, PinnedJar, ensure_jars, read_pins
+from connectors.machine.user_folders import cache_folder
 
 HERE = Path(__file__).parent
 

@@ -1,7 +1,7 @@
 """The same job on Spark's own Kafka source and sink, which is at least once.
 
 It runs in an environment of its own (another PySpark) and imports nothing of this project. Its
-argument and its report are those of connectors/spark/bench_job.py.
+argument and its report are those of connectors/bench/bench_job.py.
 """
 
 from __future__ import annotations

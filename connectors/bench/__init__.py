@@ -11,7 +11,9 @@
     interruption       ctrl-C and SIGTERM, but never in the middle of tidying up
     workbench          broker, topics and folder of one run; nothing outlives it
     screen, tables, picture   progress, the final table, the distribution
+    prober, end_watcher, measuring_producer, committed_reader, topic_audit, bench_topics
+                       plain Kafka clients: they share nothing with what they measure
+    bench_job          the measured pipeline, in a process of its own
 
-The clients are `connectors.kafka.bench`, the job is `connectors.spark.bench_job`. The repository's
-own `benchmarks/` puts peers beside the same measurements.
+The repository's own `benchmarks/` puts peers beside the same measurements.
 """

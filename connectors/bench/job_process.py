@@ -16,7 +16,7 @@ import psutil
 
 from connectors.bench.replace_last_byte import VALUE_SQL
 from connectors.bench.system import TASK_FILE, System
-from connectors.java import ensure_java_home
+from connectors.machine.java import ensure_java_home
 from transactions.errors import ConfigurationError, SparkOnceError
 
 #: What a job of ours writes when it ends by an error of ours: its four parts.

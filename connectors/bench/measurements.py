@@ -19,17 +19,17 @@ import numpy.typing as npt
 
 from connectors.bench import figures
 from connectors.bench.audit import Audit
+from connectors.bench.bench_topics import BenchTopics
+from connectors.bench.committed_reader import librdkafka_version
 from connectors.bench.cpu_watch import CpuWatch
+from connectors.bench.end_watcher import EndWatcher
 from connectors.bench.figures import Line
 from connectors.bench.job_process import JobProcess
+from connectors.bench.measuring_producer import MeasuringProducer
+from connectors.bench.prober import Prober, Watch
 from connectors.bench.shape import Shape
 from connectors.bench.system import System
-from connectors.kafka.bench.bench_topics import BenchTopics
-from connectors.kafka.bench.committed_reader import librdkafka_version
-from connectors.kafka.bench.end_watcher import EndWatcher
-from connectors.kafka.bench.measuring_producer import MeasuringProducer
-from connectors.kafka.bench.prober import Prober, Watch
-from connectors.kafka.bench.topic_audit import audit_topic
+from connectors.bench.topic_audit import audit_topic
 from transactions.errors import SparkOnceError
 
 _LOAD_LINGER_MS: Final = 20

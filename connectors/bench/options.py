@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from connectors.bench.shape import KEY_BYTES, LEAST_VALUE_BYTES, Shape
 from connectors.bench.system import System, our_system
-from connectors.pipeline_modes import CONTINUOUS, MICRO_BATCH, check_mode, check_options
+from connectors.options.modes import CONTINUOUS, MICRO_BATCH, check_mode, check_options
 from transactions.errors import ConfigurationError
 
 LATENCY: Final = "latency"
@@ -33,7 +33,7 @@ class BenchOptions:
     Attributes:
         what: one of latency, throughput and commit.
         kafka: client settings in Java naming; without brokers an embedded one is started.
-        mode: one of `connectors.pipeline_modes`.
+        mode: one of `connectors.options.modes`.
         rate: records per second; of latency.
         records: how many; of throughput.
         seconds: measured ones; of latency and commit.

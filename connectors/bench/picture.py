@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from connectors import chart
+from connectors.bench import chart
 from connectors.bench.figures import SHARES, Line
 
 _LINES: Final = ("#0f766e", "#b45309", "#0e7490", "#7c3aed", "#c81e1e", "#52606d", "#14b8a6")
 
 
 def check_installed() -> None:
-    """See `connectors.chart.check_installed`."""
+    """See `connectors.bench.chart.check_installed`."""
     chart.check_installed("The distribution is drawn with matplotlib.", where="--plot")
 
 

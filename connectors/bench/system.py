@@ -40,7 +40,7 @@ def our_system(mode: str, *, name: str = "", **settings: Any) -> System:
     """Return one of our modes.
 
     Args:
-        mode: one of `connectors.pipeline_modes`.
+        mode: one of `connectors.options.modes`.
         name: as it stands in the results; the mode's own when empty.
         settings: `master`, and in continuous mode the driver's `parallelism`, `barrier_interval_s`
             and `target_latency_s`.
@@ -55,4 +55,4 @@ def our_system(mode: str, *, name: str = "", **settings: Any) -> System:
 
 def _our_job(task: Task) -> list[str]:
     file = Path(task["folder"]) / TASK_FILE
-    return [sys.executable, "-m", "connectors.spark.bench_job", str(file)]
+    return [sys.executable, "-m", "connectors.bench.bench_job", str(file)]

@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from connectors.bench import figures
+from connectors.bench.bench_topics import BenchTopics
 from connectors.bench.figures import Line
 from connectors.bench.interruption import Interruption
 from connectors.bench.measurements import Measurements, Pace
 from connectors.bench.options import COMMIT, LATENCY, BenchOptions, Run
-from connectors.kafka.bench.bench_topics import BenchTopics
-from connectors.kafka.bench.prober import Watch
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.bench.prober import Watch
+from connectors.cluster.local_cluster import LocalCluster
 from transactions.errors import BrokerUnavailableError, SparkOnceError
 
 #: As a broker of one's own would run, not as the quickly started one of the tests.

@@ -11,9 +11,9 @@ import click
 from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
 
 if TYPE_CHECKING:
-    from connectors.job_definition import JobDefinition
-    from connectors.kafka.doctor.facts import Wanted
-    from connectors.kafka.doctor.verdict import Verdict
+    from connectors.doctor.facts import Wanted
+    from connectors.doctor.verdict import Verdict
+    from connectors.options.job_definition import JobDefinition
 
 ALL_WELL = 0
 REFUSED = 1
@@ -91,10 +91,10 @@ def command(
     """
     import logging
 
-    from connectors.kafka.doctor.facts import Wanted
-    from connectors.kafka.doctor.probe import gather
-    from connectors.kafka.doctor.verdict import Level
-    from connectors.kafka.doctor.verdicts import judge, worst
+    from connectors.doctor.facts import Wanted
+    from connectors.doctor.probe import gather
+    from connectors.doctor.verdict import Level
+    from connectors.doctor.verdicts import judge, worst
     from transactions.clock import Deadline
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors say it, once
@@ -127,8 +127,8 @@ def command(
 
 def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
     """Return what a job asks of each of its clusters: one, when source and sinks share it."""
-    from connectors.kafka.doctor.facts import Wanted
-    from connectors.kafka.sink.preflight import plain_topics
+    from connectors.doctor.facts import Wanted
+    from connectors.doctor.preflight import plain_topics
 
     source = dict(job.source.client_settings)
     clusters = dict.fromkeys(sink.bootstrap_servers for sink in job.kafka_sinks)
@@ -159,7 +159,7 @@ def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
 def _json(reports: dict[str, list[Verdict]]) -> str:
     import orjson
 
-    from connectors.kafka.doctor.verdicts import worst
+    from connectors.doctor.verdicts import worst
 
     clusters = [
         {

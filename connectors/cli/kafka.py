@@ -43,9 +43,9 @@ def up(port: int, brokers: str, directory: Path | None, topics: dict[str, int]) 
 
     Where they run already, the topics are made there.
     """
-    from connectors.kafka.cluster import running_cluster
-    from connectors.kafka.cluster.local_cluster import LocalCluster
-    from connectors.user_folders import state_folder
+    from connectors.cluster import running_cluster
+    from connectors.cluster.local_cluster import LocalCluster
+    from connectors.machine.user_folders import state_folder
 
     with running_cluster.locked_state():
         running = running_cluster.read_state()
@@ -68,7 +68,7 @@ def up(port: int, brokers: str, directory: Path | None, topics: dict[str, int]) 
 
 
 def _make(bootstrap_servers: str, topics: dict[str, int]) -> None:
-    from connectors.kafka.cluster.running_cluster import make_topic
+    from connectors.cluster.running_cluster import make_topic
 
     for name, partitions in topics.items():
         made = make_topic(bootstrap_servers, name, partitions)
@@ -78,7 +78,7 @@ def _make(bootstrap_servers: str, topics: dict[str, int]) -> None:
 @command.command()
 def down() -> None:
     """Stop the brokers that `up` started; their data is kept. Nothing happens when none runs."""
-    from connectors.kafka.cluster import running_cluster
+    from connectors.cluster import running_cluster
 
     with running_cluster.locked_state():
         running = running_cluster.read_state()
@@ -97,7 +97,7 @@ def status(context: click.Context) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from connectors.kafka.cluster import running_cluster
+    from connectors.cluster import running_cluster
 
     running = running_cluster.read_state()
     if running is None:

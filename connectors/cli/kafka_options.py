@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from connectors.job_definition import JobDefinition
+    from connectors.options.job_definition import JobDefinition
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,7 +69,7 @@ def job_of(path: Path) -> JobDefinition:
     Raises:
         ConfigurationError: it is wrong.
     """
-    from connectors.job import load_job
+    from connectors.options.job_file import load_job
 
     return load_job(path, os.environ)
 

@@ -15,7 +15,7 @@ from transactions.clock import SYSTEM_CLOCK, Clock
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from connectors.job_definition import JobDefinition
+    from connectors.options.job_definition import JobDefinition
     from transactions.coordinator import CheckpointReport
 
 STOPPED = 0
@@ -106,7 +106,7 @@ def command(
 
     with StopSwitch(_say) as stop:
         try:
-            from connectors.job import load_job
+            from connectors.options.job_file import load_job
 
             job = load_job(job_file, os.environ)
             check_job(job)
@@ -127,7 +127,7 @@ def check_job(job: JobDefinition) -> None:
     Raises:
         ConfigurationError: one of them is wrong.
     """
-    from connectors.kafka.client_settings import kafka_python_settings, librdkafka_settings
+    from connectors.clients.client_settings import kafka_python_settings, librdkafka_settings
 
     librdkafka_settings(job.source.client_settings)
     for sink in job.kafka_sinks:
@@ -146,7 +146,7 @@ def check_job(job: JobDefinition) -> None:
 def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wanted: bool) -> None:
     import logging
 
-    from connectors.kafka.restoring import FromSavepoint
+    from connectors.pipeline.restoring import FromSavepoint
     from connectors.spark.job import run_job
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")

@@ -10,8 +10,8 @@ import click
 from connectors.cli.kafka_options import job_of
 
 if TYPE_CHECKING:
-    from connectors.job_definition import JobDefinition
-    from connectors.kafka.doctor.transaction_reader import TransactionReader
+    from connectors.operations.transaction_reader import TransactionReader
+    from connectors.options.job_definition import JobDefinition
     from transactions.savepoint import Savepoint
 
 _PLACE = click.argument("place", metavar="PATH", type=click.Path(file_okay=False, path_type=Path))
@@ -48,8 +48,8 @@ def take(*, job_file: Path, folder: Path, stop: bool, timeout: float) -> None:
     """
     from rich.console import Console
 
-    from connectors.kafka.doctor.transaction_reader import TransactionReader
-    from connectors.user_folders import checkpoint_folder
+    from connectors.machine.user_folders import checkpoint_folder
+    from connectors.operations.transaction_reader import TransactionReader
 
     job = job_of(job_file)
     sinks = {sink.name: sink for sink in job.kafka_sinks}
@@ -68,7 +68,7 @@ def take(*, job_file: Path, folder: Path, stop: bool, timeout: float) -> None:
 def _of_running(
     reader: TransactionReader, checkpoint: Path, folder: Path, *, stop: bool, timeout_s: float
 ) -> Path:
-    from connectors.savepoint_request import ask_for_savepoint
+    from connectors.pipeline.savepoint_request import ask_for_savepoint
     from transactions.errors import SavepointError
 
     def check_alive() -> None:
@@ -93,7 +93,7 @@ def _of_stopped(
     timeout_s: float,
 ) -> Path:
     """Nobody runs: what the last run left is taken as it is, if it was finished."""
-    from connectors.pipeline_modes import CONTINUOUS
+    from connectors.options.modes import CONTINUOUS
     from connectors.spark.checkpoint_files import SPARK, files_of, finished_checkpoint
     from transactions.decision_log import read_log
     from transactions.errors import SavepointError
@@ -131,7 +131,7 @@ def _of_stopped(
 
 
 def _unsettled(reader: TransactionReader, timeout_s: float) -> list[str]:
-    from connectors.kafka.doctor.transaction_table import Standing
+    from connectors.operations.transaction_table import Standing
     from transactions.clock import Deadline
 
     rows = [row for row in reader.rows(Deadline(timeout_s)) if row.decided is not None]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from connectors.kafka.doctor.transaction_reader import TransactionReader
-    from connectors.kafka.doctor.transaction_table import Row
+    from connectors.operations.transaction_reader import TransactionReader
+    from connectors.operations.transaction_table import Row
 
 _STYLE = {
     "committed": "green",

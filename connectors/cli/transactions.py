@@ -12,8 +12,8 @@ from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
 from connectors.cli.transaction_output import head, plain, show, text, to_json
 
 if TYPE_CHECKING:
-    from connectors.kafka.doctor.transaction_reader import TransactionReader
-    from connectors.kafka.doctor.transaction_table import Row
+    from connectors.operations.transaction_reader import TransactionReader
+    from connectors.operations.transaction_table import Row
     from transactions.decision_log import DecisionLog
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,7 +57,7 @@ def _reader(
     job_file: Path | None,
     brokers_needed: bool = True,
 ) -> TransactionReader:
-    from connectors.kafka.doctor.transaction_reader import TransactionReader
+    from connectors.operations.transaction_reader import TransactionReader
     from transactions.errors import ConfigurationError
 
     if job_file is not None:
@@ -135,7 +135,7 @@ def commit(*, timeout: float, yes: bool, **place: Any) -> None:
 
     A driver that runs on this checkpoint is fenced by it and stops.
     """
-    from connectors.kafka.doctor.transaction_table import Standing, unsettled
+    from connectors.operations.transaction_table import Standing, unsettled
     from transactions.clock import Deadline
     from transactions.recovery import settle_last_decision
 
@@ -164,7 +164,7 @@ def abort(*, transactional_ids: tuple[str, ...], timeout: float, yes: bool, **pl
 
     Never a decided one. A driver that runs on this checkpoint is fenced by it and stops.
     """
-    from connectors.kafka.doctor.transaction_table import Standing
+    from connectors.operations.transaction_table import Standing
     from transactions.clock import Deadline
 
     deadline = Deadline(timeout)
@@ -221,7 +221,7 @@ def resolve(
     state gives other records than were written; it is taken as it is. A driver that runs on this
     checkpoint is stopped by it.
     """
-    from connectors.kafka.doctor.transaction_table import Standing
+    from connectors.operations.transaction_table import Standing
     from transactions.clock import Deadline
     from transactions.errors import ConfigurationError
     from transactions.log_entries import ACCEPT_STATE, Resolved
@@ -353,7 +353,7 @@ def _chosen(row: Row, names: Sequence[str]) -> bool:
 
 def _abortable(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     """Return open transactions of this log that no checkpoint owns."""
-    from connectors.kafka.doctor.transaction_table import Standing, unsettled
+    from connectors.operations.transaction_table import Standing, unsettled
 
     decided = {row.transactional_id for row in unsettled(rows)}
     return [

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-    from connectors.kafka.proof.verify import Verdict, VerifyOptions
+    from connectors.operations.verify import Verdict, VerifyOptions
 
 PROOF_HOLDS = 0
 PROOF_FAILS = 1
@@ -110,10 +110,10 @@ def command(
     """
     from rich.console import Console
 
-    from connectors.client_options import ClientOptions
-    from connectors.kafka.proof.job_topics import JobTopics
-    from connectors.kafka.proof.pipeline_start import pipeline_start
-    from connectors.kafka.proof.verify import VerifyOptions
+    from connectors.operations.job_topics import JobTopics
+    from connectors.operations.pipeline_start import pipeline_start
+    from connectors.operations.verify import VerifyOptions
+    from connectors.options.client_options import ClientOptions
     from transactions.errors import SparkOnceError
 
     try:
@@ -157,7 +157,7 @@ def command(
 def _run(options: VerifyOptions, console: Console) -> Verdict:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from connectors.kafka.proof.verify import verify
+    from connectors.operations.verify import verify
 
     columns = TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
@@ -197,7 +197,7 @@ def _show(verdict: Verdict, options: VerifyOptions, console: Console) -> None:
 
 
 def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
-    from connectors.kafka.proof.verify import FOREIGN, LOST_MIDDLE, LOST_TAIL, NO_IDENTITY
+    from connectors.operations.verify import FOREIGN, LOST_MIDDLE, LOST_TAIL, NO_IDENTITY
 
     hints = []
     if verdict.still_growing:

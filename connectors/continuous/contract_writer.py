@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from connectors.arrow_transform import complete
+from connectors.records.arrow_transform import complete
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.errors import PhaseOneError

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from connectors.arrow_transform import ArrowFunction, load_function, normalised
 from connectors.continuous.control_channel import (
     Acknowledge,
     Barrier,
@@ -35,6 +34,7 @@ from connectors.continuous.control_channel import (
     connect,
 )
 from connectors.continuous.read_pause import ReadPause
+from connectors.records.arrow_transform import ArrowFunction, load_function, normalised
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable

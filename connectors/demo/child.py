@@ -31,7 +31,7 @@ class Child:
     """`python -m module arguments...`, with its messages on a queue.
 
     Its standard input is a pipe that nobody writes to: when it ends, the supervisor is gone, and
-    the child goes too (`connectors.parent_watch`).
+    the child goes too (`connectors.machine.parent_watch`).
 
     Args:
         arguments: module and arguments.

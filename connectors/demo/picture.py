@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from connectors import chart
+from connectors.bench import chart
 from connectors.demo.history import History, Kind
 
 _LOADED: Final = "#9aa5b1"
@@ -18,7 +18,7 @@ _MOST_MARKS: Final = 100
 
 
 def check_installed() -> None:
-    """See `connectors.chart.check_installed`."""
+    """See `connectors.bench.chart.check_installed`."""
     chart.check_installed("The demo draws its timeline with matplotlib.")
 
 

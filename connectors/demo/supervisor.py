@@ -16,8 +16,16 @@ from queue import Empty
 from types import TracebackType
 from typing import Any, Final, Self
 
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.demo.child import Child, Events
 from connectors.demo.dataset import FLIGHTS, load_flights
+from connectors.demo.demo_reader import (
+    VisibleCounter,
+    hidden_partitions,
+    open_transactions,
+    read_committed,
+)
+from connectors.demo.demo_topics import DemoTopics
 from connectors.demo.history import History, Kind
 from connectors.demo.plot import PLANS, Kill
 from connectors.demo.proof import (
@@ -27,15 +35,7 @@ from connectors.demo.proof import (
     check_nothing_open,
     check_plot,
 )
-from connectors.kafka.cluster.local_cluster import LocalCluster
-from connectors.kafka.demo.demo_reader import (
-    VisibleCounter,
-    hidden_partitions,
-    open_transactions,
-    read_committed,
-)
-from connectors.kafka.demo.demo_topics import DemoTopics
-from connectors.pipeline_modes import MICRO_BATCH, check_mode
+from connectors.options.modes import MICRO_BATCH, check_mode
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, SparkOnceError
 
@@ -53,7 +53,7 @@ class DemoOptions:
     """What a user may choose.
 
     Attributes:
-        mode: one of `connectors.pipeline_modes`.
+        mode: one of `connectors.options.modes`.
         bootstrap: brokers; None starts one for the demo.
         flights: how many of the year's flights.
         seconds: how long loading them takes.
@@ -228,7 +228,7 @@ class Supervisor:
             *options.conf,
         ]
         return [
-            "connectors.spark.demo_job",
+            "connectors.demo.demo_job",
             *("--mode", options.mode, "--bootstrap", self._bootstrap),
             *(argument for name in self._names.topics for argument in ("--topic", name)),
             *("--app-id", self._names.application, "--master", options.master),
@@ -328,7 +328,7 @@ class Supervisor:
         arguments = ["--bootstrap", self._bootstrap, "--topic", self._names.topics[0]]
         arguments += ["--flights", str(options.flights), "--seconds", str(options.seconds)]
         self._loader = Child(
-            ["connectors.kafka.demo.demo_loader", *arguments], self._events, log=self._log
+            ["connectors.demo.demo_loader", *arguments], self._events, log=self._log
         )
         self._stack.callback(self._loader.kill)
 

@@ -28,7 +28,7 @@ from connectors.files.json_lines import JsonLines
 from connectors.files.parquet_rows import ParquetRows
 from connectors.files.prepared_file import PreparedFile, final_name
 from connectors.files.target_folder import open_folder
-from connectors.row_fingerprint import RowFingerprint
+from connectors.records.row_fingerprint import RowFingerprint
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome

@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.fingerprint import TextFingerprint
+from connectors.records.fingerprint import TextFingerprint
 from transactions.errors import ConfigurationError
 
 #: What takes any text: the type itself says which. bytea would read backslashes in it.

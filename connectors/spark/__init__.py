@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from connectors.kafka.restoring import FromSavepoint
+    from connectors.pipeline.restoring import FromSavepoint
     from connectors.spark.continuous_driver import ContinuousDriver
     from connectors.spark.data_source import register
     from connectors.spark.pipeline import arrow_pipeline
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
             return ContinuousDriver
         case "FromSavepoint":
-            from connectors.kafka.restoring import FromSavepoint  # noqa: PLC0415
+            from connectors.pipeline.restoring import FromSavepoint  # noqa: PLC0415
 
             return FromSavepoint
         case "StreamingDriver":

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from connectors.arrow_transform import ArrowFunction, complete, load_function, normalised
-from connectors.records import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from connectors.records.arrow_transform import ArrowFunction, complete, load_function, normalised
+from connectors.records.message_schema import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

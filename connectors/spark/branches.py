@@ -16,8 +16,8 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from connectors.branch_sink import BranchSink
-from connectors.sink_options import KafkaSink
+from connectors.options.branch_sink import BranchSink
+from connectors.options.kafka_sink import KafkaSink
 from connectors.spark.sink_stage import ROUTE
 from transactions.errors import ConfigurationError
 

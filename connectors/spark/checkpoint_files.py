@@ -78,7 +78,7 @@ def files_of(checkpoint: Path, batch_id: int) -> dict[str, Path]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SparkFiles:
-    """Spark's part of a checkpoint folder; see `connectors.kafka.restoring.EngineFiles`.
+    """Spark's part of a checkpoint folder; see `connectors.pipeline.restoring.EngineFiles`.
 
     Attributes:
         places: of sources in the plan that goes on. Spark gives a source that two branches read

@@ -25,10 +25,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyspark
 
-from connectors.java import ensure_java_home
-from connectors.notices import Say, say
+from connectors.machine.java import ensure_java_home
+from connectors.machine.notices import Say, say
+from connectors.machine.user_folders import cache_folder
 from connectors.spark.spark_home import home_of_jvm
-from connectors.user_folders import cache_folder
 from transactions.errors import ConfigurationError
 
 #: Spark puts it in front of the user's own `spark.driver.extraJavaOptions`.

@@ -29,31 +29,32 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from connectors.arrow_transform import (
+from connectors.continuous.barrier_pace import BarrierPace
+from connectors.continuous.checkpoint_loop import QUERY_ID, CheckpointLoop, LoopOptions
+from connectors.continuous.kafka_task import KafkaTask
+from connectors.continuous.partition_shares import PartitionShares
+from connectors.continuous.running_stage import RunningStage
+from connectors.kafka.source.offset_errors import there_again
+from connectors.kafka.source.offsets import flatten, format_offsets, split_key, topic_ids_in
+from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.kafka.source.source_stream import Nested, SourceStream
+from connectors.machine.user_folders import checkpoint_folder
+from connectors.options.branch_sink import BranchSink, kafka_sinks
+from connectors.options.kafka_sink import KafkaSink
+from connectors.options.kafka_source import KafkaSource
+from connectors.options.modes import MOST_INTERVAL_S, longest_interval_s, refuse_columns
+from connectors.pipeline.driver_metrics import DriverMetrics
+from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
+from connectors.pipeline.rewriting import Rewriting
+from connectors.pipeline.run import Run, RunOptions, checked_app_id
+from connectors.pipeline.starting_points import decide_start
+from connectors.records.arrow_transform import (
     ArrowFunction,
     columns_of,
     copy_records,
     fitted,
     load_function,
 )
-from connectors.branch_sink import BranchSink, kafka_sinks
-from connectors.continuous.barrier_pace import BarrierPace
-from connectors.continuous.checkpoint_loop import QUERY_ID, CheckpointLoop, LoopOptions
-from connectors.continuous.partition_shares import PartitionShares
-from connectors.continuous.running_stage import RunningStage
-from connectors.driver_metrics import DriverMetrics
-from connectors.kafka.kafka_task import KafkaTask
-from connectors.kafka.restoring import FromSavepoint, accepts_duplicates
-from connectors.kafka.rewriting import Rewriting
-from connectors.kafka.run import Run, RunOptions, checked_app_id
-from connectors.kafka.source.offset_errors import there_again
-from connectors.kafka.source.offsets import flatten, format_offsets, split_key, topic_ids_in
-from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.kafka.source.source_stream import Nested, SourceStream
-from connectors.kafka.starting_points import decide_start
-from connectors.options import KafkaSource
-from connectors.pipeline_modes import MOST_INTERVAL_S, longest_interval_s, refuse_columns
-from connectors.sink_options import KafkaSink
 from connectors.spark.barrier_stage import BarrierStage
 from connectors.spark.branches import schema_in_a_task
 from connectors.spark.checkpoint_files import NoFiles
@@ -61,7 +62,6 @@ from connectors.spark.driver_life import POLL_S, DriverLife
 from connectors.spark.failures import error_in
 from connectors.spark.restarts import Restarts
 from connectors.spark.session import refuse_connect
-from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
@@ -85,7 +85,7 @@ class ContinuousDriver(DriverLife):
         checkpoint: a folder of its own on a local file system, for the decision log.
         source: what to read.
         sink: what to write: a `KafkaSink`, or another two-phase sink.
-        transform: see `connectors.arrow_transform`; a function or its ``module:name``.
+        transform: see `connectors.records.arrow_transform`; a function or its ``module:name``.
         columns: those of `SINK_SCHEMA` that a sink gets which is not Kafka's, null where the
             function returns none; all of them by default.
         parallelism: number of tasks; None takes as many as Spark has slots, at most one per

@@ -33,8 +33,8 @@ from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import SourceStream
-from connectors.options import KafkaSource
-from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from connectors.options.kafka_source import KafkaSource
+from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from connectors.spark.batch_size import SIZE_FILE_OPTION, read_size
 from connectors.spark.start_file import START_FILE_OPTION, read_start
 from connectors.spark.worker_heap import settle_worker_heap

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from connectors.kafka.restoring import EngineFiles, FromSavepoint, restore
-from connectors.kafka.run import Run, RunOptions
-from connectors.savepoint_request import SavepointRequests
+from connectors.pipeline.restoring import EngineFiles, FromSavepoint, restore
+from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.savepoint_request import SavepointRequests
 from connectors.spark.restarts import Restarts
 from connectors.spark.stop_signals import stop_signals
 from transactions.clock import Deadline

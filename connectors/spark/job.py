@@ -13,11 +13,11 @@ from typing import Any, Protocol
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.arrow_transform import ArrowFunction, copy_records, load_function
-from connectors.branch_sink import BranchSink
-from connectors.job_definition import JobDefinition
-from connectors.kafka.restoring import FromSavepoint
-from connectors.pipeline_modes import CONTINUOUS
+from connectors.options.branch_sink import BranchSink
+from connectors.options.job_definition import JobDefinition
+from connectors.options.modes import CONTINUOUS
+from connectors.pipeline.restoring import FromSavepoint
+from connectors.records.arrow_transform import ArrowFunction, copy_records, load_function
 from connectors.spark import driver_jvm
 from connectors.spark.failures import error_in
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed

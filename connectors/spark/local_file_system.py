@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from connectors.notices import Say, say
-from connectors.pinned_jars import IvyResolver, Resolver, ensure_jars, read_pins
-from connectors.user_folders import cache_folder
+from connectors.machine.notices import Say, say
+from connectors.machine.pinned_jars import IvyResolver, Resolver, ensure_jars, read_pins
+from connectors.machine.user_folders import cache_folder
 from transactions.errors import SparkOnceError
 
 PIN_FILE = Path(__file__).with_name("local_file_system.sha256")

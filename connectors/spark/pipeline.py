@@ -25,16 +25,9 @@ from typing import Any, Final, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from connectors.arrow_transform import (
-    ArrowFunction,
-    columns_of,
-    copy_records,
-    fitted,
-    load_function,
-)
-from connectors.branch_sink import BranchSink
-from connectors.options import KafkaSource
-from connectors.pipeline_modes import (
+from connectors.options.branch_sink import BranchSink
+from connectors.options.kafka_source import KafkaSource
+from connectors.options.modes import (
     CONTINUOUS,
     MICRO_BATCH,
     check_mode,
@@ -42,6 +35,13 @@ from connectors.pipeline_modes import (
     check_source,
     one_sink,
     refuse_columns,
+)
+from connectors.records.arrow_transform import (
+    ArrowFunction,
+    columns_of,
+    copy_records,
+    fitted,
+    load_function,
 )
 from connectors.spark.arrow_stage import ArrowStage
 from connectors.spark.continuous_driver import ContinuousDriver
@@ -128,7 +128,7 @@ def arrow_pipeline(
             with a new application id and folder, from the offsets that it names.
         source: what to read.
         sink: what to write; one that is not Kafka's refuses here what it cannot carry.
-        transform: see `connectors.arrow_transform`; a function or its ``module:name``.
+        transform: see `connectors.records.arrow_transform`; a function or its ``module:name``.
         columns: those of `SINK_SCHEMA` that a sink gets which is not Kafka's, null where the
             function returns none; all of them by default.
         mode: ``micro-batch`` or ``continuous``.
@@ -168,7 +168,7 @@ def transformed(
     these.
 
     Raises:
-        ConfigurationError: see `connectors.arrow_transform.columns_of`.
+        ConfigurationError: see `connectors.records.arrow_transform.columns_of`.
     """
     schema = columns_of(columns)
     stage = ArrowStage(fitted(transform, columns), schema)

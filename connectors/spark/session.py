@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from connectors.java import ensure_java_home
+from connectors.machine.java import ensure_java_home
 from connectors.spark import spark_home, worker_daemon
 from connectors.spark.class_archive import OPTIONS_KEY, class_archive_conf
 from connectors.spark.driver_jvm import ensure_jvm, quiet_log_options

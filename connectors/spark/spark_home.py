@@ -23,7 +23,7 @@ from typing import Final
 import pyspark
 from pyspark.find_spark_home import _find_spark_home
 
-from connectors.user_folders import cache_folder
+from connectors.machine.user_folders import cache_folder
 
 _VARIABLE: Final = "SPARK_HOME"
 _LEFT_OUT: Final = frozenset({"python", "__pycache__"})

@@ -23,12 +23,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connectors.branch_sink import BranchSink, kafka_sinks
-from connectors.driver_metrics import DriverMetrics
-from connectors.kafka.restoring import FromSavepoint, accepts_duplicates
-from connectors.kafka.run import Run, RunOptions, checked_app_id
-from connectors.kafka.starting_points import decide_start
-from connectors.options import KafkaSource
+from connectors.machine.user_folders import checkpoint_folder
+from connectors.options.branch_sink import BranchSink, kafka_sinks
+from connectors.options.kafka_source import KafkaSource
+from connectors.pipeline.driver_metrics import DriverMetrics
+from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
+from connectors.pipeline.run import Run, RunOptions, checked_app_id
+from connectors.pipeline.starting_points import decide_start
 from connectors.spark.batch_size import SIZE_FILE_OPTION, BatchSize
 from connectors.spark.branches import Branch, make_branch, places_of_sources, unite
 from connectors.spark.checkpoint_files import (
@@ -50,7 +51,6 @@ from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
 from connectors.spark.start_file import START_FILE_OPTION, start_file, write_start
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.worker_warm_up import warm_workers
-from connectors.user_folders import checkpoint_folder
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
@@ -89,9 +89,11 @@ class StreamingDriver(DriverLife):
             into it: the size of batches adapts. None: only `maxOffsetsPerTrigger` limits it.
         on_checkpoint: called after each checkpoint, on the query's thread; an exception from it
             fails the query after the commit, and loses nothing.
-        metrics_port: where `connectors.metrics` is served on this machine; 0 takes a free port.
+        metrics_port: where `connectors.pipeline.metrics` is served on this machine; 0 takes a free
+            port.
         decision_log: where the log is kept; None: in ``decisions`` of the checkpoint folder.
-        from_savepoint: with what a new checkpoint folder begins; see `connectors.kafka.restoring`.
+        from_savepoint: with what a new checkpoint folder begins; see
+            `connectors.pipeline.restoring`.
         accept_duplicates: start on an old folder: output that it does not know comes twice.
     """
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.testing.containers import IMAGE, running_containers
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError

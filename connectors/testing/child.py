@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from connectors.job import load_job
+from connectors.options.job_file import load_job
 from connectors.spark import StreamingDriver, build_session
 from connectors.spark.job import run_job
 from connectors.testing.jobs import QUICK_START, Order

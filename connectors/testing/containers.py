@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from connectors.kafka.cluster.broker_settings import BrokerAddress, choose_addresses
+from connectors.cluster.broker_settings import BrokerAddress, choose_addresses
 from transactions.errors import ConfigurationError
 
 #: A tag ``:local`` says that the image was built here and no registry is reached.

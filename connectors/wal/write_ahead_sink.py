@@ -31,7 +31,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from connectors.row_fingerprint import RowFingerprint, check_comparable
+from connectors.records.row_fingerprint import RowFingerprint, check_comparable
 from connectors.wal.buffer_folder import START_LENGTH, BufferFolder, run_of, transactional_id_of
 from connectors.wal.checkpoint_committer import CheckpointCommitter
 from connectors.wal.folder import absolute_folder

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from connectors.pipeline_modes import MICRO_BATCH, MODES
+from connectors.options.modes import MICRO_BATCH, MODES
 from tests.chaos.runner import AGGREGATION, STATEFUL, Options, run
 from tests.chaos.schedule import EVERYTHING, OF_THREE, Kind
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectors.kafka.cluster.broker_settings import choose_addresses
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.broker_settings import choose_addresses
+from connectors.cluster.local_cluster import LocalCluster
 from tests.chaos.kafka_proxy import KafkaProxy
 
 

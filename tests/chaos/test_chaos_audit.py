@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
 from tests.auditor import OpenTransaction
 from tests.chaos import auditor
 from tests.chaos.auditor import Ledger, LiveAuditor, final_audit

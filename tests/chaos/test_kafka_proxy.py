@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.kafka.cluster.broker_settings import choose_addresses
+from connectors.cluster.broker_settings import choose_addresses
 from tests.chaos.kafka_proxy import (
     END_TXN,
     INIT_PRODUCER_ID,

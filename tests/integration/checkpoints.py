@@ -19,7 +19,7 @@ import pytest
 
 from connectors.kafka.sink import producer_pool
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
 from tests.auditor.reader import read_committed
 from transactions import crash_points
 from transactions.clock import Deadline

@@ -22,10 +22,10 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
 from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.kafka.wire.wire_client import WireClient
-from connectors.options import KafkaSource
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
+from connectors.options.kafka_source import KafkaSource
+from connectors.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.wire_client import WireClient
 from tests.integration.wire_helpers import PATIENCE_S, eventually, soon
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pyspark
 
-from connectors.java import ensure_java_home
-from connectors.kafka.cluster.keeper_client import KeeperClient
+from connectors.cluster.keeper_client import KeeperClient
+from connectors.machine.java import ensure_java_home
 from transactions.clock import Deadline
 
 #: Two names of one machine: Spark never starts a speculative copy on the host of the first attempt.

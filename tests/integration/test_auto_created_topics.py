@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
 from tests.auditor.reader import read_committed
 from transactions.clock import Deadline
 from transactions.committable import Outcome

@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
-from connectors.kafka.cluster.broker_settings import choose_addresses
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.broker_settings import choose_addresses
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.spark import StreamingDriver
 from tests.auditor.reader import read_committed, read_uncommitted
 from tests.tiers import long, sampled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectors import KafkaSink, KafkaSource
-from connectors.kafka.broker_readings import BrokerReader
+from connectors.pipeline.broker_readings import BrokerReader
 from tests.integration.wire_helpers import begin, open_producer, soon
 from transactions.clock import SYSTEM_CLOCK
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.cli.main import cli
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from tests.auditor.reader import Follower, OpenTransaction, read_committed
 from tests.chaos.faults import Brokers

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.java import ensure_java_home
+from connectors.machine.java import ensure_java_home
 from connectors.spark import class_archive
 from connectors.spark.class_archive import ensure_class_archive, find_archive
 from tests.integration.job_process import PATIENCE_S

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from connectors.kafka.cluster.broker_settings import choose_addresses
+from connectors.cluster.broker_settings import choose_addresses
 from tests.integration.job_process import PATIENCE_S
 from tests.tiers import sampled
 from transactions.clock import Deadline

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import begin, eventually, open_producer, soon, values

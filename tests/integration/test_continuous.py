@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka import Producer
 
 from connectors.kafka.source.offsets import parse_offsets
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.testing.run import Run, running
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.auditor import checkers
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
-from connectors.kafka.wire import wire_requests
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.wire import wire_requests
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.integration.wire_helpers import (
     begin,
     committable,

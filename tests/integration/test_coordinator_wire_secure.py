@@ -23,19 +23,19 @@ from confluent_kafka.admin import (
 )
 
 from connectors import KafkaSink, KafkaSource
-from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.cluster.broker_settings import choose_addresses
-from connectors.kafka.cluster.local_cluster import LocalCluster
-from connectors.kafka.doctor.facts import Wanted
-from connectors.kafka.doctor.probe import gather
-from connectors.kafka.doctor.verdict import Level
-from connectors.kafka.doctor.verdicts import judge
-from connectors.kafka.native.native_reader import NativePartitionReader
+from connectors.clients.client_settings import librdkafka_settings
+from connectors.cluster.broker_settings import choose_addresses
+from connectors.cluster.local_cluster import LocalCluster
+from connectors.doctor.facts import Wanted
+from connectors.doctor.probe import gather
+from connectors.doctor.verdict import Level
+from connectors.doctor.verdicts import judge
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.kafka.source.range_reader import read_range
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.native.native_reader import NativePartitionReader
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.integration.wire_helpers import (
     begin,
     committable,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.kafka.cluster.local_cluster import LocalCluster
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.cluster.local_cluster import LocalCluster
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.integration.wire_helpers import (
     begin,
     committable,

@@ -19,9 +19,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from connectors.demo.dataset import arrivals, load_flights, messages
+from connectors.demo.demo_reader import read_committed
 from connectors.demo.history import Kind
 from connectors.demo.supervisor import DemoOptions, Supervisor
-from connectors.kafka.demo.demo_reader import read_committed
 from tests.integration.job_process import PATIENCE_S
 from tests.tiers import long
 from transactions.clock import Deadline

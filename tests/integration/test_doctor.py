@@ -12,8 +12,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from connectors.kafka.cluster.local_cluster import LocalCluster
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.cluster.local_cluster import LocalCluster
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.wire_helpers import begin, open_producer, soon
 from transactions.clock import Deadline

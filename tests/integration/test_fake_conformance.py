@@ -22,9 +22,9 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.kafka.wire.wire_client import GROUP, TRANSACTION, WireClient
-from connectors.kafka.wire.wire_requests import TransactionDescription
+from connectors.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.wire_client import GROUP, TRANSACTION, WireClient
+from connectors.wire.wire_requests import TransactionDescription
 from tests.simulation import end_txn_table as table
 from tests.simulation.end_txn_table import Epoch, State
 from tests.simulation.fake_cluster import FakeCluster

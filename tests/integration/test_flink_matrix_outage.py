@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kafka.admin import KafkaAdminClient
 
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink import transactional_sink
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
 from connectors.testing.topics import TopicFactory
 from tests.auditor.reader import Follower
 from tests.integration.checkpoints import Job, Run, hooked, row

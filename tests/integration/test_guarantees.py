@@ -16,11 +16,11 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
-from connectors.kafka.native.chosen_path import plain_producer_kind
 from connectors.kafka.sink.plain_sink import KafkaPlainSink
 from connectors.kafka.sink.plain_writer import PlainWriter
 from connectors.kafka.source.offsets import parse_offsets
-from connectors.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES, NO_GUARANTEE
+from connectors.native.chosen_path import plain_producer_kind
+from connectors.options.kafka_sink import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES, NO_GUARANTEE
 from connectors.spark import StreamingDriver
 from connectors.testing.run import Run
 from tests.auditor.reader import Follower, read_committed

@@ -19,9 +19,9 @@ from pyspark.errors import StreamingQueryException
 
 from connectors.cli.transactions import command as transactions
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
 from connectors.spark import streaming_driver
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.checkpoints import hooked
 from tests.integration.in_process import CONTINUOUS, Copying, copy, send, values

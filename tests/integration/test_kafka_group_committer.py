@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from connectors.kafka.group_committer import KafkaGroupCheckpointCommitter
+from connectors.wal.kafka_group_committer import KafkaGroupCheckpointCommitter
 from tests.unit.test_checkpoint_committer import (  # noqa: F401 - the suite
     JOB,
     Make,

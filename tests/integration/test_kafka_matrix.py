@@ -12,7 +12,7 @@ from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTran
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.range_reader import close_idle_consumers, read_range
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.options import KafkaSource
+from connectors.options.kafka_source import KafkaSource
 from tests.auditor.reader import (
     Follower,
     assert_no_open_transaction,

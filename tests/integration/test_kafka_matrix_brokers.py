@@ -20,11 +20,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.kafka.wire.wire_client import TRANSACTION, WireClient
-from connectors.options import KafkaSource
+from connectors.options.kafka_source import KafkaSource
+from connectors.wire.wire_client import TRANSACTION, WireClient
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.conftest import assert_no_open_transaction as assert_nothing_open
 from tests.integration.kafka_matrix import (

@@ -17,11 +17,11 @@ from confluent_kafka.admin import (
 )
 from kafka.protocol.producer import EndTxnRequest
 
-from connectors.kafka.cluster.broker_settings import choose_addresses
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.broker_settings import choose_addresses
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink import producer_pool
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.kafka.wire.wire_client import TRANSACTION, WireClient
+from connectors.wire.wire_client import TRANSACTION, WireClient
 from tests.auditor.reader import assert_no_open_transaction, read_committed
 from tests.integration.kafka_matrix import (
     attempt_of,

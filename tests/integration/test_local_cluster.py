@@ -14,7 +14,7 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from connectors.kafka import LocalCluster
+from connectors.cluster import LocalCluster
 from tests.integration.brokers import Broker
 from tests.integration.conftest import assert_no_open_transaction
 from tests.tiers import sampled
@@ -23,7 +23,7 @@ from transactions.errors import BrokerUnavailableError, ConfigurationError
 
 OWNER = """
 import json, os, signal, sys
-from connectors.kafka import LocalCluster
+from connectors.cluster import LocalCluster
 # Started in the background of a script, it would inherit that nobody presses ctrl-C there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 cluster = LocalCluster().start()

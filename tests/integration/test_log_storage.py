@@ -21,11 +21,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
 from connectors.spark import arrow_pipeline
 from connectors.spark.pipeline import ArrowPipeline
 from connectors.testing.child import FAILED
 from connectors.testing.run import Run
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.auditor.reader import Follower, read_committed
 from tests.failing_fsync import fsync_fails
 from tests.integration.in_process import send, values

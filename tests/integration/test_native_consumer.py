@@ -13,9 +13,6 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectors.kafka.native import consumed_columns
-from connectors.kafka.native.native_consumer import NativeConsumer, PartitionFailedError, Polled
-from connectors.kafka.native.native_reader import NativePartitionReader
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.partition_reader import MOST_ROWS, PartitionReader, Read
 from connectors.kafka.source.range_reader import (
@@ -23,8 +20,11 @@ from connectors.kafka.source.range_reader import (
     consumer_settings,
     read_range,
 )
-from connectors.options import KafkaSource
-from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from connectors.native import consumed_columns
+from connectors.native.native_consumer import NativeConsumer, PartitionFailedError, Polled
+from connectors.native.native_reader import NativePartitionReader
+from connectors.options.kafka_source import KafkaSource
+from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from transactions.clock import Deadline
 from transactions.errors import (
     DataLossError,

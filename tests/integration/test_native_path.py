@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.native import librdkafka
-from connectors.kafka.native.native_producer import NativeTransactionalProducer
+from connectors.clients.client_settings import librdkafka_settings
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.records import HEADERS_TYPE, SINK_SCHEMA
+from connectors.native import librdkafka
+from connectors.native.native_producer import NativeTransactionalProducer
+from connectors.records.message_schema import HEADERS_TYPE, SINK_SCHEMA
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.auditor.reader import (
     Record,
     assert_no_open_transaction,

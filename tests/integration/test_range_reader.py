@@ -19,8 +19,8 @@ from connectors.kafka.source import range_reader
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.range_reader import close_idle_consumers, read_range
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.options import KafkaSource
-from connectors.records import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from connectors.options.kafka_source import KafkaSource
+from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from transactions.clock import Deadline
 from transactions.errors import (
     BrokerUnavailableError,

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.spark import StreamingDriver
 from tests.auditor.reader import Follower, read_committed
 from tests.auditor.reader import assert_no_open_transaction as assert_all_ended

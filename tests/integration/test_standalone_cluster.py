@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.auditor.reader import (
     Follower,
     read_committed,

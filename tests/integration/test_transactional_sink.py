@@ -11,13 +11,13 @@ import signal
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.offsets_topic import offsets_partition
+from connectors.clients.client_settings import librdkafka_settings
+from connectors.clients.offsets_topic import offsets_partition
 from connectors.kafka.sink import producer_pool, transactional_producer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.records import HEADERS_TYPE
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
+from connectors.records.message_schema import HEADERS_TYPE
 from tests.auditor.reader import read_committed, read_uncommitted
 from tests.integration.wire_helpers import settled
 from transactions.clock import Deadline

@@ -17,12 +17,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.native.native_producer import NativeTransactionalProducer
 from connectors.kafka.sink.stage_writer import StageWriter
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.sink_options import KafkaSink
+from connectors.native.native_producer import NativeTransactionalProducer
+from connectors.options.kafka_sink import KafkaSink
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.auditor.reader import read_committed
 from tests.chaos.kafka_proxy import (
     ADD_OFFSETS_TO_TXN,

@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.kafka.wire.wire_client import TRANSACTION, WireClient
+from connectors.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.wire_client import TRANSACTION, WireClient
 from transactions.clock import Deadline
 from transactions.committable import Committable
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from connectors.kafka.cluster.broker_settings import choose_addresses
+from connectors.cluster.broker_settings import choose_addresses
 from tests.journeys.conftest import MODES, SPARKONCE, Stranger, stranger_on
 from tests.tiers import long
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.cluster.broker_settings import choose_addresses
-from connectors.kafka.cluster.local_cluster import LocalCluster
+from connectors.cluster.broker_settings import choose_addresses
+from connectors.cluster.local_cluster import LocalCluster
 from tests.journeys.conftest import Stranger, stranger_on
 
 PLAIN = (

@@ -33,11 +33,11 @@ SINK = "connectors/kafka/sink/transactional_sink.py"
 POOL = "connectors/kafka/sink/producer_pool.py"
 PRODUCER = "connectors/kafka/sink/transactional_producer.py"
 RECORD_PRODUCER = "connectors/kafka/sink/record_producer.py"
-WITNESS = "connectors/kafka/sink/witness.py"
-WIRE = "connectors/kafka/wire/coordinator_wire.py"
+WITNESS = "connectors/pipeline/witness.py"
+WIRE = "connectors/wire/coordinator_wire.py"
 PREPARED = "connectors/kafka/sink/prepared.py"
-REQUESTS = "connectors/kafka/wire/wire_requests.py"
-ANSWERS = "connectors/kafka/wire/broker_answers.py"
+REQUESTS = "connectors/wire/wire_requests.py"
+ANSWERS = "connectors/wire/broker_answers.py"
 LOG = "transactions/decision_log.py"
 BACKEND = "transactions/log_backend.py"
 COORDINATOR = "transactions/coordinator.py"
@@ -47,8 +47,8 @@ HEALING = "transactions/healing.py"
 PLAIN_SINK = "connectors/kafka/sink/plain_sink.py"
 LOOP = "connectors/continuous/checkpoint_loop.py"
 STAGE_TASK = "connectors/continuous/stage_task.py"
-RUN = "connectors/kafka/run.py"
-FINGERPRINT = "connectors/fingerprint.py"
+RUN = "connectors/pipeline/run.py"
+FINGERPRINT = "connectors/records/fingerprint.py"
 
 OBJECT_FOLDER = "connectors/files/object_folder.py"
 
@@ -158,7 +158,7 @@ MUTATIONS = (
     ),
     Mutation(
         "8 zero delivery errors on the native path",
-        "connectors/kafka/native/client_handle.py",
+        "connectors/native/client_handle.py",
         "if about.err and self._on_delivery is not None:",
         "if about.err and self._on_delivery is None:",
         "tests/integration/test_native_path.py::"
@@ -267,7 +267,7 @@ MUTATIONS = (
     ),
     Mutation(
         "14 the transaction outlives checkpoint and restart",
-        "connectors/kafka/sink/preflight.py",
+        "connectors/doctor/preflight.py",
         "if timeout < at_least_s * 1000:",
         "if False:",
         "tests/unit/test_preflight.py::"
@@ -449,7 +449,7 @@ MUTATIONS = (
     ),
     Mutation(
         "log: output that is newer than it is refused",
-        "connectors/kafka/takeover.py",
+        "connectors/pipeline/takeover.py",
         "        if not newer:\n",
         "        if True:\n",
         "tests/simulation/test_second_folder.py::test_a_backup_of_any_age_is_refused",
@@ -670,7 +670,7 @@ MUTATIONS = (
     ),
     Mutation(
         "savepoint: nothing is produced twice unasked",
-        "connectors/kafka/restoring.py",
+        "connectors/pipeline/restoring.py",
         "        if offset > saved.get(name, 0)\n",
         "        if offset < saved.get(name, 0)\n",
         "tests/unit/test_restoring.py::test_output_that_is_newer_would_be_produced_twice",

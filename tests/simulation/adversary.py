@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from connectors.kafka.wire.wire_client import AnswerLostError, NotSentError
+from connectors.wire.wire_client import AnswerLostError, NotSentError
 from tests.simulation import end_txn_table as table
 from tests.simulation.fake_cluster import FakeCluster
 from tests.simulation.virtual_clock import VirtualClock

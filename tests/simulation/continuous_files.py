@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from connectors.arrow_transform import complete
 from connectors.files import FileSink
-from connectors.records import SINK_SCHEMA
+from connectors.records.arrow_transform import complete
+from connectors.records.message_schema import SINK_SCHEMA
 from tests.power_cut import Syncs, cut
 from tests.simulation.continuous_task import Killed, Process, here
 from tests.simulation.continuous_world import Moment, RecordsInEach, kept

@@ -26,7 +26,7 @@ from connectors.kafka.sink.plain_writer import PlainWriter
 from connectors.kafka.sink.stage_writer import StageWriter
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.partition_reader import Read
-from connectors.records import SINK_SCHEMA
+from connectors.records.message_schema import SINK_SCHEMA
 from transactions.clock import Deadline
 from transactions.errors import PhaseOneError, SparkOnceError
 from transactions.sink import Owner

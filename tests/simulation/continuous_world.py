@@ -32,18 +32,18 @@ from connectors.continuous.checkpoint_loop import CheckpointLoop, LoopOptions
 from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
 from connectors.continuous.stage_task import Reader
-from connectors.kafka.run import Run
 from connectors.kafka.sink import record_producer, transactional_producer
 from connectors.kafka.sink.plain_sink import KafkaPlainSink
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.sink.visibility import CommitVisibility
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
-from connectors.kafka.takeover import Takeover
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.options import KafkaSource
-from connectors.sink_options import EXACTLY_ONCE, KafkaSink
+from connectors.options.kafka_sink import EXACTLY_ONCE, KafkaSink
+from connectors.options.kafka_source import KafkaSource
+from connectors.pipeline.run import Run
+from connectors.pipeline.takeover import Takeover
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.failures import error_in
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.simulation import continuous_task
 from tests.simulation.adversary import Network, Profile
 from tests.simulation.continuous_task import (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace as Answer
 from typing import Any
 
-from connectors.kafka.offsets_topic import OFFSETS_TOPIC, offsets_partition
+from connectors.clients.offsets_topic import OFFSETS_TOPIC, offsets_partition
 from tests.simulation import end_txn_table as table
 from tests.simulation.end_txn_table import Effect, State
 

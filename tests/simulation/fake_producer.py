@@ -19,7 +19,7 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from connectors.kafka.wire.wire_client import AnswerLostError, NotSentError
+from connectors.wire.wire_client import AnswerLostError, NotSentError
 from tests.simulation import end_txn_table as table
 from tests.simulation.fake_cluster import Append
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from connectors.kafka.wire.wire_client import AnswerLostError, NotSentError, WireClient
+from connectors.wire.wire_client import AnswerLostError, NotSentError, WireClient
 from transactions.clock import Clock, Deadline
 
 T = TypeVar("T")

@@ -22,8 +22,8 @@ from connectors.continuous import stage_sink, stage_task
 from connectors.continuous.stage_sink import StageSink
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.kafka.wire import wire_requests
 from connectors.spark.continuous_driver import ContinuousDriver
+from connectors.wire import wire_requests
 from tests.simulation.adversary import Profile
 from tests.simulation.continuous_task import TASK_STEPS, here
 from tests.simulation.continuous_world import (

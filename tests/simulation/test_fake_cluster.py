@@ -13,7 +13,7 @@ from kafka.protocol.producer import (
     InitProducerIdRequest,
 )
 
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.simulation import end_txn_table as table
 from tests.simulation.end_txn_table import Epoch, State
 from tests.simulation.fake_cluster import Append, FakeCluster, LogEntry

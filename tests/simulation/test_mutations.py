@@ -15,12 +15,12 @@ import re
 
 import pytest
 
+from connectors.clients.transactional_id import TransactionalId
 from connectors.kafka.sink.producer_pool import ProducerPool
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.kafka.transactional_id import TransactionalId
-from connectors.kafka.wire import wire_requests
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.wire import wire_requests
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.simulation import fake_producer
 from tests.simulation import world as simulated
 from tests.simulation.adversary import Profile

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectors.kafka.sink.visibility import CommitVisibility
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.simulation.fake_cluster import FakeCluster
 from tests.simulation.fake_producer import FakeProducer
 from tests.simulation.fake_wire import FakeWire

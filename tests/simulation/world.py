@@ -20,9 +20,9 @@ from connectors.kafka.sink.producer_pool import ProducerPool
 from connectors.kafka.sink.retired_ids import RetiredIds
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
-from connectors.kafka.takeover import Takeover
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
+from connectors.pipeline.takeover import Takeover
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.simulation.adversary import REQUEST_TIMEOUT_S, Network, Profile
 from tests.simulation.fake_cluster import OFFSETS_PARTITIONS, FakeCluster, Transaction
 from tests.simulation.fake_wire import FakeWire

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.kafka.native import librdkafka
-from connectors.kafka.native.arrow_messages import (
+from connectors.native import librdkafka
+from connectors.native.arrow_messages import (
     MessageRows,
     groups,
     numbers,

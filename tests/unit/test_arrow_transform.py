@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from connectors.arrow_transform import copy_records, load_function, normalised
-from connectors.records import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from connectors.records.arrow_transform import copy_records, load_function, normalised
+from connectors.records.message_schema import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from transactions.errors import ConfigurationError
 
 NOT_CALLABLE = 5
@@ -19,7 +19,7 @@ def upper(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_a_function_is_taken_as_it_is_or_by_its_name():
     assert load_function(upper) is upper
     assert load_function(f"{__name__}:upper").__code__ is upper.__code__
-    assert load_function("connectors.arrow_transform:copy_records") is copy_records
+    assert load_function("connectors.records.arrow_transform:copy_records") is copy_records
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kafka import errors as kafka_errors
 
-from connectors.kafka.wire import broker_answers
-from connectors.kafka.wire.broker_answers import TABLE, Meaning, Request, read
+from connectors.wire import broker_answers
+from connectors.wire.broker_answers import TABLE, Meaning, Request, read
 
 
 @pytest.mark.parametrize(

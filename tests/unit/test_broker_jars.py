@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.cluster import broker_jars
-from connectors.kafka.cluster.broker_jars import PIN_FILE, ensure_broker_jars
-from connectors.pinned_jars import PinnedJar, read_pins
+from connectors.cluster import broker_jars
+from connectors.cluster.broker_jars import PIN_FILE, ensure_broker_jars
+from connectors.machine.pinned_jars import PinnedJar, read_pins
 from transactions.errors import BrokerUnavailableError, ConfigurationError, SparkOnceError
 
 

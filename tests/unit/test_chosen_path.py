@@ -10,21 +10,21 @@ import confluent_kafka
 import numpy as np
 import pytest
 
-from connectors.kafka.native import (
+from connectors.kafka.sink.plain_producer import PlainProducer
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from connectors.kafka.source.partition_reader import PartitionReader
+from connectors.native import (
     arrow_messages,
     chosen_path,
     consumed_columns,
     librdkafka,
     self_test,
 )
-from connectors.kafka.native.native_producer import (
+from connectors.native.native_producer import (
     NativePlainProducer,
     NativeTransactionalProducer,
 )
-from connectors.kafka.native.native_reader import NativePartitionReader
-from connectors.kafka.sink.plain_producer import PlainProducer
-from connectors.kafka.sink.transactional_producer import TransactionalProducer
-from connectors.kafka.source.partition_reader import PartitionReader
+from connectors.native.native_reader import NativePartitionReader
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from connectors import KafkaSink, KafkaSource
-from connectors.client_options import ClientOptions
-from connectors.kafka.client_settings import librdkafka_settings, settings_checked
+from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.options.client_options import ClientOptions
 from transactions.errors import ConfigurationError, SparkOnceError
 
 SECRETS = {

@@ -8,8 +8,8 @@ from unittest.mock import MagicMock
 import pytest
 from confluent_kafka import Consumer, Producer, version
 
-from connectors.kafka import client_settings
-from connectors.kafka.client_settings import (
+from connectors.clients import client_settings
+from connectors.clients.client_settings import (
     REFUSED,
     kafka_python_settings,
     librdkafka_settings,

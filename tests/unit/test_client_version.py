@@ -8,12 +8,12 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from connectors.kafka.client_version import TRIED, check_client_version
-from connectors.kafka.doctor.facts import Wanted
-from connectors.kafka.native.native_producer import NativeTransactionalProducer
-from connectors.kafka.sink.preflight import check_clusters
+from connectors.clients.client_version import TRIED, check_client_version
+from connectors.doctor.facts import Wanted
+from connectors.doctor.preflight import check_clusters
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
-from connectors.sink_options import KafkaSink
+from connectors.native.native_producer import NativeTransactionalProducer
+from connectors.options.kafka_sink import KafkaSink
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.kafka.native.consumed_columns import bytes_column
+from connectors.native.consumed_columns import bytes_column
 
 
 def column_of(values: list[bytes | None]) -> pa.Array:

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.continuous.contract_writer import ContractWriter
+from connectors.continuous.kafka_task import KafkaTask
 from connectors.continuous.stage_sink import StageSink
 from connectors.files import FileSink, committed_files
-from connectors.kafka.kafka_task import KafkaTask
-from connectors.options import KafkaSource
-from connectors.records import SINK_SCHEMA
+from connectors.options.kafka_source import KafkaSource
+from connectors.records.message_schema import SINK_SCHEMA
 from tests.unit.samples import committable
 from transactions.clock import Deadline
 from transactions.committable import Outcome
@@ -202,7 +202,7 @@ def task(sink: Any) -> KafkaTask:
         key=b"",
         stage="stage",
         source=KafkaSource(bootstrap_servers="b:1", subscribe="in"),
-        transform="connectors.arrow_transform:copy_records",
+        transform="connectors.records.arrow_transform:copy_records",
         sink=sink,
         schema=SINK_SCHEMA,
         native=True,

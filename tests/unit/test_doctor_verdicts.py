@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.kafka.doctor.facts import (
+from connectors.clients.offsets_topic import OFFSETS_TOPIC
+from connectors.doctor.facts import (
     STATE_TOPIC,
     ClusterFacts,
     Endless,
@@ -14,9 +15,8 @@ from connectors.kafka.doctor.facts import (
     Topic,
     Wanted,
 )
-from connectors.kafka.doctor.verdict import Kind, Level, Verdict
-from connectors.kafka.doctor.verdicts import judge, worst
-from connectors.kafka.offsets_topic import OFFSETS_TOPIC
+from connectors.doctor.verdict import Kind, Level, Verdict
+from connectors.doctor.verdicts import judge, worst
 
 ALL = frozenset({"READ", "WRITE", "DESCRIBE"})
 SOLID = Topic(name="t", replicas=3, in_sync=3, min_in_sync=2, operations=ALL)

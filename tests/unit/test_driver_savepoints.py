@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectors.savepoint_request import ask_for_savepoint
+from connectors.pipeline.savepoint_request import ask_for_savepoint
 from connectors.spark import driver_life
 from connectors.spark.driver_life import DriverLife
 from connectors.spark.restarts import Restarts

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from connectors.kafka.bench import end_watcher
-from connectors.kafka.bench.end_watcher import EndWatcher
+from connectors.bench import end_watcher
+from connectors.bench.end_watcher import EndWatcher
 from transactions.errors import BrokerUnavailableError, MissingTopicError
 
 

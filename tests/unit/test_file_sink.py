@@ -19,7 +19,7 @@ import pytest
 from connectors.files import FileSink, committed_files
 from connectors.files.local_folder import LocalFolder
 from connectors.files.transactional_file_sink import TransactionalFileSink
-from connectors.row_fingerprint import RowFingerprint
+from connectors.records.row_fingerprint import RowFingerprint
 from tests.unit.file_targets import (
     change,
     everything,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.fingerprint import Fingerprint
-from connectors.records import SINK_SCHEMA
+from connectors.records.fingerprint import Fingerprint
+from connectors.records.message_schema import SINK_SCHEMA
 
 values = st.one_of(st.none(), st.binary(max_size=40))
 rows = st.lists(st.tuples(values, values), min_size=1, max_size=30)

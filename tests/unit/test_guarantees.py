@@ -11,12 +11,18 @@ import pyarrow as pa
 import pytest
 
 from connectors.cli.doctor import _cases
-from connectors.kafka.run import RunOptions
 from connectors.kafka.sink.plain_sink import KafkaPlainSink
 from connectors.kafka.sink.plain_writer import PlainWriter
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options import KafkaSource
-from connectors.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES, NO_GUARANTEE, KafkaSink
+from connectors.options.kafka_sink import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    GUARANTEES,
+    NO_GUARANTEE,
+    KafkaSink,
+)
+from connectors.options.kafka_source import KafkaSource
+from connectors.pipeline.run import RunOptions
 from connectors.spark.micro_batch import MicroBatches
 from tests.simulation.fake_broker import FakeBroker, FakeSink
 from tests.unit.samples import committable

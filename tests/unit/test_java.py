@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.java import find_java_home, install_java, java_major
+from connectors.machine.java import find_java_home, install_java, java_major
 from transactions.errors import ConfigurationError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from connectors.files import FileSink
-from connectors.job import load_job, parse_job
-from connectors.job_definition import JobDefinition
+from connectors.options.job_definition import JobDefinition
+from connectors.options.job_file import load_job, parse_job
 from connectors.spark.failures import error_in
 from transactions import errors
 from transactions.errors import ConfigurationError

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from connectors.job import parse_job
-from connectors.job_definition import JobDefinition
-from connectors.kafka.proof.job_topics import JobTopics
-from connectors.kafka.proof.pipeline_start import pipeline_start
+from connectors.operations.job_topics import JobTopics
+from connectors.operations.pipeline_start import pipeline_start
+from connectors.options.job_definition import JobDefinition
+from connectors.options.job_file import parse_job
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError
 from transactions.log_location import LogLocation

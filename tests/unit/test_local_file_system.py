@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.pinned_jars import PinnedJar, read_pins
+from connectors.machine.pinned_jars import PinnedJar, read_pins
 from connectors.spark.local_file_system import (
     CLASS_PATH_KEY,
     IMPLEMENTATION,

@@ -13,9 +13,9 @@ from connectors.kafka.sink import producer_pool
 from connectors.kafka.sink.producer_pool import ProducerPool, Slot
 from connectors.kafka.sink.retired_ids import MOST_IDLE_CHECKPOINTS, RetiredIds
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.kafka.wire.coordinator_wire import MOST_KEPT, CoordinatorWire, _Ending
-from connectors.kafka.wire.wire_client import MOST_COORDINATORS, TRANSACTION, WireClient
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
+from connectors.wire.coordinator_wire import MOST_KEPT, CoordinatorWire, _Ending
+from connectors.wire.wire_client import MOST_COORDINATORS, TRANSACTION, WireClient
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.sink import Attempt, DecidedToken, Owner

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
 from tests.unit.samples import committable
 from transactions.clock import Deadline
 from transactions.committable import Outcome

@@ -15,11 +15,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from connectors import metrics
-from connectors.driver_metrics import DriverMetrics
-from connectors.job import parse_job
-from connectors.kafka.broker_readings import BrokerReading, next_offsets
-from connectors.metrics import BrokerMetrics, EventMetrics, MetricsEndpoint
+from connectors.options.job_file import parse_job
+from connectors.pipeline import metrics
+from connectors.pipeline.broker_readings import BrokerReading, next_offsets
+from connectors.pipeline.driver_metrics import DriverMetrics
+from connectors.pipeline.metrics import BrokerMetrics, EventMetrics, MetricsEndpoint
 from transactions.checkpoint_watch import tell_completed, tell_decided, tell_failed
 from transactions.clock import Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError, PhaseOneError
@@ -326,13 +326,13 @@ def test_a_number_that_is_no_port():
 
 def test_without_the_library_a_driver_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "connectors.metrics")
+    monkeypatch.delitem(sys.modules, "connectors.pipeline.metrics")
     driver_metrics = DriverMetrics("app", 0)
     with pytest.raises(ConfigurationError, match=r"sparkonce\[metrics\]"):
         driver_metrics.open([], [], lambda: None)
     DriverMetrics("app", None).open([], [], lambda: None)  # needs nothing
     monkeypatch.undo()
-    assert importlib.import_module("connectors.metrics") is metrics
+    assert importlib.import_module("connectors.pipeline.metrics") is metrics
 
 
 def test_events_are_no_longer_heard_after_the_end():

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connectors.kafka.native.native_producer import NativePlainProducer
-from connectors.kafka.native.native_reader import NativePartitionReader
 from connectors.kafka.sink.plain_producer import PlainProducer
 from connectors.kafka.source import partition_reader
 from connectors.kafka.source.partition_reader import PartitionReader
-from connectors.options import KafkaSource
-from connectors.records import HEADERS_TYPE, SINK_SCHEMA
+from connectors.native.native_producer import NativePlainProducer
+from connectors.native.native_reader import NativePartitionReader
+from connectors.options.kafka_source import KafkaSource
+from connectors.records.message_schema import HEADERS_TYPE, SINK_SCHEMA
 from tests.mock_cluster import MockCluster
 from transactions.clock import Deadline
 

@@ -25,7 +25,7 @@ import pytest
 
 from connectors.files import FileSink, abandoned_files, committed_files
 from connectors.files.transactional_file_sink import TransactionalFileSink
-from connectors.job import parse_job
+from connectors.options.job_file import parse_job
 from tests.unit.file_targets import (
     BRIEF,
     URL,

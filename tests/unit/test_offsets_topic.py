@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.kafka.offsets_topic import offsets_partition
+from connectors.clients.offsets_topic import offsets_partition
 from connectors.kafka.sink.producer_pool import new_slot
 from transactions.sink import Owner
 

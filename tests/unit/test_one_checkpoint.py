@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.run import Run, RunOptions
+from connectors.pipeline.run import Run, RunOptions
 from tests.unit.samples import committable
 from transactions.decision_log import DecisionLog
 from transactions.errors import IdentityMismatchError

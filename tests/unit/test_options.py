@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from connectors.options import UNSUPPORTED, KafkaSource
+from connectors.options.kafka_source import UNSUPPORTED, KafkaSource
 from transactions.errors import ConfigurationError
 
 MINIMAL = {"kafka.bootstrap.servers": "b:9092", "subscribe": "flights"}

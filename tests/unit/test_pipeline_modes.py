@@ -11,9 +11,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from connectors import KafkaSink, KafkaSource
-from connectors.arrow_transform import columns_of, copy_records
 from connectors.files import FileSink
-from connectors.pipeline_modes import (
+from connectors.options.modes import (
     CHECKPOINT_TIMEOUT_S,
     CONTINUOUS,
     MICRO_BATCH,
@@ -23,7 +22,8 @@ from connectors.pipeline_modes import (
     one_sink,
 )
 from connectors.postgres import PostgresSink
-from connectors.records import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from connectors.records.arrow_transform import columns_of, copy_records
+from connectors.records.message_schema import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from connectors.spark import ContinuousDriver, StreamingDriver, arrow_pipeline
 from connectors.spark.arrow_stage import ArrowStage
 from connectors.spark.branches import schema_in_a_task

@@ -9,11 +9,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from connectors.fingerprint import Fingerprint
 from connectors.postgres import PostgresSink
 from connectors.postgres.copy_lines import copy_lines, payload, sql_types, takes
 from connectors.postgres.prepared_id import MOST_BYTES, new_id, owner_of
 from connectors.postgres.target_table import TableColumn, TargetTable
+from connectors.records.fingerprint import Fingerprint
 from transactions.errors import ConfigurationError
 from transactions.sink import Owner
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka.doctor.facts import ClusterFacts, Topic, Wanted
-from connectors.kafka.sink import preflight
-from connectors.kafka.sink.preflight import check_clusters, transaction_timeout_ms
-from connectors.kafka.transaction_timeout import MOST_TIMEOUT_MS
-from connectors.sink_options import KafkaSink
+from connectors.clients.transaction_timeout import MOST_TIMEOUT_MS
+from connectors.doctor import preflight
+from connectors.doctor.facts import ClusterFacts, Topic, Wanted
+from connectors.doctor.preflight import check_clusters, transaction_timeout_ms
+from connectors.options.kafka_sink import KafkaSink
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, ConfigurationError
 

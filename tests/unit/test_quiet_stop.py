@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient
 import connectors
 from connectors import KafkaSource
 from connectors.cli import run
-from connectors.kafka import client_log
-from connectors.kafka.native.native_reader import NativePartitionReader
+from connectors.clients import client_log
 from connectors.kafka.sink.record_producer import RecordProducer
 from connectors.kafka.source.partition_reader import PartitionReader
+from connectors.native.native_reader import NativePartitionReader
 from connectors.spark import StreamingDriver, data_source, driver_jvm, quiet_end
 from transactions.coordinator import CheckpointReport
 from transactions.errors import PhaseOneError, StoppedError

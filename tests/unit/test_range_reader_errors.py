@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from connectors import KafkaSource
-from connectors.kafka.client_errors import ErrorWatch
+from connectors.clients.client_errors import ErrorWatch
 from connectors.kafka.source import range_reader
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.range_reader import _Reading

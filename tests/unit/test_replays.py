@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from connectors.files import FileSink
-from connectors.fingerprint import Fingerprint
 from connectors.kafka.sink.plain_sink import KafkaPlainSink
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.options.kafka_sink import KafkaSink
 from connectors.postgres.copy_lines import LinesFingerprint, copy_lines
-from connectors.sink_options import KafkaSink
+from connectors.records.fingerprint import Fingerprint
 from connectors.spark import sink_stage
 from connectors.spark.sink_stage import BatchOrder, SinkStage, has_fingerprint
 from connectors.wal.stdout_sink import StdOutWriteAheadSink

@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 import pytest
 
-from connectors.kafka import restoring
-from connectors.kafka.restoring import FromSavepoint, restore
-from connectors.kafka.run import RunOptions
-from connectors.options import KafkaSource
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
+from connectors.options.kafka_source import KafkaSource
+from connectors.pipeline import restoring
+from connectors.pipeline.restoring import FromSavepoint, restore
+from connectors.pipeline.run import RunOptions
 from connectors.spark.checkpoint_files import SparkFiles, files_of, finished_checkpoint
 from tests.unit.samples import decision
 from transactions.decision_log import DecisionLog, read_log

@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka import Producer
 
 from connectors import KafkaSource
-from connectors.kafka.rewriting import Rewriting
 from connectors.kafka.sink import producer_pool
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source import range_reader
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
+from connectors.pipeline.rewriting import Rewriting
 from tests.mock_cluster import MockCluster
 from transactions.committable import Committable
 from transactions.log_entries import Decision

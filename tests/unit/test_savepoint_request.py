@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from connectors.savepoint_request import SavepointRequests, ask_for_savepoint
+from connectors.pipeline.savepoint_request import SavepointRequests, ask_for_savepoint
 from transactions.errors import SavepointError
 
 SOON_S = 20.0

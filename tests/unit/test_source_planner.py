@@ -26,7 +26,7 @@ from connectors.kafka.source.source_planner import (
     plan_ranges,
     split_ranges,
 )
-from connectors.options import KafkaSource
+from connectors.options.kafka_source import KafkaSource
 from transactions.errors import (
     ConfigurationError,
     DataLossError,

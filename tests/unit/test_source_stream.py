@@ -15,8 +15,8 @@ from connectors.kafka.source.offsets import (
     parse_offsets,
 )
 from connectors.kafka.source.source_stream import SourceStream
-from connectors.kafka.starting_points import decide_start
-from connectors.options import KafkaSource
+from connectors.options.kafka_source import KafkaSource
+from connectors.pipeline.starting_points import decide_start
 from tests.unit.test_source_planner import FakeCluster
 from transactions.decision_log import COMPACT_EVERY, DecisionLog, entry_name, read_log
 from transactions.errors import (

@@ -12,7 +12,7 @@ import pytest
 from connectors.kafka.sink.producer_pool import Slot
 from connectors.kafka.sink.stage_writer import StageWriter, statistics_ms
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
 from transactions.clock import Deadline
 from transactions.errors import PhaseOneError
 from transactions.sink import Attempt, Owner

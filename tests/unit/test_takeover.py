@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import run as run_module
-from connectors.kafka.run import Run, RunOptions
+from connectors.clients.transactional_id import TransactionalId
 from connectors.kafka.sink.ownership import Ownership
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.kafka.sink.witness import CommittedToken, newer_than
-from connectors.kafka.takeover import Takeover
-from connectors.kafka.transactional_id import TransactionalId
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.kafka.wire.wire_client import AnswerLostError
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
+from connectors.pipeline import run as run_module
+from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.takeover import Takeover
+from connectors.pipeline.witness import CommittedToken, newer_than
+from connectors.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.wire_client import AnswerLostError
 from tests.simulation.end_txn_table import LARGEST_EPOCH, State
 from tests.simulation.fake_cluster import FakeCluster, Transaction
 from tests.simulation.fake_wire import FakeWire

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.kafka.doctor.transaction_table import Row, Seen, Standing, join, unsettled
-from connectors.kafka.wire.wire_requests import TransactionDescription
+from connectors.operations.transaction_table import Row, Seen, Standing, join, unsettled
+from connectors.wire.wire_requests import TransactionDescription
 from transactions.committable import Committable
 from transactions.log_entries import Decision
 from transactions.log_state import LogState

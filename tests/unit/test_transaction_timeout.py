@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.client_settings import librdkafka_settings
-from connectors.kafka.native.native_producer import NativeTransactionalProducer
-from connectors.kafka.sink.transactional_producer import TransactionalProducer
-from connectors.kafka.transaction_timeout import (
+from connectors.clients.client_settings import librdkafka_settings
+from connectors.clients.transaction_timeout import (
     MOST_TIMEOUT_MS,
     check_request_timeout,
     request_timeout_ms,
 )
-from connectors.sink_options import KafkaSink
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from connectors.native.native_producer import NativeTransactionalProducer
+from connectors.options.kafka_sink import KafkaSink
 from tests.mock_cluster import END_TXN, INIT_PRODUCER_ID, MockCluster
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from connectors.kafka.native.client_handle import RefusedRecord
 from connectors.kafka.sink import transactional_producer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from connectors.native.client_handle import RefusedRecord
 from transactions.clock import Deadline
 from transactions.errors import DeliveryError, PhaseOneError
 

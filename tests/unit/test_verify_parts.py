@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.cli.verify import command
-from connectors.kafka.proof import identity_search
-from connectors.kafka.proof.bounded_scan import TopicEnds
-from connectors.kafka.proof.identity_search import (
+from connectors.operations import identity_search
+from connectors.operations.bounded_scan import TopicEnds
+from connectors.operations.identity_search import (
     INPUT,
     OUTPUT,
     ROW,
@@ -26,8 +26,8 @@ from connectors.kafka.proof.identity_search import (
     Rows,
     Search,
 )
-from connectors.kafka.proof.record_identity import parse_key_id
-from connectors.kafka.proof.verify import Verdict, VerifyOptions
+from connectors.operations.record_identity import parse_key_id
+from connectors.operations.verify import Verdict, VerifyOptions
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, ConfigurationError
 
@@ -313,7 +313,7 @@ class TestOptions:
         def fail(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("connectors.kafka.proof.verify.verify", fail)
+        monkeypatch.setattr("connectors.operations.verify.verify", fail)
         arguments = ["--bootstrap", "x:1", "--input", "a", "--output", "b"]
         assert CliRunner().invoke(command, arguments).exit_code == 2
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.java import ensure_java_home
+from connectors.machine.java import ensure_java_home
 from tests.wall_clock import DAY_S, WallClock
 
 PYTHON = "import time; print(time.time(), time.monotonic())"

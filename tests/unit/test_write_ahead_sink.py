@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from connectors.row_fingerprint import RowFingerprint
+from connectors.records.row_fingerprint import RowFingerprint
 from connectors.wal import (
     FileCheckpointCommitter,
     SQLiteCheckpointCommitter,

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from connectors.kafka.transactional_id import owner_id
+from connectors.clients.transactional_id import owner_id
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import FencedError, PhaseOneError
 
 if TYPE_CHECKING:
-    from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-    from connectors.kafka.wire.wire_requests import ProducerIdentity, TransactionDescription
+    from connectors.wire.coordinator_wire import CoordinatorWire
+    from connectors.wire.wire_requests import ProducerIdentity, TransactionDescription
 
 _REFRESH_S: Final = 3600.0
 

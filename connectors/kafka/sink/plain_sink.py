@@ -23,10 +23,10 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from connectors.kafka.client_settings import librdkafka_settings
+from connectors.clients.client_settings import librdkafka_settings
 from connectors.kafka.sink.plain_producer import PlainProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.sink_options import AT_LEAST_ONCE, KafkaSink
+from connectors.options.kafka_sink import AT_LEAST_ONCE, KafkaSink
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
@@ -51,7 +51,7 @@ class PlainWrite:
 
 
 class KafkaPlainSink:
-    """Writes Arrow batches of `connectors.records.SINK_SCHEMA`, visible at once.
+    """Writes Arrow batches of `connectors.records.message_schema.SINK_SCHEMA`, visible at once.
 
     Attributes:
         options: what the user said; its guarantee is not exactly-once.
@@ -214,7 +214,7 @@ class KafkaPlainSink:
         deadline: Deadline,  # noqa: ARG002
     ) -> Mapping[str, Outcome]:
         """See `TwoPhaseCommitSink.recover_and_commit`: never called; a checkpoint whose log has
-        transactions of this sink is refused at start (`connectors.kafka.run`).
+        transactions of this sink is refused at start (`connectors.pipeline.run`).
         """
         self._never(committables)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectors.kafka.offsets_topic import OFFSETS_TOPIC, offsets_partition
+from connectors.clients.offsets_topic import OFFSETS_TOPIC, offsets_partition
 from transactions.committable import Committable
 
 if TYPE_CHECKING:  # a worker imports the sink, and does without the wire
-    from connectors.kafka.wire.wire_requests import TransactionDescription
+    from connectors.wire.wire_requests import TransactionDescription
 
 
 def not_prepared(one: Committable, now: TransactionDescription, offsets_partitions: int) -> str:

@@ -25,7 +25,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from connectors.kafka.offsets_topic import offsets_partition
+from connectors.clients.offsets_topic import offsets_partition
 from connectors.kafka.sink.retired_ids import MOST_IDLE_CHECKPOINTS
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from transactions.clock import Deadline

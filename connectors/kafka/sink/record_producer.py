@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from connectors.kafka.client_errors import is_unwritable
-from connectors.kafka.client_log import log_settings
+from connectors.clients.client_errors import is_unwritable
+from connectors.clients.client_log import log_settings
 from transactions.clock import Deadline
 from transactions.errors import DeliveryError, PhaseOneError, RecordRefusedError, SparkOnceError
 
@@ -65,7 +65,7 @@ class RecordProducer:
         )
 
     def produce(self, batch: pa.RecordBatch, topic: str | None, deadline: Deadline) -> None:
-        """Queue a batch of the sink's schema (connectors.records.SINK_SCHEMA or part of it).
+        """Queue a batch of SINK_SCHEMA (connectors.records.message_schema), or of a part of it.
 
         Raises:
             DeliveryError: a record was refused locally, or an earlier one by the broker;

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from connectors.kafka.client_settings import librdkafka_settings
+from connectors.clients.client_settings import librdkafka_settings
 from connectors.kafka.sink.producer_pool import Slot, initialised, new_slot
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink

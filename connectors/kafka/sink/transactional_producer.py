@@ -18,11 +18,11 @@ from typing import Any, Final
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from connectors.kafka.client_errors import is_refused
-from connectors.kafka.client_log import LIBRDKAFKA, least_level, log_settings
-from connectors.kafka.client_version import check_client_version
+from connectors.clients.client_errors import is_refused
+from connectors.clients.client_log import LIBRDKAFKA, least_level, log_settings
+from connectors.clients.client_version import check_client_version
+from connectors.clients.transaction_timeout import request_timeout_ms
 from connectors.kafka.sink.record_producer import RecordProducer, weakly
-from connectors.kafka.transaction_timeout import request_timeout_ms
 from transactions.clock import Deadline
 from transactions.errors import (
     AuthenticationError,

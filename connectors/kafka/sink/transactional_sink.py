@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from connectors.fingerprint import Fingerprint, TopicFingerprint
-from connectors.kafka.client_settings import librdkafka_settings
+from connectors.clients.client_settings import librdkafka_settings
+from connectors.clients.transactional_id import TransactionalId, probe_id
 from connectors.kafka.sink.prepared import not_prepared, output_partitions
 from connectors.kafka.sink.producer_pool import ProducerPool, Producers, Slot, pool_for
 from connectors.kafka.sink.retired_ids import RetiredIds
 from connectors.kafka.sink.transaction_marker import Token, compare
-from connectors.kafka.transactional_id import TransactionalId, probe_id
-from connectors.sink_options import KafkaSink
+from connectors.options.kafka_sink import KafkaSink
+from connectors.records.fingerprint import Fingerprint, TopicFingerprint
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
@@ -36,7 +36,7 @@ from transactions.two_phase import Event, Lifecycle
 if TYPE_CHECKING:
     from connectors.kafka.sink.ownership import Ownership
     from connectors.kafka.sink.visibility import CommitVisibility
-    from connectors.kafka.wire.coordinator_wire import CoordinatorWire
+    from connectors.wire.coordinator_wire import CoordinatorWire
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class KafkaTransaction:
 
 
 class KafkaTransactionalSink:
-    """Writes Arrow batches of `connectors.records.SINK_SCHEMA` in Kafka transactions.
+    """Writes Arrow batches of SINK_SCHEMA (`connectors.records.message_schema`) in transactions.
 
     Attributes:
         options: what the user said.
@@ -260,7 +260,7 @@ class KafkaTransactionalSink:
         """The driver's connection to the transaction coordinator, made when first needed."""
         if self._wire is None:
             # Imported here: a worker never talks to the coordinator, and starts faster without.
-            from connectors.kafka.wire.coordinator_wire import CoordinatorWire  # noqa: PLC0415
+            from connectors.wire.coordinator_wire import CoordinatorWire  # noqa: PLC0415
 
             self._wire = CoordinatorWire(self.options.settings)
         return self._wire

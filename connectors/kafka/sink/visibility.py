@@ -12,13 +12,13 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from connectors.kafka.offsets_topic import OFFSETS_TOPIC
-from connectors.kafka.wire import partition_leaders
-from connectors.kafka.wire.broker_answers import Answer, Meaning, Request
-from connectors.kafka.wire.coordinator_wire import CoordinatorWire
-from connectors.kafka.wire.partition_leaders import Leaders, Unended
-from connectors.kafka.wire.wire_client import WireClient
-from connectors.kafka.wire.wire_requests import TransactionDescription
+from connectors.clients.offsets_topic import OFFSETS_TOPIC
+from connectors.wire import partition_leaders
+from connectors.wire.broker_answers import Answer, Meaning, Request
+from connectors.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.partition_leaders import Leaders, Unended
+from connectors.wire.wire_client import WireClient
+from connectors.wire.wire_requests import TransactionDescription
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.errors import BrokerUnavailableError

@@ -15,10 +15,10 @@ from typing import Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from connectors.kafka.client_log import log_settings
-from connectors.kafka.client_settings import librdkafka_settings
+from connectors.clients.client_log import log_settings
+from connectors.clients.client_settings import librdkafka_settings
 from connectors.kafka.source.offsets import split_key
-from connectors.options import KafkaSource
+from connectors.options.kafka_source import KafkaSource
 from transactions.clock import Deadline
 
 logger = logging.getLogger(__name__)

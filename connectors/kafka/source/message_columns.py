@@ -17,7 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import Message
 
-from connectors.records import HEADERS_TYPE, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from connectors.records.message_schema import (
+    HEADERS_TYPE,
+    SOURCE_SCHEMA,
+    SOURCE_SCHEMA_WITH_HEADERS,
+)
 from transactions.errors import SparkOnceError
 
 Int64s = npt.NDArray[Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from connectors.kafka.source import offsets
-from connectors.options import KafkaSource
+from connectors.options.kafka_source import KafkaSource
 from transactions.errors import (
     ConfigurationError,
     DataLossError,

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from connectors.kafka import client_errors
-from connectors.kafka.client_errors import ErrorWatch
-from connectors.kafka.client_settings import settings_checked
+from connectors.clients import client_errors
+from connectors.clients.client_errors import ErrorWatch
+from connectors.clients.client_settings import settings_checked
 from connectors.kafka.source.message_columns import messages_to_batch
 from connectors.kafka.source.offset_errors import GONE, there_again
 from connectors.kafka.source.offsets import partition_key, split_key
 from connectors.kafka.source.range_reader import collector_paused, consumer_settings
-from connectors.options import KafkaSource
+from connectors.options.kafka_source import KafkaSource
 from transactions.errors import DataLossError, PhaseOneError
 
 #: Most messages of one read. A barrier waits for one batch of them to be transformed and queued.
@@ -38,7 +38,8 @@ class Read:
     Attributes:
         partition: ``topic-partition``.
         position: the next offset to read; beyond what `batch` holds after a gap.
-        batch: columns of `connectors.records.SOURCE_SCHEMA`; None when only the position moved.
+        batch: columns of SOURCE_SCHEMA (`connectors.records.message_schema`); None when only the
+            position moved.
     """
 
     partition: str

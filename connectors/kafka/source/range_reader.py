@@ -20,14 +20,14 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from connectors.kafka import client_errors
-from connectors.kafka.client_errors import ErrorWatch
-from connectors.kafka.client_log import log_settings
-from connectors.kafka.client_settings import librdkafka_settings, settings_checked
+from connectors.clients import client_errors
+from connectors.clients.client_errors import ErrorWatch
+from connectors.clients.client_log import log_settings
+from connectors.clients.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.source.message_columns import messages_to_batch
 from connectors.kafka.source.offset_errors import while_missing
 from connectors.kafka.source.offsets import OffsetRange
-from connectors.options import KafkaSource
+from connectors.options.kafka_source import KafkaSource
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import BrokerUnavailableError, DataLossError, MissingTopicError
 

@@ -24,10 +24,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
 
-from connectors.kafka import client_errors
-from connectors.kafka.client_errors import ErrorWatch
-from connectors.kafka.client_log import log_settings
-from connectors.kafka.client_settings import librdkafka_settings, settings_checked
+from connectors.clients import client_errors
+from connectors.clients.client_errors import ErrorWatch
+from connectors.clients.client_log import log_settings
+from connectors.clients.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.source import offsets
 from connectors.kafka.source.offset_errors import (
     GONE,
@@ -37,7 +37,7 @@ from connectors.kafka.source.offset_errors import (
     while_missing,
 )
 from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
-from connectors.options import EARLIEST, LATEST, KafkaSource
+from connectors.options.kafka_source import EARLIEST, LATEST, KafkaSource
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import MissingTopicError
 

@@ -1,0 +1,122 @@
+"""The read_committed end of a topic, sampled while a job writes to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from connectors.clients.client_errors import is_final, translate
+from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from transactions.clock import SYSTEM_CLOCK, Deadline
+from transactions.errors import SparkOnceError
+
+Ints = npt.NDArray[np.int64]
+
+_ASK_S: Final = 10.0
+_AGAIN_S: Final = 0.1
+_SAMPLE_S: Final = 0.01
+#: Duplicates come late: the end must be at rest for as long.
+_REST_S: Final = 2.0
+
+
+class EndWatcher:
+    """Samples what a reader may see, and when.
+
+    Args:
+        kafka: client settings in Java naming.
+        topic: the job's output.
+        partitions: how many it has.
+    """
+
+    def __init__(self, kafka: Mapping[str, str], topic: str, partitions: int) -> None:
+        self._kafka = kafka
+        self._topic = topic
+        self._admin = self._client()
+        self._ask = {TopicPartition(topic, n): OffsetSpec.latest() for n in range(partitions)}
+        #: When a new end was seen, ns of the wall clock.
+        self.times: list[int] = []
+        #: The end of each partition then.
+        self.ends: list[tuple[int, ...]] = []
+
+    def sample(self) -> int:
+        """Take a sample; return the sum of the ends, markers included.
+
+        Raises:
+            BrokerUnavailableError: no answer.
+        """
+        deadline = Deadline(_ASK_S)
+        while True:
+            try:
+                ends = self._ends()
+                break
+            except KafkaException as error:
+                # A broker can be asked about a new topic before it knows that it leads it (seen).
+                if is_final(error.args[0]) or deadline.expired():
+                    raise translate(error.args[0], self._topic, self._kafka) from error
+                deadline.pause(_AGAIN_S)
+                self._admin = self._client()  # the old one can stick to the leaders that it knows
+        now = time.time_ns()  # with the answer: a broker under load takes its time
+        if not self.ends or ends != self.ends[-1]:
+            self.times.append(now)
+            self.ends.append(ends)
+        return sum(ends)
+
+    def _client(self) -> AdminClient:
+        with settings_checked(self._kafka, "admin client"):
+            return AdminClient(librdkafka_settings(self._kafka) | {"log_level": 2})
+
+    def _ends(self) -> tuple[int, ...]:
+        answers = self._admin.list_offsets(
+            self._ask, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_S
+        )
+        return tuple(answers[key].result().offset for key in self._ask)
+
+    def wait_for(
+        self,
+        records: int,
+        *,
+        timeout_s: float,
+        check: Callable[[], None],
+        watch: Callable[[int], None] = lambda _visible: None,
+    ) -> None:
+        """Sample until the end is at rest with at least so many offsets.
+
+        Args:
+            records: how many were loaded.
+            timeout_s: when to give up.
+            check: called after each sample; raises when the job has ended.
+            watch: called with the offsets that are visible, markers included.
+
+        Raises:
+            SparkOnceError: it took longer, or `check` said so.
+        """
+        deadline = Deadline(timeout_s)
+        while True:
+            total = self.sample()
+            watch(total)
+            rest_s = (time.time_ns() - self.times[-1]) / 1e9
+            if total >= records and rest_s > _REST_S:
+                return
+            check()
+            if deadline.expired():
+                raise SparkOnceError(
+                    f"The job did not bring the records through in {timeout_s:.0f} s.",
+                    where=f"{self._topic}: {total:,} of {records:,} offsets are visible",
+                    cause="the job stands still, or needs more time than 5,000 records/s take",
+                    option="--records",
+                )
+            SYSTEM_CLOCK.sleep(_SAMPLE_S)
+
+    def visible(self, offsets: list[Ints]) -> Ints:
+        """Return how many of the records with these offsets each sample saw."""
+        ends = np.array(self.ends, dtype=np.int64)
+        return sum(
+            (np.searchsorted(mine, ends[:, n]) for n, mine in enumerate(offsets)),
+            start=np.zeros(len(ends), dtype=np.int64),
+        )

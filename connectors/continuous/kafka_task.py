@@ -1,0 +1,69 @@
+"""What a continuous stage carries to its tasks; frozen data, pickled once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from connectors.continuous.contract_writer import ContractWriter
+from connectors.kafka.sink.plain_sink import AnyKafkaSink, KafkaPlainSink
+from connectors.kafka.sink.plain_writer import PlainWriter
+from connectors.kafka.sink.stage_writer import StageWriter
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.source.partition_reader import PartitionReader
+from connectors.native.chosen_path import plain_producer_kind, producer_kind, reader_kind
+from connectors.options.branch_sink import OpenSink
+from connectors.options.kafka_source import KafkaSource
+from connectors.records.arrow_transform import ArrowFunction
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTask:
+    """See `connectors.continuous.stage_task.Task`.
+
+    Attributes:
+        address: of the driver's control channel.
+        key: the stage's secret.
+        stage: its random name.
+        source: what is read.
+        transform: the user's Arrow function, or its ``module:name``.
+        sink: what is written.
+        schema: of the rows that a sink gets which is not Kafka's.
+        native: whether records may move as pointers into Arrow buffers.
+        timeout_s: how long making producers may take.
+        parallelism: how many tasks the stage has.
+    """
+
+    address: tuple[str, int]
+    key: bytes = dataclasses.field(repr=False)
+    stage: str
+    source: KafkaSource
+    transform: str | ArrowFunction
+    sink: AnyKafkaSink | OpenSink
+    schema: pa.Schema | None
+    native: bool
+    timeout_s: float
+    parallelism: int
+
+    def reader(self, offsets: Mapping[str, int]) -> PartitionReader:
+        """Make what the task reads from."""
+        return reader_kind(native=self.native)(self.source, offsets)
+
+    def writer(self) -> StageWriter | PlainWriter | ContractWriter:
+        """Make what the task writes with, as the sink's kind and guarantee say."""
+        if isinstance(self.sink, KafkaPlainSink):
+            kind = plain_producer_kind(native=self.native)
+            return PlainWriter(self.sink, producer_kind=kind)
+        if not isinstance(self.sink, KafkaTransactionalSink):
+            assert self.schema is not None, "the driver has told it to the sink"
+            return ContractWriter(self.sink, self.schema)
+        same = self.source.bootstrap_servers == self.sink.options.bootstrap_servers
+        transactional = producer_kind(native=self.native)
+        return StageWriter(
+            self.sink,
+            carries_offsets=same,
+            producer_kind=transactional,
+            parallelism=self.parallelism,
+        )

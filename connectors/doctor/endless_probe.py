@@ -1,0 +1,106 @@
+"""Finding transactions that a coordinator has ended and a partition has not.
+
+`kafka-transactions.sh find-hanging` looks for what is *old*; this compares both sides, so it finds
+such a transaction as soon as it is there, and knows whether it was committed or aborted: the
+remedy depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from connectors.clients.offsets_topic import OFFSETS_TOPIC
+from connectors.doctor import doctor_requests
+from connectors.doctor.facts import Endless
+from connectors.wire import broker_answers, partition_leaders, wire_requests
+from connectors.wire.broker_answers import Meaning, Request
+from connectors.wire.partition_leaders import Unended
+from connectors.wire.wire_client import NotSentError, WireClient
+from connectors.wire.wire_requests import TransactionDescription
+from transactions.clock import Deadline
+
+Ask = Callable[[Any, int], Awaitable[Any]]
+
+
+async def find_endless(
+    wire: WireClient, outputs: Sequence[str], ask: Ask, deadline: Deadline
+) -> tuple[tuple[Endless, ...], dict[str, str]]:
+    """Compare partitions with coordinators.
+
+    Most of the time one look at the offsets shows that nothing is held back. The leaders are asked
+    for their producers before *and* after the coordinators: what is without an end in both answers
+    was so while its coordinator called it complete.
+
+    Args:
+        wire: connections.
+        outputs: topics, beside the one with the offsets of groups.
+        ask: sends a request that may be repeated to one broker.
+        deadline: when to give up.
+
+    Returns:
+        What was found, and which topics could not be looked at closer -> why.
+
+    Raises:
+        NotSentError, AnswerLostError: no answer.
+    """
+    topics = [*outputs, OFFSETS_TOPIC]
+    partitions = (await partition_leaders.find_leaders(wire, topics, deadline)).existing
+    lags = await partition_leaders.stable_lags(wire, sorted(partitions), deadline)
+    held = sorted(name for name, lag in lags.items() if lag)
+    if not held:
+        return (), {}
+    before, unread = await partition_leaders.find_unended(wire, held, deadline)
+    if not before:
+        return (), _reasons(unread)
+    owners = await _owners(wire, ask, before)
+    after, _ = await partition_leaders.find_unended(wire, held, deadline)
+    still = set(before) & set(after)
+    found = (_endless(one, owners.get(one.producer_id)) for one in sorted(still))
+    return tuple(one for one in found if one is not None), _reasons(unread)
+
+
+async def _owners(
+    wire: WireClient, ask: Ask, unended: Sequence[Unended]
+) -> dict[int, TransactionDescription]:
+    """Return, by producer id, what its coordinator says."""
+    request = doctor_requests.transactions_of(one.producer_id for one in unended)
+    found: dict[int, TransactionDescription] = {}
+
+    async def of_broker(node: int) -> None:
+        listing = await ask(request, node)
+        answer = broker_answers.read(Request.LIST_TRANSACTIONS, listing.error_code)
+        if answer.meaning is not Meaning.DONE:
+            raise NotSentError(f"broker {node}: {answer}")
+        names = [row.transactional_id for row in listing.transaction_states]
+        if not names:
+            return
+        described = await ask(wire_requests.describe_transactions(names), node)
+        for row in described.transaction_states:
+            if row.error_code == 0:
+                found[row.producer_id] = wire_requests.description(row)
+
+    await wire.together(of_broker, wire.brokers())
+    return found
+
+
+def _endless(one: Unended, owner: TransactionDescription | None) -> Endless | None:
+    """Return None for what is simply open, or on its way to its end."""
+    if owner is not None and owner.state in wire_requests.OPEN_STATES:
+        return None
+    return Endless(
+        partition=one.partition,
+        start_offset=one.start_offset,
+        producer_id=one.producer_id,
+        producer_epoch=one.producer_epoch,
+        transactional_id="" if owner is None else owner.transactional_id,
+        # an id that was initialised again says nothing about what its epoch before has written
+        state="" if owner is None or owner.producer_epoch != one.producer_epoch else owner.state,
+    )
+
+
+def _reasons(unread: dict[str, broker_answers.Answer | None]) -> dict[str, str]:
+    return {
+        name.rpartition("-")[0]: "no answer" if answer is None else answer.name
+        for name, answer in unread.items()
+    }

@@ -1,0 +1,49 @@
+"""What the doctor says of transactions that have no end in a partition. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from connectors.doctor.facts import ClusterFacts, Endless, Wanted
+from connectors.doctor.verdict import Kind, Level, Verdict
+
+
+def judge_ends(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
+    """Return a verdict for each, one in all when there is none."""
+    if not wanted.strangers:
+        return
+    check = "transaction ends"
+    if reason := facts.unread.get(check):
+        yield Verdict(check, Level.WARN, reason, "not all partitions could be asked")
+    elif not facts.endless:
+        unread = facts.unread.get("producers")
+        closer = f"; held back, and not looked at closer without READ: {unread}" if unread else ""
+        yield Verdict(check, Level.OK, f"every complete one has its markers{closer}")
+    for one in facts.endless:
+        yield _endless(facts, wanted, one)
+
+
+def _endless(facts: ClusterFacts, wanted: Wanted, one: Endless) -> Verdict:
+    topic, _, number = one.partition.rpartition("-")
+    fate = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(one.state, "over")
+    owner = one.transactional_id or "no id that we may see"
+    abort = (
+        f"kafka-transactions.sh --bootstrap-server {facts.bootstrap} abort --topic {topic} "
+        f"--partition {number} --start-offset {one.start_offset}"
+    )
+    options = {
+        "committed": "sparkonce transactions write-markers --checkpoint ...; never "
+        "kafka-transactions.sh abort, which would take the committed records away",
+        "aborted": abort,
+        "over": f"find out whether it was committed (transactions list); if it was not: {abort}",
+    }
+    return Verdict(
+        f"transaction ends {one.partition}",
+        Level.REFUSE if topic in wanted.outputs else Level.WARN,
+        f"{fate}, and no marker at {one.partition} from offset {one.start_offset}: "
+        f"{owner}, producer {one.producer_id}/{one.producer_epoch}",
+        "read_committed readers stop there for ever: its coordinator took a partition without a "
+        "leader for a deleted one (KAFKA-20734), or the log was cut",
+        options[fate],
+        Kind.OUTAGE,
+    )

@@ -1,0 +1,169 @@
+"""What a source and a sink ask their clusters before any data moves."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from confluent_kafka import Producer
+
+from connectors.clients.client_log import log_settings
+from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.clients.client_version import check_client_version
+from connectors.clients.transaction_timeout import MOST_TIMEOUT_MS, check_request_timeout
+from connectors.doctor.facts import Wanted
+from connectors.doctor.probe import gather
+from connectors.doctor.verdict import Kind, Level
+from connectors.doctor.verdicts import judge
+from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.options.kafka_sink import KafkaSink
+from connectors.options.kafka_source import KafkaSource
+from connectors.wire.coordinator_wire import CoordinatorWire
+from transactions.clock import Deadline
+from transactions.errors import (
+    AuthenticationError,
+    BrokerUnavailableError,
+    ConfigurationError,
+    MissingTopicError,
+    SparkOnceError,
+)
+
+logger = logging.getLogger(__name__)
+
+_OUTAGE_PAUSE_S: Final = 0.5
+_ERRORS: Final[Mapping[Kind, type[SparkOnceError]]] = {
+    Kind.SETTING: ConfigurationError,
+    Kind.MISSING: MissingTopicError,
+    Kind.RIGHTS: AuthenticationError,
+    Kind.OUTAGE: BrokerUnavailableError,
+}
+
+
+def check_source(source: KafkaSource, deadline: Deadline) -> None:
+    """Check that the source's topics exist and may be read.
+
+    Spark plans its first batch in a process of its own, after the query has started: what is wrong
+    there would come back as the text of a failed query.
+
+    Raises:
+        MissingTopicError: a topic does not exist, and `failOnDataLoss` is set; without it a
+            pipeline goes on when a topic was deleted.
+        AuthenticationError: the credentials or the rights are refused.
+        BrokerUnavailableError: no broker answered.
+    """
+    patience_ms = max(1000, int(deadline.remaining() * 1000))
+    bounded = min(source.poll_timeout_ms, patience_ms)
+    planner = SourcePlanner(dataclasses.replace(source, poll_timeout_ms=bounded))
+    try:
+        planner.latest_offsets()
+    except MissingTopicError:
+        if source.fail_on_data_loss:
+            raise
+
+
+def transaction_timeout_ms(
+    options: KafkaSink, wire: CoordinatorWire, *, at_least_s: float, deadline: Deadline
+) -> int:
+    """Return the transaction timeout to use: as much as broker and client allow, unless given.
+
+    Args:
+        options: the sink.
+        wire: a connection to its cluster.
+        at_least_s: barrier interval, checkpoint timeout and restart budget together; less would
+            abort transactions before their barrier, or decided ones while a driver restarts.
+        deadline: for the broker's answer.
+
+    Raises:
+        ConfigurationError: the timeout is above the broker's maximum, above librdkafka's, or too
+            short; or a request may take longer than it.
+    """
+    allowed = int(wire.broker_setting("transaction.max.timeout.ms", deadline))
+    most = min(allowed, MOST_TIMEOUT_MS)
+    timeout = options.transaction_timeout_ms
+    if timeout is None:
+        timeout = most
+    if timeout > most:
+        raise ConfigurationError(
+            f"A transaction can have a timeout of {most} ms at most here.",
+            where=f"sink {options.name!r}",
+            cause="the broker's transaction.max.timeout.ms is lower"
+            if allowed < MOST_TIMEOUT_MS
+            else "librdkafka computes with it in 32 bits, a longer one overflows",
+            option=f"transactionTimeoutMs={timeout}",
+        )
+    if timeout < at_least_s * 1000:
+        raise ConfigurationError(
+            f"A transaction timeout of {timeout} ms is shorter than a checkpoint and a restart "
+            f"may take ({at_least_s:g} s); decided transactions would be aborted.",
+            where=f"sink {options.name!r}",
+            cause="checkpoint_timeout + restart_budget, and in continuous mode the interval of "
+            "barriers, are longer than the transaction lives",
+            option=f"transactionTimeoutMs={timeout} (the broker allows {allowed})",
+        )
+    check_request_timeout(options.kafka, timeout, where=f"sink {options.name!r}")
+    return timeout
+
+
+def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadline) -> None:
+    """Make the checks of `sparkonce doctor` for every cluster that is written to.
+
+    What would break the guarantee, or could only wait for ever, is refused; the rest is logged as
+    a warning. An outage is waited for until the deadline. On the driver, once, before its Fence.
+
+    Args:
+        sinks: all sinks of the driver; their topics are checked.
+        wanted: the application and its budgets.
+        deadline: for all of it.
+
+    Raises:
+        MissingTopicError: a topic does not exist; a producer would wait for it silently.
+        AuthenticationError: a right is missing.
+        BrokerUnavailableError: no broker answered, or a topic cannot be written to now.
+        ConfigurationError: a setting of the brokers does not allow what is wanted, or the client
+            library is one that was never tried.
+    """
+    if any(sink.is_transactional for sink in sinks):
+        check_client_version("the driver")
+    clusters: dict[tuple[tuple[str, str], ...], list[KafkaSink]] = {}
+    for sink in sinks:
+        clusters.setdefault(tuple(sorted(sink.settings.items())), []).append(sink)
+    for settings, here in clusters.items():
+        # A worker would find a misspelt setting too, but only as a failed task, again and again.
+        with settings_checked(dict(settings), "producer"):
+            Producer({**log_settings(), **librdkafka_settings(dict(settings))})
+        topics = tuple(dict.fromkeys(sink.topic for sink in here if sink.topic))
+        mine = dataclasses.replace(wanted, outputs=topics, plain_outputs=plain_topics(here))
+        if not any(sink.is_transactional for sink in here):
+            mine = dataclasses.replace(mine, application_id="", transactions=False)
+        _check_cluster(dict(settings), mine, deadline)
+
+
+def plain_topics(sinks: Sequence[KafkaSink]) -> frozenset[str]:
+    """Return the topics that no transactional sink writes to."""
+    in_transactions = {one.topic for one in sinks if one.is_transactional}
+    return frozenset(one.topic for one in sinks if one.topic) - in_transactions
+
+
+def _check_cluster(settings: dict[str, str], wanted: Wanted, deadline: Deadline) -> None:
+    while True:
+        facts = gather(settings, wanted, deadline)
+        verdicts = judge(facts, wanted)
+        refused = [one for one in verdicts if one.level is Level.REFUSE]
+        passing = all(one.kind is Kind.OUTAGE for one in refused)
+        if not refused or not passing or deadline.expired():
+            break
+        deadline.pause(_OUTAGE_PAUSE_S)
+    for one in verdicts:
+        if one.level is Level.WARN:
+            advice = f"; change: {one.option}" if one.option else ""
+            logger.warning("pre-flight: %s: %s: %s%s", one.check, one.found, one.reason, advice)
+    if refused:
+        worst = min(refused, key=lambda one: one.kind is Kind.OUTAGE)
+        raise _ERRORS[worst.kind](
+            f"The cluster cannot be used by this pipeline: {worst.check}: {worst.found}.",
+            where=facts.bootstrap,
+            cause=worst.reason,
+            option=worst.option,
+        )

@@ -1,1 +1,0 @@
-"""An embedded real Kafka: jars, broker processes, and their keeper."""

@@ -1,1 +1,0 @@
-"""The demo's plain clients: its loader and its independent reader."""

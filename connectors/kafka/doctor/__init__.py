@@ -1,1 +1,0 @@
-"""Pre-flight: what a cluster must offer before exactly-once can be promised on it."""

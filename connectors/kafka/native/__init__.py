@@ -1,1 +1,0 @@
-"""The optional hot path: librdkafka's batch calls on pointers into Arrow buffers."""

@@ -1,1 +1,0 @@
-"""The proof of `sparkonce verify`: reading both sides, and naming what differs."""

@@ -1,1 +1,0 @@
-"""Raw requests to transaction coordinators, and one table of what they answer."""

@@ -1,0 +1,1 @@
+"""The hot path: librdkafka's batch calls on pointers into Arrow buffers."""

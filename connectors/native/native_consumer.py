@@ -1,0 +1,238 @@
+"""A consumer that turns what librdkafka has fetched into Arrow batches without Python objects.
+
+Positions come from the records and from the ends of partitions that librdkafka reports, trailing
+markers included; they are never counted. An error waits until the records that were read with it
+are handed out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError, TopicPartition
+
+from connectors.clients.client_errors import END_OF_PARTITION
+from connectors.kafka.source.message_columns import check_times, text_constant
+from connectors.kafka.source.offsets import split_key
+from connectors.native import librdkafka
+from connectors.native.client_handle import ClientHandle
+from connectors.native.consumed_columns import (
+    Array,
+    columns_of,
+    headers_of,
+    read_messages,
+    times_of,
+)
+from connectors.native.librdkafka import check_code, check_error
+from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+
+
+class Polled(NamedTuple):
+    """What came of one partition.
+
+    Attributes:
+        topic: its topic.
+        partition: its number.
+        next_offset: where to read on: behind the last record, or behind a gap at the end.
+        batch: the columns of SOURCE_SCHEMA; without rows when only the position moved.
+    """
+
+    topic: str
+    partition: int
+    next_offset: int
+    batch: pa.RecordBatch
+
+
+class PartitionFailedError(Exception):
+    """librdkafka reported an error in place of a record. Catch it, or stop reading.
+
+    Attributes:
+        topic: where; "" when the error is of the whole consumer.
+        partition: where; -1 likewise.
+        error: what librdkafka says.
+    """
+
+    def __init__(self, topic: str, partition: int, error: KafkaError) -> None:
+        super().__init__(topic, partition, error)
+        self.topic = topic
+        self.partition = partition
+        self.error = error
+
+
+class NativeConsumer:
+    """An rd_kafka_t that consumes. Not thread-safe. Only where librdkafka.available() is "".
+
+    Args:
+        settings: as for confluent-kafka's Consumer, `error_cb` among them.
+        headers: fill the column `headers`.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], *, headers: bool = False) -> None:
+        self._lib = librdkafka.library()
+        self._handle = ClientHandle(librdkafka.CONSUMER, settings)
+        self._queue = self._handle.consumer_queue()
+        self._schema = SOURCE_SCHEMA_WITH_HEADERS if headers else SOURCE_SCHEMA
+        self._columns = self._schema.names
+        # Not from lists: those import pandas where it is installed.
+        nothing = [pa.nulls(0, field.type) for field in self._schema]
+        self._empty = pa.RecordBatch.from_arrays(nothing, schema=self._schema)
+        self._headers = headers
+        self._failures: deque[PartitionFailedError] = deque()
+
+    def assign(self, offsets: Mapping[str, int]) -> None:
+        """Read these partitions (``topic-partition``) from these offsets, and no others."""
+        positions = [TopicPartition(*split_key(name), offset) for name, offset in offsets.items()]
+        self._with(positions, lambda given: check_code(self._lib.rd_kafka_assign(*given)))
+
+    def incremental_assign(self, positions: Sequence[TopicPartition]) -> None:
+        """Read these as well."""
+        call = self._lib.rd_kafka_incremental_assign
+        self._with(positions, lambda given: check_error(call(*given)))
+
+    def incremental_unassign(self, positions: Sequence[TopicPartition]) -> None:
+        """Read these no more; what is fetched already of them is dropped."""
+        call = self._lib.rd_kafka_incremental_unassign
+        self._with(positions, lambda given: check_error(call(*given)))
+
+    def get_watermark_offsets(
+        self, place: TopicPartition, timeout: float = 0.0, *, cached: bool = False
+    ) -> tuple[int, int]:
+        """Return the first offset of a partition, and the one behind the last.
+
+        Args:
+            place: which partition.
+            timeout: how long its leader may take, in seconds.
+            cached: as the last fetch said it, without asking; below 0 where there was none.
+        """
+        low, high = ctypes.c_int64(), ctypes.c_int64()
+        where = (self._handle.address, place.topic.encode(), place.partition)
+        both = (ctypes.byref(low), ctypes.byref(high))
+        if cached:
+            check_code(self._lib.rd_kafka_get_watermark_offsets(*where, *both))
+        else:
+            wait_ms = int(timeout * 1000)
+            check_code(self._lib.rd_kafka_query_watermark_offsets(*where, *both, wait_ms))
+        return low.value, high.value
+
+    def poll_batches(self, max_rows: int, timeout_s: float) -> list[Polled]:
+        """Return what has come, one batch per partition; [] when nothing came within the time.
+
+        Raises:
+            PartitionFailedError: see there. Other partitions can be read on.
+            SparkOnceError: a record's timestamp fits no column.
+        """
+        if self._failures:
+            raise self._failures.popleft()
+        pointers = np.zeros(max_rows, np.int64)
+        try:
+            count = self._fill(pointers, timeout_s)
+            self._handle.check()
+            polled = list(self._polled(pointers[:count])) if count else []
+        finally:  # also what an interrupted call has left: a client with records out cannot end
+            librdkafka.destroy_messages(pointers[pointers != 0].tolist())
+        if not polled and self._failures:
+            raise self._failures.popleft()
+        return polled
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        if self._handle.address:
+            self._lib.rd_kafka_consumer_close(self._handle.address)
+        self._handle.close()
+
+    def _fill(self, pointers: Array, timeout_s: float) -> int:
+        """Take what is there; wait for one record only, librdkafka would wait for all."""
+        count = self._take(pointers, 0)
+        if count or timeout_s <= 0:
+            return count
+        first = pointers[:1]
+        count = self._handle.in_slices(
+            lambda wait_ms: self._take(first, wait_ms), timeout_s, done=bool
+        )
+        return count + self._take(pointers[1:], 0) if count else 0
+
+    def _take(self, into: Array, wait_ms: int) -> int:
+        count: int = self._lib.rd_kafka_consume_batch_queue(
+            self._queue, wait_ms, into.ctypes.data, len(into)
+        )
+        if count < 0:
+            check_code(self._lib.rd_kafka_last_error())
+        return max(0, count)
+
+    def _polled(self, pointers: Array) -> Iterator[Polled]:
+        messages = read_messages(pointers)
+        ends: dict[tuple[str, int], int] = {}
+        failed = messages["err"] != 0
+        if failed.any():
+            self._note_errors(messages[failed], ends)
+            messages, pointers = messages[~failed], pointers[~failed]
+        if len(messages):
+            yield from self._batches(messages, pointers, ends)
+        for (topic, partition), end in ends.items():
+            yield Polled(topic, partition, end, self._empty)
+
+    def _batches(
+        self, messages: Array, pointers: Array, ends: dict[tuple[str, int], int]
+    ) -> Iterator[Polled]:
+        """Build the columns once, partition after partition, and cut them."""
+        codes = messages["rkt"].astype(np.int64) * 31 + messages["partition"]
+        if (codes != codes[0]).any():
+            order = np.lexsort((messages["partition"], messages["rkt"]))  # a stable sort
+            messages, pointers = messages[order], pointers[order]
+        times = times_of(messages, pointers)
+        check_times(times[:, 1], messages["offset"], "one of the partitions read")
+        columns = columns_of(messages, times)
+        if self._headers:
+            columns["headers"] = headers_of(pointers)
+        changes = np.flatnonzero(
+            (np.diff(messages["rkt"]) != 0) | (np.diff(messages["partition"]) != 0)
+        )
+        bounds = [0, *(changes + 1).tolist(), len(messages)]
+        for start, end in pairwise(bounds):
+            topic = self._topic(int(messages["rkt"][start]))
+            partition = int(messages["partition"][start])
+            offsets = messages["offset"][start:end]
+            assert (np.diff(offsets) > 0).all(), "librdkafka went back"
+            parts = {name: one.slice(start, end - start) for name, one in columns.items()}
+            parts["topic"] = text_constant(topic, end - start)
+            batch = pa.RecordBatch.from_arrays(
+                [parts[name] for name in self._columns], schema=self._schema
+            )
+            behind = max(int(offsets[-1]) + 1, ends.pop((topic, partition), 0))
+            yield Polled(topic, partition, behind, batch)
+
+    def _note_errors(self, messages: Array, ends: dict[tuple[str, int], int]) -> None:
+        for message in messages:
+            rkt, code = int(message["rkt"]), int(message["err"])
+            topic = self._topic(rkt) if rkt else ""
+            partition = int(message["partition"]) if rkt else -1
+            if code == END_OF_PARTITION:
+                ends[topic, partition] = int(message["offset"])
+                continue
+            size = int(message["len"])
+            text = ctypes.string_at(int(message["payload"]), size) if message["payload"] else b""
+            error = KafkaError(code, text.decode("utf-8", "replace") or None)
+            self._failures.append(PartitionFailedError(topic, partition, error))
+
+    def _topic(self, rkt: int) -> str:
+        name: bytes = self._lib.rd_kafka_topic_name(rkt)
+        return name.decode()
+
+    def _with(self, positions: Sequence[TopicPartition], call: Any) -> None:
+        """Call with the handle and a list of positions, which is freed afterwards."""
+        listed = self._lib.rd_kafka_topic_partition_list_new(len(positions))
+        try:
+            for one in positions:
+                added = self._lib.rd_kafka_topic_partition_list_add(
+                    listed, one.topic.encode(), one.partition
+                )
+                added.contents.offset = one.offset
+            call((self._handle.address, listed))
+        finally:
+            self._lib.rd_kafka_topic_partition_list_destroy(listed)

@@ -1,0 +1,305 @@
+"""Reads topics between fixed offsets with a plain consumer; memory does not grow with them.
+
+`sparkonce verify` does not use the connector's own range reader: a proof that shares the code of
+what it proves would share its faults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from connectors.clients.client_errors import is_about_the_group
+from connectors.clients.client_log import log_settings
+from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.operations.identity_search import ROW, Rows
+from connectors.operations.record_identity import Identify
+from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
+from transactions.errors import (
+    AuthenticationError,
+    BrokerUnavailableError,
+    DataLossError,
+    MissingTopicError,
+    SparkOnceError,
+)
+
+_BATCH: Final = 10_000
+_POLL_S: Final = 0.1
+_ASK_S: Final = 15.0
+_OVERRIDES: Final[Mapping[str, Any]] = {
+    "group.id": "sparkonce-verify",  # the client wants one; nothing is ever committed to it
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    "queued.min.messages": 1_000_000,
+    "queued.max.messages.kbytes": 32_768,
+    "fetch.queue.backoff.ms": 5,
+}
+_AUTHENTICATION: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - confluent-kafka's public names begin so
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+_EOF: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
+_NO_OFFSET: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """One partition, from its first offset to the end that was fixed."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """Return ``topic-partition``."""
+        return f"{self.topic}-{self.partition}"
+
+
+class TopicEnds:
+    """Asks a cluster where topics begin and end.
+
+    Args:
+        kafka: client settings in Java naming.
+        clock: time source.
+    """
+
+    def __init__(self, kafka: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._where = kafka.get("bootstrap.servers", "")
+        self._clock = clock
+        self._last_error: KafkaError | None = None
+        settings = log_settings() | librdkafka_settings(kafka) | {"error_cb": self._remember}
+        with settings_checked(kafka, "admin client"):
+            self._admin = AdminClient(settings)
+
+    def committed(self, topics: Sequence[str], deadline: Deadline) -> list[Range]:
+        """Return every partition up to its last stable offset, sorted.
+
+        Raises:
+            MissingTopicError: a topic does not exist.
+            BrokerUnavailableError: no answer before the deadline.
+            AuthenticationError: the broker refused us.
+        """
+        partitions = self._partitions(topics, deadline)
+        begins = self._ask(partitions, OffsetSpec.earliest(), committed=False, deadline=deadline)
+        ends = self._ask(partitions, OffsetSpec.latest(), committed=True, deadline=deadline)
+        return [Range(t, p, begins[t, p], max(begins[t, p], ends[t, p])) for t, p in partitions]
+
+    def log_ends(self, ranges: Sequence[Range], deadline: Deadline) -> list[int]:
+        """Return the end of the log of each partition, undecided records included."""
+        partitions = [(item.topic, item.partition) for item in ranges]
+        ends = self._ask(partitions, OffsetSpec.latest(), committed=False, deadline=deadline)
+        return [ends[partition] for partition in partitions]
+
+    def _partitions(self, topics: Sequence[str], deadline: Deadline) -> list[tuple[str, int]]:
+        try:
+            # All topics are asked for: naming one could create it on the broker.
+            known = self._admin.list_topics(timeout=_ask_seconds(deadline)).topics
+        except KafkaException as error:
+            raise self._reason(error) from error
+        for topic in topics:
+            if topic not in known:
+                raise MissingTopicError(
+                    f"The topic {topic!r} does not exist.",
+                    where=self._where,
+                    cause="a wrong name, another cluster, or no right to see it",
+                    option=f"--input/--output={topic}",
+                )
+        return [(topic, p) for topic in topics for p in sorted(known[topic].partitions)]
+
+    def _ask(
+        self,
+        partitions: Sequence[tuple[str, int]],
+        spec: OffsetSpec,
+        *,
+        committed: bool,
+        deadline: Deadline,
+    ) -> dict[tuple[str, int], int]:
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        while True:
+            answers = self._admin.list_offsets(
+                {TopicPartition(*partition): spec for partition in partitions},
+                isolation_level=level,
+                request_timeout=_ask_seconds(deadline),
+            )
+            try:
+                return {(t.topic, t.partition): f.result().offset for t, f in answers.items()}
+            except KafkaException as error:
+                if deadline.expired() or not error.args[0].retriable():
+                    raise self._reason(error) from error
+                deadline.pause(_POLL_S)
+
+    def _reason(self, error: KafkaException) -> SparkOnceError:
+        self._admin.poll(0)  # a refusal of credentials comes by callback, the call only times out
+        return _wrapped(self._last_error or error.args[0], self._where)
+
+    def _remember(self, error: KafkaError) -> None:
+        # Later connection errors say less than the refusal that caused them.
+        if self._last_error is None or self._last_error.code() not in _AUTHENTICATION:
+            self._last_error = error
+
+
+@dataclass
+class Scanned:
+    """What a scan counted beside the rows it gave."""
+
+    records: int = 0
+    unidentified: int = 0
+    examples: tuple[str, ...] = ()
+
+
+def scan(
+    kafka: Mapping[str, str],
+    ranges: Sequence[Range],
+    identify: Identify,
+    *,
+    side: int,
+    counted: Scanned,
+    patience: float,
+    on_progress: Callable[[int], None],
+    clock: Clock = SYSTEM_CLOCK,
+) -> Iterator[Rows]:
+    """Yield the committed records of all ranges as rows; a row's partition indexes `ranges`.
+
+    Args:
+        kafka: client settings in Java naming.
+        ranges: what to read; each is read to its end exactly.
+        identify: finds a record's identity.
+        side: INPUT or OUTPUT, written into every row.
+        counted: filled while the rows are taken.
+        patience: seconds without any progress before giving up.
+        on_progress: called with the number of offsets newly passed.
+        clock: time source.
+
+    Raises:
+        BrokerUnavailableError: no progress for `patience` seconds.
+        DataLossError: retention removed records that were still to be read.
+    """
+    where = kafka.get("bootstrap.servers", "")
+    reading = {(r.topic, r.partition): index for index, r in enumerate(ranges) if r.begin < r.end}
+    position = [item.begin for item in ranges]
+    with settings_checked(kafka, "consumer"):
+        consumer = Consumer(log_settings() | librdkafka_settings(kafka) | dict(_OVERRIDES))
+    try:
+        consumer.assign([TopicPartition(t, p, position[i]) for (t, p), i in reading.items()])
+        deadline = Deadline(patience, clock)
+        while reading:
+            before = sum(position)
+            messages = consumer.consume(_BATCH, _POLL_S)
+            taken = [m for m in messages if _advance(m, reading, position, ranges, where)]
+            if taken:
+                yield _rows(taken, ranges, identify, side, counted)
+            ended = [key for key, index in reading.items() if position[index] >= ranges[index].end]
+            for key in ended:
+                del reading[key]
+                consumer.incremental_unassign([TopicPartition(*key)])
+            passed = sum(position) - before
+            if passed:
+                on_progress(passed)
+                deadline = Deadline(patience, clock)
+            elif deadline.expired():
+                raise _stuck(ranges[next(iter(reading.values()))], position, ranges, patience)
+    finally:
+        consumer.close()
+
+
+def _advance(
+    message: Any,
+    reading: Mapping[tuple[str, int], int],
+    position: list[int],
+    ranges: Sequence[Range],
+    where: str,
+) -> bool:
+    """Move the position over a message or the end of a partition; tell whether it is a record."""
+    error = message.error()
+    if error is not None and error.code() != _EOF:
+        if error.code() in _NO_OFFSET:
+            raise DataLossError(
+                "Records were removed while they were being verified.",
+                where=f"{message.topic()}-{message.partition()}",
+                cause="retention or a deletion of records passed the reader",
+                option="retention.ms of the topic",
+            )
+        if is_about_the_group(error):
+            return False
+        if error.retriable() or error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+            return False  # the client tries again; patience bounds it
+        raise _wrapped(error, where)
+    index = reading.get((message.topic(), message.partition()))
+    if index is None:
+        return False
+    end = ranges[index].end
+    if error is not None:
+        # The end of a partition counts control records too, which no message shows.
+        position[index] = max(position[index], min(end, message.offset()))
+        return False
+    position[index] = min(end, message.offset() + 1)
+    return bool(message.offset() < end)
+
+
+def _rows(
+    messages: list[Any], ranges: Sequence[Range], identify: Identify, side: int, counted: Scanned
+) -> Rows:
+    index = {(item.topic, item.partition): number for number, item in enumerate(ranges)}
+    hashes, partitions, offsets = [], [], []
+    blake2b = hashlib.blake2b
+    for message in messages:
+        identity = identify(message)
+        if identity is None:
+            counted.unidentified += 1
+            if len(counted.examples) < 10:
+                place = f"{message.topic()}-{message.partition()}@{message.offset()}"
+                counted.examples = (*counted.examples, place)
+            continue
+        hashes.append(blake2b(identity, digest_size=16).digest())
+        partitions.append(index[message.topic(), message.partition()])
+        offsets.append(message.offset())
+    counted.records += len(messages)
+    rows = np.empty(len(hashes), dtype=ROW)
+    halves = np.frombuffer(b"".join(hashes), dtype="<u8").reshape(-1, 2)
+    rows["high"], rows["low"] = halves[:, 0], halves[:, 1]
+    rows["offset"], rows["partition"], rows["side"] = offsets, partitions, side
+    return rows
+
+
+def _ask_seconds(deadline: Deadline) -> float:
+    return max(0.1, min(_ASK_S, deadline.remaining()))
+
+
+def _stuck(
+    item: Range, position: list[int], ranges: Sequence[Range], patience: float
+) -> BrokerUnavailableError:
+    at = position[ranges.index(item)]
+    return BrokerUnavailableError(
+        f"No record arrived for {patience:g} s.",
+        where=f"{item.name}, at offset {at} of {item.end}",
+        cause="the leader of the partition is down, or the connection is too slow",
+        option=f"--timeout={patience:g}",
+    )
+
+
+def _wrapped(error: KafkaError, where: str) -> SparkOnceError:
+    if error.code() in _AUTHENTICATION:
+        return AuthenticationError(
+            "The broker refused us.",
+            where=where,
+            cause=error.str(),
+            option="--kafka security.protocol=..., --kafka sasl.jaas.config=...",
+        )
+    return BrokerUnavailableError(
+        "No broker answered.", where=where, cause=error.str(), option=f"--bootstrap={where}"
+    )

@@ -1,0 +1,68 @@
+"""What the proof of a job compares: the topics that its job file names, and their cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from connectors.options.client_options import ClientOptions
+from connectors.options.job_definition import JobDefinition
+from transactions.errors import ConfigurationError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobTopics:
+    """Both sides of a job.
+
+    Attributes:
+        kafka: client settings in Java naming, without the ``kafka.`` prefix.
+        inputs: the topics that it reads.
+        outputs: the topics that it writes to; together they hold every input once.
+    """
+
+    kafka: Mapping[str, str]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, job: JobDefinition, *, inputs: Sequence[str] = (), outputs: Sequence[str] = ()
+    ) -> JobTopics:
+        """Take both sides from a job; topics that are given win over those of the job.
+
+        Raises:
+            ConfigurationError: the job does not say which topics hold its output, or it writes to
+                another cluster than it reads from.
+        """
+        sinks = job.kafka_sinks
+        if outputs:
+            sinks = [sink for sink in sinks if sink.topic in outputs or sink.topic is None] or sinks
+        elif len(job.sinks) != 1 or not sinks or sinks[0].topic is None:
+            raise _refused(
+                job,
+                "The job does not say which topics hold its output.",
+                "it has several sinks, a sink that is not Kafka's, or rows that name their topics",
+                "--output is not given",
+            )
+        read = job.source.bootstrap_servers
+        for sink in sinks:
+            if _servers(sink.bootstrap_servers) != _servers(read):
+                raise _refused(
+                    job,
+                    "The job writes to another cluster than it reads from.",
+                    "the proof reads both sides from one cluster",
+                    f"kafka.bootstrap.servers = {sink.bootstrap_servers}, and of [source] {read}",
+                )
+        return cls(
+            kafka=ClientOptions(job.source.client_settings),
+            inputs=tuple(inputs) or job.source.topics,
+            outputs=tuple(outputs) or tuple(sink.topic for sink in sinks if sink.topic),
+        )
+
+
+def _servers(text: str) -> set[str]:
+    return {server.strip() for server in text.split(",")}
+
+
+def _refused(job: JobDefinition, what: str, cause: str, option: str) -> ConfigurationError:
+    return ConfigurationError(what, where=str(job.path), cause=cause, option=option)

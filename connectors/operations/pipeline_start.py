@@ -1,0 +1,49 @@
+"""Where a pipeline began to read: its proof begins there, too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from connectors.kafka.source.offsets import merged_offsets
+from connectors.machine.user_folders import existing_log
+from transactions.decision_log import read_log
+from transactions.errors import ConfigurationError
+from transactions.log_location import LogLocation
+
+
+def pipeline_start(
+    checkpoint: str, topics: Collection[str], decision_log: LogLocation | None = None
+) -> dict[str, int]:
+    """Return the first offset of each ``topic-partition`` that a pipeline read, from its log.
+
+    The log has them since the pipeline's first start (`transactions.log_entries.Start`). A
+    partition that came later is not among them: it is read from its beginning.
+
+    Args:
+        checkpoint: the folder of its driver; it is only read.
+        topics: the input topics of the proof; the pipeline began with at least one of them.
+        decision_log: where its job keeps the log, if not in the checkpoint folder.
+
+    Raises:
+        ConfigurationError: there is no log, the log does not say where reading began, or it is
+            the log of a pipeline that read other topics.
+        DecisionLogError: the log cannot be read.
+    """
+    start = merged_offsets(read_log(existing_log(checkpoint, decision_log)).start)
+    if not start:
+        raise ConfigurationError(
+            "The decision log does not say where its pipeline began to read.",
+            where=checkpoint,
+            cause="no driver has started on it, or it was restored from a savepoint or made by an "
+            "older version",
+            option=f"--checkpoint {checkpoint}; without it all of the input counts",
+        )
+    read = {name.rpartition("-")[0] for name in start}
+    if read.isdisjoint(topics):
+        raise ConfigurationError(
+            "The checkpoint is that of another pipeline.",
+            where=checkpoint,
+            cause=f"its pipeline began with the topics {', '.join(sorted(read))}",
+            option=f"--input {', '.join(topics)}",
+        )
+    return start

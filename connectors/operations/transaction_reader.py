@@ -1,0 +1,248 @@
+"""Reading a decision log beside the broker, and the sinks with which it can be repaired."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import orjson
+
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.machine.user_folders import checkpoint_folder, existing_log
+from connectors.operations.transaction_table import Row, Seen, Standing, join
+from connectors.options.kafka_sink import KafkaSink
+from connectors.wire.partition_leaders import Unended
+from transactions.clock import SYSTEM_CLOCK, Deadline
+from transactions.committable import Committable
+from transactions.decision_log import read_log
+from transactions.errors import BrokerUnavailableError, ConfigurationError
+from transactions.log_location import LogLocation
+from transactions.log_state import LogState
+
+_TRIES = 5
+#: `list` shows what is there now: a leader that is away is not waited for.
+_LOOK_S = 2.0
+
+
+class TransactionReader:
+    """One checkpoint folder and the clusters of its sinks; reads, and appends nothing.
+
+    Args:
+        checkpoint: the folder of a driver.
+        kafka: client settings for every sink, without prefix; empty when no broker is known.
+        sinks: sinks of a job file, by name; they win over `kafka`.
+        decision_log: where a job file keeps the log.
+
+    Attributes:
+        backend: where the log is.
+        state: what the log said when it was read last.
+        sinks: by name, to ask and to repair with; empty when no broker is known.
+        open_ids: sink -> open transactions that its cluster listed at the last `rows`.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        kafka: Mapping[str, str],
+        sinks: Mapping[str, KafkaSink] | None = None,
+        decision_log: LogLocation | None = None,
+    ) -> None:
+        self._folder = checkpoint_folder(checkpoint)
+        self.backend = existing_log(checkpoint, decision_log)
+        self.state = read_log(self.backend)
+        self.open_ids: dict[str, list[str]] = {}
+        self.sinks = {
+            name: KafkaTransactionalSink(options, timeout_ms=0, checkpoint_timeout_s=0.0)
+            for name, options in _options(self.state, kafka, sinks or {}).items()
+        }
+
+    def __enter__(self) -> TransactionReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for sink in self.sinks.values():
+            sink.close()
+
+    def rows(self, deadline: Deadline) -> list[Row]:
+        """Return every transaction with its verdict.
+
+        A running driver goes on meanwhile, so log and broker are read until the log is the same
+        before and after.
+
+        Raises:
+            BrokerUnavailableError, AuthenticationError: a cluster could not be asked.
+            LogCorruptedError, LogVersionError: the log cannot be read.
+        """
+        for _ in range(_TRIES):
+            self.state = read_log(self.backend)
+            seen = self._seen(deadline)
+            if read_log(self.backend).tail == self.state.tail:
+                break
+        rows = join(seen)
+        try:
+            hidden = self.hidden(rows, Deadline(min(_LOOK_S, deadline.remaining())))
+        except BrokerUnavailableError:
+            return rows
+        return join(dataclasses.replace(seen, hidden=_by_token(rows, hidden)))
+
+    def hidden(self, rows: list[Row], deadline: Deadline) -> dict[str, list[Unended]]:
+        """Return, per sink, where a marker of the committed ones among the rows is missing: in
+        the partitions that were written, and in those that keep the offsets of groups.
+
+        Raises:
+            BrokerUnavailableError: a partition has no leader that answers.
+        """
+        found: dict[str, list[Unended]] = {}
+        for name, sink in self.sinks.items():
+            proven = (Standing.COMMITTED, Standing.HIDDEN)
+            mine = [
+                r.decided for r in rows if r.decided and r.sink == name and r.standing in proven
+            ]
+            if mine:
+                more = sink.visibility.offsets_partitions(deadline)
+                found[name] = sink.visibility.hidden(mine, deadline, more)
+        return found
+
+    def refuse_others(self) -> None:
+        """Check that every decided transaction is one of Kafka's.
+
+        Raises:
+            ConfigurationError: another sink's belong to the same decision, and only the pipeline
+                itself knows their target.
+        """
+        decision = self.state.decision
+        decided = () if decision is None else decision.committables
+        others = {one.sink for one in decided} & _others(self.state)
+        if others:
+            raise ConfigurationError(
+                "The last decision has transactions of sinks that are not Kafka.",
+                where=f"{self._folder}: sinks {sorted(others)}",
+                cause="only the pipeline knows their target; its next start commits all of them",
+                option="start the pipeline",
+            )
+
+    def run_alive(self) -> bool | None:
+        """Tell whether the newest run's process lives; None when it is on another machine."""
+        host, _, process = self.state.host.rpartition("/")
+        if host != socket.gethostname() or not process.isdigit():
+            return None
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        try:  # one that is dead and not waited for keeps its number: in a container nobody may
+            state = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+        except OSError:
+            return True  # no Linux
+        return state != "Z"
+
+    def _seen(self, deadline: Deadline) -> Seen:
+        known = Seen(
+            log=self.state,
+            finished=self._finished(),
+            run_alive=self.run_alive(),
+            now_ms=SYSTEM_CLOCK.now_ms(),
+        )
+        if not self.sinks:
+            return known
+        decision = self.state.decision
+        decided = () if decision is None else decision.committables
+        described, markers = {}, {}
+        self.open_ids = {}
+        for name, sink in self.sinks.items():
+            mine = [one for one in decided if one.sink == name]
+            found = sink.wire.list_open(self.state.application_id, None, deadline)
+            self.open_ids[name] = [one.transactional_id for one in found]
+            ids = [one.transactional_id for one in mine]
+            described.update(sink.wire.describe([*ids, *self.open_ids[name]], deadline))
+            markers.update(_markers(sink, mine, deadline))
+        return Seen(
+            log=known.log,
+            finished=known.finished,
+            run_alive=known.run_alive,
+            now_ms=known.now_ms,
+            described=described,
+            open_ids=self.open_ids,
+            markers=markers,
+        )
+
+    def _finished(self) -> int:
+        commits = self._folder / "spark" / "commits"
+        names = (path.name for path in commits.iterdir()) if commits.is_dir() else ()
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def _options(
+    state: LogState, kafka: Mapping[str, str], given: Mapping[str, KafkaSink]
+) -> dict[str, KafkaSink]:
+    """Return the sinks that the log names: the log does not say where their brokers are."""
+    if not kafka and not given:
+        return {}
+    others = _others(state)
+    every = orjson.loads(state.identity.get("sinks", "{}"))
+    named = {name: sink for name, sink in every.items() if name not in others}
+    if given and given.keys() != named.keys():
+        raise ConfigurationError(
+            "The job file is not the one of this checkpoint: its sinks differ.",
+            where=f"checkpoint: {sorted(named)}; job: {sorted(given)}",
+            option="--job",
+        )
+    if given:
+        return dict(given)
+    rest = {name: value for name, value in kafka.items() if name != "bootstrap.servers"}
+    servers = kafka.get("bootstrap.servers", "")
+    return {
+        name: KafkaSink(bootstrap_servers=servers, topic=sink["topic"], name=name, kafka=rest)
+        for name, sink in named.items()
+    }
+
+
+def _others(state: LogState) -> frozenset[str]:
+    """Return the names of the sinks that are not Kafka's."""
+    sinks: dict[str, dict[str, str]] = orjson.loads(state.identity.get("sinks", "{}"))
+    return frozenset(name for name, sink in sinks.items() if sink.get("kind", "kafka") != "kafka")
+
+
+def _by_token(rows: list[Row], hidden: Mapping[str, list[Unended]]) -> dict[str, str]:
+    """Name the places of each committed transaction."""
+    return {
+        row.decided.token: ", ".join(places)
+        for row in rows
+        if row.decided is not None
+        and (
+            places := [
+                one.partition
+                for one in hidden.get(row.sink, ())
+                if (one.producer_id, one.producer_epoch) == (row.producer_id, row.producer_epoch)
+            ]
+        )
+    }
+
+
+def _markers(
+    sink: KafkaTransactionalSink, committables: list[Committable], deadline: Deadline
+) -> dict[str, tuple[int, str]]:
+    """Read what is committed where the tokens belong; never waits for an open transaction."""
+    groups: dict[str, list[str]] = {}
+    for one in committables:
+        groups.setdefault(one.marker_group, []).append(one.marker_partition)
+    found = {
+        group: sink.wire.read_markers(group, partitions, deadline, stable=False)
+        for group, partitions in groups.items()
+    }
+    return {
+        one.token: marker
+        for one in committables
+        if (marker := found[one.marker_group].get(one.marker_partition)) is not None
+    }

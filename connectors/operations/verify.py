@@ -1,0 +1,351 @@
+"""The proof for a user's own topics: every input record is in the output, exactly once.
+
+    1. fix the ends of the input, then those of the output
+    2. no transaction may hide records of the output (else they are named: a proof failed)
+    3. sum both sides; equal sums end the proof, in constant memory
+    4. else, or when order or missing records are asked for, search: which records differ
+
+Stop what writes to the input first: records that came later are in the output only (foreign).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from connectors.operations.bounded_scan import Range, Scanned, TopicEnds, scan
+from connectors.operations.identity_search import (
+    INPUT,
+    OUTPUT,
+    BagSum,
+    Findings,
+    Place,
+    Rows,
+    Search,
+)
+from connectors.operations.record_identity import Identify, parse_key_id
+from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
+from transactions.errors import ConfigurationError, DataLossError
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of the step, how much of it is done, and all of it."""
+
+_MARKER_WAIT_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """What to compare, and how.
+
+    Attributes:
+        kafka: client settings in Java naming, without the ``kafka.`` prefix.
+        inputs: the source topics.
+        outputs: the topics that the pipeline writes to; together they hold every input once.
+        key_id: how to recognise a record, see `connectors.operations.record_identity`.
+        output_key_id: how to recognise it in the output; as `key_id` without it.
+        ordered: also prove that records of one input partition stand in each output partition in
+            their order.
+        allow_missing: the pipeline drops records on purpose; a missing one is no failure.
+        begins: per ``topic-partition`` of the input, the offset before which nothing counts; other
+            partitions from their beginning.
+        timeout: seconds to wait for open transactions to end, and without any progress.
+        examples: how many records of each kind the verdict names.
+        directory: where hashes are spilled when the sums differ; the system's place without it.
+    """
+
+    kafka: Mapping[str, str]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    key_id: str = "record"
+    output_key_id: str | None = None
+    ordered: bool = False
+    allow_missing: bool = False
+    begins: Mapping[str, int] = field(default_factory=dict)
+    timeout: float = 60.0
+    examples: int = 10
+    directory: Path | None = None
+
+    def validate(self) -> None:
+        """Refuse what can prove nothing.
+
+        Raises:
+            ConfigurationError: a topic is missing or on both sides, or a value is out of range.
+        """
+        for option, topics in (("--input", self.inputs), ("--output", self.outputs)):
+            if not topics or len(set(topics)) != len(topics):
+                raise ConfigurationError(
+                    "Topics are missing or named twice.",
+                    cause="each is named once, or a job file names them: --job JOB.toml",
+                    option=f"{option}={','.join(topics)}",
+                )
+        both = set(self.inputs) & set(self.outputs)
+        if both:
+            raise ConfigurationError(
+                "A topic cannot be both input and output.",
+                cause="it would be compared with itself",
+                option=f"--output={min(both)}",
+            )
+        if self.timeout <= 0 or self.examples < 0:
+            option = f"--timeout={self.timeout:g}, --examples={self.examples}"
+            raise ConfigurationError("A number is out of range.", option=option)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One record of an anomaly: where it is (output), and where it came from (input)."""
+
+    output: str
+    source: str
+
+    def __str__(self) -> str:
+        """Return the places that are known."""
+        if self.output and self.source:
+            return f"{self.output} (from {self.source})"
+        return self.output or self.source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the proof found; `ok` tells whether it holds.
+
+    Attributes:
+        records_in: committed records of the input.
+        records_out: committed records of the output.
+        missing_allowed: whether losses were declared to be on purpose.
+        anomalies: count by name, only what is not 0.
+        examples: the first records of each name.
+        still_growing: partitions that grew during the proof: the pipeline was not at rest.
+        searched: False when equal sums alone were the proof.
+    """
+
+    records_in: int
+    records_out: int
+    missing_allowed: bool = False
+    anomalies: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, tuple[Example, ...]] = field(default_factory=dict)
+    still_growing: tuple[str, ...] = ()
+    searched: bool = False
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Return the anomalies that break the proof."""
+        allowed = (LOST_TAIL, LOST_MIDDLE) if self.missing_allowed else ()
+        return {name: n for name, n in self.anomalies.items() if name not in allowed}
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether every input record is in the output exactly once."""
+        return not self.failures
+
+
+LOST_TAIL = "lost at the tail"
+LOST_MIDDLE = "lost in the middle"
+DUPLICATED = "duplicated"
+FOREIGN = "foreign"
+OUT_OF_ORDER = "out of order"
+ORDER_UNKNOWN = "order not provable: the identity repeats"
+NO_IDENTITY = "without identity"
+OPEN_TRANSACTION = "open transaction"
+
+
+def verify(
+    options: VerifyOptions,
+    *,
+    progress: Progress = lambda _step, _done, _all: None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Verdict:
+    """Compare the input topics with the output topics, by the steps at the top of the file.
+
+    Raises:
+        ConfigurationError: an option is wrong or a topic does not exist.
+        BrokerUnavailableError: no broker answered in time.
+        DataLossError: records were removed while they were being verified.
+    """
+    options.validate()
+    identify = (
+        parse_key_id(options.key_id),
+        parse_key_id(options.output_key_id or options.key_id, option="--output-key-id"),
+    )
+    ends = TopicEnds(options.kafka, clock=clock)
+    inputs = [
+        _from(item, options.begins)
+        for item in ends.committed(options.inputs, Deadline(options.timeout, clock))
+    ]
+    outputs, hidden = _settled(ends, options, clock)
+    sides = _Sides(
+        options, inputs=inputs, outputs=outputs, identify=identify, progress=progress, clock=clock
+    )
+    verdict = _judge(sides)
+    growing = _grown(ends, [*inputs, *outputs], Deadline(options.timeout, clock))
+    if hidden:
+        verdict = replace(
+            verdict,
+            anomalies={OPEN_TRANSACTION: len(hidden), **verdict.anomalies},
+            examples={OPEN_TRANSACTION: tuple(hidden), **verdict.examples},
+        )
+    return replace(verdict, still_growing=growing)
+
+
+def _from(item: Range, begins: Mapping[str, int]) -> Range:
+    begin = max(item.begin, begins.get(item.name, item.begin))
+    return replace(item, begin=begin, end=max(begin, item.end))
+
+
+def _settled(
+    ends: TopicEnds, options: VerifyOptions, clock: Clock
+) -> tuple[list[Range], list[Example]]:
+    """Return the output's ranges once nothing hides records there, else who still hides some."""
+    deadline = Deadline(options.timeout, clock)
+    while True:
+        # The log's ends come from before the stable ends: what is stable past them was decided.
+        ranges = ends.committed(options.outputs, deadline)
+        log_ends = ends.log_ends(ranges, deadline)
+        ranges = ends.committed(options.outputs, deadline)
+        hidden = [
+            Example(f"{item.name}: readers stop at {item.end}, the log ends at {end}", "")
+            for item, end in zip(ranges, log_ends, strict=True)
+            if item.end < end
+        ]
+        if not hidden or deadline.expired():
+            return ranges, hidden
+        deadline.pause(_MARKER_WAIT_S)
+
+
+class _Sides:
+    """Both sides of the comparison, readable as often as needed up to the same ends."""
+
+    def __init__(
+        self,
+        options: VerifyOptions,
+        *,
+        inputs: list[Range],
+        outputs: list[Range],
+        identify: tuple[Identify, Identify],
+        progress: Progress,
+        clock: Clock,
+    ) -> None:
+        self.options = options
+        self.inputs = inputs
+        self.outputs = outputs
+        self.progress = progress
+        self._clock = clock
+        self._identify = identify
+
+    def offsets(self) -> int:
+        """Return how many offsets there are: at least the number of records."""
+        return sum(item.end - item.begin for item in [*self.inputs, *self.outputs])
+
+    def read(self, add: tuple[Callable[[Rows], None], Callable[[Rows], None]]) -> _Counted:
+        """Read both sides once, and hand the rows of each side to its function."""
+        counted = (Scanned(), Scanned())
+        for side, ranges, step in ((INPUT, self.inputs, "input"), (OUTPUT, self.outputs, "output")):
+            for rows in self._scan(side, ranges, step, counted[side]):
+                add[side](rows)
+        return _Counted(counted)
+
+    def _scan(
+        self, side: int, ranges: Sequence[Range], step: str, counted: Scanned
+    ) -> Iterable[Rows]:
+        done, total = 0, sum(item.end - item.begin for item in ranges)
+
+        def passed(offsets: int) -> None:
+            nonlocal done
+            done += offsets
+            self.progress(step, done, total)
+
+        self.progress(step, 0, total)
+        return scan(
+            self.options.kafka,
+            ranges,
+            self._identify[side],
+            side=side,
+            counted=counted,
+            patience=self.options.timeout,
+            on_progress=passed,
+            clock=self._clock,
+        )
+
+
+class _Counted:
+    """What one reading of both sides counted."""
+
+    def __init__(self, sides: tuple[Scanned, Scanned]) -> None:
+        self.records = (sides[INPUT].records, sides[OUTPUT].records)
+        self.unidentified = sides[INPUT].unidentified + sides[OUTPUT].unidentified
+        self.places = tuple(
+            Example(place, "") for place in (*sides[OUTPUT].examples, *sides[INPUT].examples)
+        )
+
+
+def _judge(sides: _Sides) -> Verdict:
+    options = sides.options
+    if options.ordered or options.allow_missing:
+        return _search(sides, None)
+    sums = BagSum(), BagSum()
+    counted = sides.read((sums[INPUT].add, sums[OUTPUT].add))
+    if sums[INPUT] != sums[OUTPUT]:
+        return _search(sides, counted)
+    return _verdict(sides, counted, Findings(0), searched=False)
+
+
+def _search(sides: _Sides, before: _Counted | None) -> Verdict:
+    options = sides.options
+    with tempfile.TemporaryDirectory(prefix="sparkonce-verify-", dir=options.directory) as folder:
+        search = Search(
+            Path(folder),
+            records=sides.offsets(),
+            ordered=options.ordered,
+            examples=options.examples,
+        )
+        counted = sides.read((search.add, search.add))
+        if before is not None and before.records != counted.records:
+            raise DataLossError(
+                "The topics changed between two readings up to the same offsets.",
+                cause="retention, compaction or a deletion of records",
+                where=f"records before {before.records}, now {counted.records}",
+                option="retention.ms, cleanup.policy of the topics",
+            )
+        findings = search.finish(lambda done, total: sides.progress("compare", done, total))
+    return _verdict(sides, counted, findings, searched=True)
+
+
+def _verdict(sides: _Sides, counted: _Counted, found: Findings, *, searched: bool) -> Verdict:
+    counts = {
+        DUPLICATED: found.duplicated,
+        LOST_TAIL: found.lost_at_tail,
+        LOST_MIDDLE: found.lost_in_middle,
+        FOREIGN: found.foreign,
+        OUT_OF_ORDER: found.out_of_order,
+        ORDER_UNKNOWN: found.order_unknown,
+        NO_IDENTITY: counted.unidentified,
+    }
+    examples = {
+        name: tuple(
+            Example(_name(output, sides.outputs), _name(source, sides.inputs))
+            for output, source in places
+        )
+        for name, places in found.examples.items()
+    }
+    if counted.unidentified:
+        examples[NO_IDENTITY] = counted.places[: sides.options.examples]
+    return Verdict(
+        records_in=counted.records[INPUT],
+        records_out=counted.records[OUTPUT],
+        missing_allowed=sides.options.allow_missing,
+        anomalies={name: count for name, count in counts.items() if count},
+        examples=examples,
+        searched=searched,
+    )
+
+
+def _name(place: Place | None, ranges: Sequence[Range]) -> str:
+    return "" if place is None else f"{ranges[place[0]].name}@{place[1]}"
+
+
+def _grown(ends: TopicEnds, ranges: Sequence[Range], deadline: Deadline) -> tuple[str, ...]:
+    """Name the partitions that have more committed offsets than when the ends were fixed."""
+    topics = list(dict.fromkeys(item.topic for item in ranges))
+    now = {item.name: item.end for item in ends.committed(topics, deadline)}
+    return tuple(item.name for item in ranges if now[item.name] > item.end)

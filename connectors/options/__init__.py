@@ -1,0 +1,1 @@
+"""What a user says: source, sinks, modes, the job file."""

@@ -1,0 +1,141 @@
+"""What a job file says, as one frozen object, and the rules between its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from connectors.options.branch_sink import BranchSink, kafka_sinks
+from connectors.options.kafka_sink import KafkaSink
+from connectors.options.kafka_source import KafkaSource
+from connectors.options.modes import (
+    CHECKPOINT_TIMEOUT_S,
+    CONTINUOUS,
+    MICRO_BATCH,
+    check_source,
+    longest_interval_s,
+    one_sink,
+)
+from transactions.errors import ConfigurationError
+from transactions.log_location import LogLocation
+from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
+
+_ONE_STAGE: Final = "a plan can need a shuffle or state; the continuous stage has neither"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SinkDefinition:
+    """One `[[sink]]`.
+
+    Attributes:
+        sink: where its branch goes.
+        sql: its own query over `source` (and `transformed`, when there is a transform).
+    """
+
+    sink: BranchSink
+    sql: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobDefinition:
+    """All that a job file says.
+
+    Attributes:
+        path: the file.
+        app_id: see `StreamingDriver`.
+        checkpoint: absolute folder.
+        mode: one of `connectors.options.modes`.
+        trigger: an interval, or ``available-now``.
+        checkpoint_timeout_s: see `StreamingDriver`.
+        restart_budget_s: see `StreamingDriver`.
+        restart_strategy: see `transactions.restart_strategy`.
+        tolerable_failed_checkpoints: see `StreamingDriver`.
+        target_checkpoint_s: see `StreamingDriver`.
+        metrics_port: see `StreamingDriver`.
+        continuous: arguments of `ContinuousDriver` that only it has, as far as they are given.
+        master: Spark's master URL.
+        log_level: of the Java side.
+        decision_log: where the log is kept, if not in the checkpoint folder.
+        source: where records come from.
+        sinks: where they go, at least one.
+        sql: the transform as a query over `source`.
+        function: the transform as ``module:name``; the file's folder is importable.
+        arrow: the transform as the ``module:name`` of an Arrow function.
+        columns: what that function, or the plain copy, gives to the sinks; see `arrow_pipeline`.
+        spark: further Spark settings.
+    """
+
+    path: Path
+    app_id: str
+    checkpoint: str
+    mode: str = MICRO_BATCH
+    trigger: str = "0 seconds"
+    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S[MICRO_BATCH]
+    restart_budget_s: float = 60.0
+    restart_strategy: RestartStrategy = DEFAULT_RESTART_STRATEGY
+    tolerable_failed_checkpoints: int = 0
+    target_checkpoint_s: float | None = None
+    metrics_port: int | None = None
+    continuous: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    master: str = "local[*]"
+    log_level: str = "ERROR"
+    decision_log: LogLocation | None = None
+    source: KafkaSource
+    sinks: tuple[SinkDefinition, ...]
+    sql: str | None = None
+    function: str | None = None
+    arrow: str | None = None
+    columns: tuple[str, ...] | None = None
+    spark: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def kafka_sinks(self) -> list[KafkaSink]:
+        """Those of the sinks that brokers can be asked about."""
+        return kafka_sinks([definition.sink for definition in self.sinks])
+
+    @property
+    def interval_s(self) -> float:
+        """The longest time between two barriers; 0 where a batch is a checkpoint."""
+        if self.mode != CONTINUOUS:
+            return 0.0
+        names = ("most_interval_s", "barrier_interval_s")
+        return longest_interval_s(**{n: self.continuous[n] for n in names if n in self.continuous})
+
+    def validate(self) -> None:
+        """Check the rules between mode, source, transform and sinks.
+
+        Raises:
+            ConfigurationError: the mode cannot run this job. The continuous stage is one stage:
+                what needs Spark's planner is refused.
+        """
+        if self.mode != CONTINUOUS:
+            return
+        try:
+            check_source(self.mode, self.source)
+        except ConfigurationError as error:
+            raise self._wrong(error.what, "[source]", error.cause, error.option) from error
+        try:
+            one_sink([definition.sink for definition in self.sinks])
+        except ConfigurationError as error:
+            raise self._wrong(error.what, "[sink] 2", error.cause, error.option) from error
+        for kind, text in (("sql", self.sql), ("function", self.function)):
+            if text is not None:
+                raise self._wrong(
+                    f"A continuous job cannot have a transform by {kind}.",
+                    "[transform]",
+                    f'{_ONE_STAGE}; write arrow = "module:name", or mode = "{MICRO_BATCH}"',
+                    f"{kind} = {text}",
+                )
+        for number, definition in enumerate(self.sinks, 1):
+            if definition.sql is not None:
+                raise self._wrong(
+                    "The sink of a continuous job has no query of its own.",
+                    f"[sink] {number}",
+                    f"{_ONE_STAGE}; use [transform] arrow",
+                    f"sql = {definition.sql}",
+                )
+
+    def _wrong(self, what: str, place: str, cause: str, option: str) -> ConfigurationError:
+        return ConfigurationError(what, where=f"{self.path}, {place}", cause=cause, option=option)

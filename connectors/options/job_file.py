@@ -1,0 +1,419 @@
+"""A job file: the whole pipeline as TOML, parsed once into one frozen object. No I/O but the file.
+
+    [app]        id, checkpoint, guarantee (of every sink: exactly-once, at-least-once, none;
+                 a sink can have its own), mode, checkpoint_timeout, restart_budget, master,
+                 restart_strategy ("none", "fixed-delay(attempts=3, delay=10s)", ...), log_level;
+                 of one mode only: see `connectors.options.modes`
+    [source]     Spark's option names: kafka.bootstrap.servers, subscribe, startingOffsets, ...
+    [transform]  sql = "SELECT ... FROM source", function = "module:name" (DataFrames), or
+                 arrow = "module:name" (record batches, in both modes); without it a copy;
+                 columns = "key, value": what an arrow function, or the copy, gives to the sinks
+    [[sink]]     Spark's option names: kafka.bootstrap.servers, topic, ...; name; a sql of its own;
+                 or another kind of sink (see `connectors.options.sink_kinds`) and its options
+    [decision_log]  address = "s3://bucket/prefix" and options of the object store; without it the
+                 log lies in the checkpoint folder (see `transactions.log_location`)
+    [spark]      Spark settings, with or without "spark." before them
+
+An unknown key is an error, never ignored. `${NAME}` in a value is an environment variable, `$${`
+a literal `${`. Relative paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from connectors.options.job_definition import JobDefinition, SinkDefinition
+from connectors.options.kafka_sink import GUARANTEES
+from connectors.options.kafka_source import KafkaSource
+from connectors.options.modes import (
+    CHECKPOINT_TIMEOUT_S,
+    MICRO_BATCH,
+    OF_ONE_MODE,
+    check_mode,
+    check_options,
+)
+from connectors.options.sink_kinds import sink_from_options
+from transactions.errors import ConfigurationError
+from transactions.log_location import LogLocation
+from transactions.restart_strategy import RestartStrategy, parse_restart_strategy
+
+AVAILABLE_NOW: Final = "available-now"
+LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
+
+_TABLES: Final = ("app", "source", "transform", "sink", "decision_log", "spark")
+_APP: Final = (
+    "id",
+    "checkpoint",
+    "guarantee",
+    "mode",
+    "checkpoint_timeout",
+    "restart_budget",
+    "restart_strategy",
+    "master",
+    "log_level",
+    "metrics_port",
+    *OF_ONE_MODE,
+)
+_TRANSFORM: Final = ("sql", "function", "arrow", "columns")
+_VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
+_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)?s?")
+_SECONDS: Final = {None: 1.0, "millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
+_TRIGGER: Final = re.compile(r"\d+ (millisecond|second|minute|hour)s?")
+_FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_SECRET: Final = re.compile(
+    r"password|jaas|secret|token|conninfo|credential|_key$|signature", re.IGNORECASE
+)
+
+
+def load_job(path: Path, environment: Mapping[str, str]) -> JobDefinition:
+    """Read a job file.
+
+    Args:
+        path: the file.
+        environment: for `${NAME}`.
+
+    Raises:
+        ConfigurationError: it cannot be read, or something in it is wrong.
+    """
+    path = path.absolute()
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            "The job file cannot be read.",
+            where=str(path),
+            cause=str(error),
+            option=f"sparkonce run {path.name}",
+        ) from error
+    return parse_job(text, path, environment)
+
+
+def parse_job(text: str, path: Path, environment: Mapping[str, str]) -> JobDefinition:
+    """Parse the text of a job file; `path` is what errors name and paths are relative to.
+
+    Raises:
+        ConfigurationError: the first thing that is wrong.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(
+            "The job file is not valid TOML.",
+            where=str(path),
+            cause=str(error),
+            option='quote text values: checkpoint = "state/flights"',
+        ) from error
+    return _Parser(path, environment).job(tables)
+
+
+class _Parser:
+    """One parse; knows the file, for the texts of errors."""
+
+    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+        self._path = path
+        self._environment = environment
+
+    def job(self, tables: Mapping[str, Any]) -> JobDefinition:
+        self._only(tables, _TABLES, "the file", "table")
+        app = self._table(tables, "app", _APP)
+        for name in ("id", "checkpoint"):
+            if name not in app:
+                raise self._wrong(f"[app] needs {name!r}.", "app", "it is absent", f"{name} = ...")
+        guarantee = app.get("guarantee", GUARANTEES[0])
+        if guarantee not in GUARANTEES:
+            known = f"known: {', '.join(GUARANTEES)}"
+            raise self._wrong("There is no such guarantee.", "app", known, f"guarantee={guarantee}")
+        mode = self._mode(app)
+        transform = self._transform(self._table(tables, "transform", _TRANSFORM))
+        optional = {
+            "trigger": self._trigger(app),
+            "checkpoint_timeout_s": self._seconds(app, "checkpoint_timeout")
+            or CHECKPOINT_TIMEOUT_S[mode],
+            "restart_budget_s": self._seconds(app, "restart_budget"),
+            "restart_strategy": self._restart_strategy(app),
+            "tolerable_failed_checkpoints": self._count(app, "tolerable_failed_checkpoints"),
+            "target_checkpoint_s": self._seconds(app, "target_checkpoint"),
+            "metrics_port": self._count(app, "metrics_port"),
+            "master": app.get("master"),
+            "log_level": self._log_level(app),
+            "decision_log": self._decision_log(tables),
+            **transform,
+        }
+        job = JobDefinition(
+            path=self._path,
+            app_id=app["id"],
+            checkpoint=self._relative(app["checkpoint"]),
+            mode=mode,
+            continuous=self._continuous(app),
+            source=self._source(tables),
+            sinks=self._sinks(tables, guarantee),
+            spark={
+                name if name.startswith("spark.") else f"spark.{name}": value
+                for name, value in self._table(tables, "spark").items()
+            },
+            **{name: value for name, value in optional.items() if value is not None},  # type: ignore[arg-type]
+        )
+        job.validate()
+        return job
+
+    # -- tables -------------------------------------------------------------------------------
+
+    def _table(
+        self, tables: Mapping[str, Any], name: str, known: Iterable[str] = ()
+    ) -> dict[str, str]:
+        table = tables.get(name, {})
+        if not isinstance(table, dict):
+            raise self._wrong(f"{name!r} must be a table.", name, f"write [{name}]", f"{name} = ")
+        if known:
+            self._only(table, known, f"[{name}]", "key")
+        return self._flat(table, name)
+
+    def _source(self, tables: Mapping[str, Any]) -> KafkaSource:
+        if isinstance(tables.get("source"), list):
+            raise self._wrong(
+                "A job has one source.",
+                "source",
+                "subscribe takes several topics; several sources need Python",
+                "[source], not [[source]]",
+            )
+        options = self._table(tables, "source")
+        try:
+            source = KafkaSource.from_options(options)
+            source.check_stream()
+        except ConfigurationError as error:
+            raise self._from(error, "source") from error
+        return source
+
+    def _sinks(self, tables: Mapping[str, Any], guarantee: str) -> tuple[SinkDefinition, ...]:
+        rows = tables.get("sink", [])
+        if not isinstance(rows, list) or not rows or not all(isinstance(r, dict) for r in rows):
+            raise self._wrong("A job needs a sink.", "sink", "there is none", "[[sink]]")
+        found: dict[str, SinkDefinition] = {}
+        for number, row in enumerate(rows, 1):
+            place = f"[sink] {number}"
+            options = self._flat(row, place)
+            sql = options.pop("sql", None)
+            if sql is not None and not sql.strip():
+                raise self._wrong("The query of a sink is empty.", place, "no text", "sql")
+            try:
+                sink = sink_from_options(options, guarantee=guarantee, absolute=self._relative)
+            except ConfigurationError as error:
+                raise self._from(error, place, ("sql", "kind")) from error
+            if sink.name in found:
+                raise self._wrong(
+                    "Two sinks have the same name.",
+                    place,
+                    "the name is that of the target when it is not given",
+                    f"name = {sink.name}",
+                )
+            found[sink.name] = SinkDefinition(sink=sink, sql=sql)
+        return tuple(found.values())
+
+    def _decision_log(self, tables: Mapping[str, Any]) -> LogLocation | None:
+        if "decision_log" not in tables:
+            return None
+        options: dict[str, str | float] = {**self._table(tables, "decision_log")}
+        address = str(options.pop("address", ""))
+        if not address:
+            raise self._wrong(
+                "[decision_log] needs an address.", "decision_log", "it is absent", "address = ..."
+            )
+        return LogLocation(address if "://" in address else self._relative(address), options)
+
+    def _transform(self, table: Mapping[str, str]) -> dict[str, str | tuple[str, ...]]:
+        kinds = {name: text for name, text in table.items() if name != "columns"}
+        if len(kinds) > 1:
+            raise self._wrong(
+                "The transform is given twice.", "transform", "use one of them", ", ".join(kinds)
+            )
+        found: dict[str, str | tuple[str, ...]] = {**kinds}
+        if "columns" in table:
+            if not kinds.keys() <= {"arrow"}:
+                raise self._wrong(
+                    "columns is for an Arrow function, or a plain copy.",
+                    "transform",
+                    "a query and a function of DataFrames name their columns themselves",
+                    f"columns = {table['columns']}, {', '.join(kinds)}",
+                )
+            found["columns"] = tuple(name.strip() for name in table["columns"].split(","))
+        for kind, text in kinds.items():
+            if not text.strip():
+                raise self._wrong("The transform is empty.", "transform", "no text", kind)
+            if kind != "sql" and not _FUNCTION.fullmatch(text):
+                raise self._wrong(
+                    "The transform function is not named as module:name.",
+                    "transform",
+                    "the module is imported from the file's folder, or from the environment",
+                    f"{kind} = {text}",
+                )
+        return found
+
+    # -- values -------------------------------------------------------------------------------
+
+    def _mode(self, app: Mapping[str, str]) -> str:
+        mode = app.get("mode", MICRO_BATCH)
+        try:
+            check_mode(mode)
+            check_options(mode, app)
+        except ConfigurationError as error:
+            raise self._from(error, "app") from error
+        return mode
+
+    def _continuous(self, app: Mapping[str, str]) -> dict[str, float]:
+        """Return what the file gives of the driver's options, by the driver's names."""
+        tasks = self._count(app, "parallelism")
+        if tasks == 0:
+            raise self._wrong("A stage needs at least one task.", "app", "1 or more", "parallelism")
+        found = {
+            f"{name}_s": self._seconds(app, name)
+            for name in ("target_latency", "most_interval", "barrier_interval")
+        }
+        options = {"parallelism": tasks, "native": self._switch(app, "native"), **found}
+        return {name: value for name, value in options.items() if value is not None}
+
+    def _trigger(self, app: Mapping[str, str]) -> str | None:
+        trigger = app.get("trigger")
+        if trigger is None or trigger == AVAILABLE_NOW or _TRIGGER.fullmatch(trigger):
+            return trigger
+        raise self._wrong(
+            "The trigger is neither an interval nor available-now.",
+            "app",
+            'write "5 seconds" or "available-now"',
+            f"trigger = {trigger}",
+        )
+
+    def _seconds(self, app: Mapping[str, str], name: str) -> float | None:
+        text = app.get(name)
+        if text is None:
+            return None
+        match = _TIME.fullmatch(text.strip())
+        seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+        if seconds <= 0.0:
+            raise self._wrong(
+                f"{name} is not a time.",
+                "app",
+                'write seconds, or "10 minutes"; more than none',
+                f"{name} = {text}",
+            )
+        return seconds
+
+    def _restart_strategy(self, app: Mapping[str, str]) -> RestartStrategy | None:
+        text = app.get("restart_strategy")
+        try:
+            return None if text is None else parse_restart_strategy(text)
+        except ConfigurationError as error:
+            raise self._from(error, "app") from error
+
+    def _count(self, app: Mapping[str, str], name: str) -> int | None:
+        text = app.get(name)
+        if text is None or text.isdecimal():
+            return None if text is None else int(text)
+        raise self._wrong(
+            f"{name} is not a whole number.", "app", "write 0 or more", f"{name} = {text}"
+        )
+
+    def _switch(self, app: Mapping[str, str], name: str) -> bool | None:
+        text = app.get(name)
+        if text is None or text in {"true", "false"}:
+            return None if text is None else text == "true"
+        raise self._wrong(
+            f"{name} is neither true nor false.", "app", "write one of them", f"{name} = {text}"
+        )
+
+    def _log_level(self, app: Mapping[str, str]) -> str | None:
+        level = app.get("log_level")
+        if level is not None and level.upper() not in LOG_LEVELS:
+            raise self._wrong(
+                "The log level is unknown.",
+                "app",
+                f"known: {', '.join(LOG_LEVELS)}",
+                f"log_level = {level}",
+            )
+        return None if level is None else level.upper()
+
+    def _relative(self, path: str) -> str:
+        return path if "://" in path else str(self._path.parent / path)
+
+    def _flat(self, table: Mapping[str, Any], place: str, prefix: str = "") -> dict[str, str]:
+        """Turn a table into options: `kafka.bootstrap.servers` without quotes is three tables."""
+        flat: dict[str, str] = {}
+        for key, value in table.items():
+            name = prefix + key
+            if isinstance(value, dict):
+                below = self._flat(value, place, f"{name}.")
+            elif isinstance(value, bool):
+                below = {name: str(value).lower()}
+            elif isinstance(value, int | float):
+                below = {name: str(value)}
+            elif isinstance(value, str):
+                text = self._expanded(value, name, place)
+                is_file = name.startswith("kafka.ssl.") and name.endswith(".location")
+                below = {name: self._relative(text) if is_file else text}
+            elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+                below = {name: ",".join(self._expanded(one, name, place) for one in value)}
+            else:
+                raise self._wrong(
+                    f"The value of {name!r} is of the type {type(value).__name__}.",
+                    place,
+                    "a value is text, a number, true, false, or a list of texts",
+                    f"{name} = {value}",
+                )
+            if twice := flat.keys() & below.keys():
+                raise self._wrong("A key is given twice.", place, "quoted and not", min(twice))
+            flat |= below
+        return flat
+
+    def _expanded(self, text: str, name: str, place: str) -> str:
+        def value_of(match: re.Match[str]) -> str:
+            if match[1]:
+                return match[0][1:]
+            if match[2] not in self._environment:
+                raise self._wrong(
+                    f"The environment variable {match[2]!r} is not set.",
+                    place,
+                    "the value names it; $${ is a literal ${",
+                    f"{name} = {text}",
+                )
+            return self._environment[match[2]]
+
+        return _VARIABLE.sub(value_of, text)
+
+    # -- errors -------------------------------------------------------------------------------
+
+    def _only(self, table: Mapping[str, Any], known: Iterable[str], place: str, kind: str) -> None:
+        for name, value in table.items():
+            if name in known:
+                continue
+            near = difflib.get_close_matches(name.lower(), known, 1)
+            shown = f"[{name}]" if isinstance(value, dict | list) else f"{name} = {value}"
+            raise ConfigurationError(
+                f"There is no {kind} {name!r} in {place}.",
+                where=str(self._path),
+                cause=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}",
+                option=shown,
+            )
+
+    def _wrong(self, what: str, place: str, cause: str, option: str) -> ConfigurationError:
+        place = place if place.startswith("[") else f"[{place}]"
+        return ConfigurationError(
+            what, where=f"{self._path}, {place}", cause=cause, option=_without_secret(option)
+        )
+
+    def _from(
+        self, error: ConfigurationError, place: str, more: tuple[str, ...] = ()
+    ) -> ConfigurationError:
+        cause = error.cause
+        name = error.option.partition("=")[0]
+        if near := difflib.get_close_matches(name.lower(), more, 1):
+            cause = f"did you mean {near[0]!r}?"
+        return self._wrong(error.what, place, cause, error.option)
+
+
+def _without_secret(option: str) -> str:
+    name = option.partition("=")[0].strip()
+    return f"{name}=[hidden]" if _SECRET.search(name) else option

@@ -1,0 +1,263 @@
+"""What a user says about the source: one frozen object, parsed once from Spark's own option names.
+
+Raw client settings pass through as `kafka.*`. Everything a wrong value could break is checked in
+one `validate`, before any data moves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from connectors.options.client_options import ClientOptions, without_secret
+from transactions.errors import ConfigurationError
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
+
+#: Spark's option name -> our field; looked up without regard to case.
+OPTION_NAMES: Final = {
+    "subscribe": "subscribe",
+    "startingOffsets": "starting_offsets",
+    "endingOffsets": "ending_offsets",
+    "maxOffsetsPerTrigger": "max_offsets_per_trigger",
+    "failOnDataLoss": "fail_on_data_loss",
+    "includeHeaders": "include_headers",
+    "isolationLevel": "isolation_level",
+    "minPartitions": "min_partitions",
+    "kafkaConsumer.pollTimeoutMs": "poll_timeout_ms",
+}
+
+#: Options of Spark's source that exist there and not here: refused, never ignored.
+UNSUPPORTED: Final = {
+    "subscribePattern": "name the topics in `subscribe`",
+    "assign": "name the topics in `subscribe`; all their partitions are read",
+    "startingTimestamp": "give `startingOffsets` as earliest, latest or JSON",
+    "startingOffsetsByTimestamp": "give `startingOffsets` as earliest, latest or JSON",
+    "startingOffsetsByTimestampStrategy": "give `startingOffsets` as earliest, latest or JSON",
+    "endingTimestamp": "give `endingOffsets` as latest or JSON",
+    "endingOffsetsByTimestamp": "give `endingOffsets` as latest or JSON",
+    "minOffsetsPerTrigger": "use a trigger interval",
+    "maxTriggerDelay": "use a trigger interval",
+    "maxRecordsPerPartition": "use `minPartitions`",
+    "groupIdPrefix": "the source joins no group; offsets go under the application's group",
+    "fetchOffset.numRetries": "retries are bounded by time, see `kafkaConsumer.pollTimeoutMs`",
+    "fetchOffset.retryIntervalMs": "retries are bounded by time",
+}
+
+_KAFKA_PREFIX = "kafka."
+_BOOTSTRAP = "bootstrap.servers"
+_BY_LOWER_NAME = {name.lower(): name for name in (*OPTION_NAMES, *UNSUPPORTED)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSource:
+    """Topics to read, and how.
+
+    Args:
+        bootstrap_servers: ``host:port`` list of the cluster.
+        subscribe: topics, as a comma-separated string or a sequence.
+        starting_offsets: where a *new* pipeline begins: earliest, latest or Spark's JSON; when not
+            given, latest for a stream and earliest for a batch, as in Spark. A restarted pipeline
+            goes on from its checkpoint.
+        ending_offsets: where a batch read ends: latest (default) or Spark's JSON.
+        max_offsets_per_trigger: most offsets in one micro-batch, split over the partitions.
+        fail_on_data_loss: stop when offsets are gone that are still needed.
+        include_headers: add the column `headers`.
+        isolation_level: read_committed hides open and aborted transactions.
+        min_partitions: split ranges until there are about this many Spark tasks.
+        poll_timeout_ms: longest silence of the brokers before a read fails.
+        kafka: further client settings, named as Kafka names them, without the `kafka.` prefix.
+    """
+
+    bootstrap_servers: str
+    subscribe: str | Sequence[str]
+    starting_offsets: str | None = None
+    ending_offsets: str | None = None
+    max_offsets_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    isolation_level: str = "read_committed"
+    min_partitions: int | None = None
+    poll_timeout_ms: int = 120_000
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = self.subscribe.split(",") if isinstance(self.subscribe, str) else self.subscribe
+        topics = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+        object.__setattr__(self, "subscribe", topics)
+        object.__setattr__(self, "kafka", ClientOptions(self.kafka))
+        self.validate()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics of `subscribe`, in the user's order, without duplicates."""
+        assert isinstance(self.subscribe, tuple)
+        return self.subscribe
+
+    @property
+    def client_settings(self) -> ClientOptions:
+        """Settings for every client of this source, bootstrap servers among them."""
+        return ClientOptions({**self.kafka, _BOOTSTRAP: self.bootstrap_servers})
+
+    def validate(self) -> None:
+        """Check every field and the rules between them.
+
+        Raises:
+            ConfigurationError: the first rule that is broken.
+        """
+        if not self.bootstrap_servers.strip():
+            raise _refused("kafka.bootstrap.servers", "", "no broker is named")
+        if not self.topics:
+            raise _refused("subscribe", "", "no topic is named")
+        if self.kafka.get(_BOOTSTRAP, self.bootstrap_servers) != self.bootstrap_servers:
+            raise _refused("kafka.bootstrap.servers", self.kafka[_BOOTSTRAP], "it is given twice")
+        if self.isolation_level not in ISOLATION_LEVELS:
+            raise _refused(
+                "isolationLevel", self.isolation_level, "it is unknown", ISOLATION_LEVELS
+            )
+        for name, value in (
+            ("maxOffsetsPerTrigger", self.max_offsets_per_trigger),
+            ("minPartitions", self.min_partitions),
+            ("kafkaConsumer.pollTimeoutMs", self.poll_timeout_ms),
+        ):
+            if value is not None and value < 1:
+                raise _refused(name, value, "it must be 1 or more")
+        _check_offsets("startingOffsets", self.starting_offsets, (EARLIEST, LATEST))
+        _check_offsets("endingOffsets", self.ending_offsets, (LATEST,))
+        _refuse_offset("endingOffsets", self.ending_offsets, EARLIEST, "a read ends behind it")
+
+    def check_stream(self) -> None:
+        """Check the options of a stream.
+
+        Raises:
+            ConfigurationError: one is of a batch read.
+        """
+        if self.ending_offsets is not None:
+            hint = "leave it out; the trigger available-now stops at what is there"
+            raise _refused("endingOffsets", self.ending_offsets, "a stream has no end", hint=hint)
+
+    def check_batch(self) -> None:
+        """Check the options of a batch read.
+
+        Raises:
+            ConfigurationError: one is of a stream.
+        """
+        _refuse_offset("startingOffsets", self.starting_offsets, LATEST, "a batch ends there")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> KafkaSource:
+        """Parse Spark's options; names are compared without regard to case.
+
+        Raises:
+            ConfigurationError: an option is unknown, not supported, missing or malformed.
+        """
+        fields: dict[str, object] = {}
+        kafka: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower().startswith(_KAFKA_PREFIX):
+                kafka[name[len(_KAFKA_PREFIX) :].lower()] = value
+                continue
+            known = _BY_LOWER_NAME.get(name.lower())
+            if known is None:
+                raise _unknown(name, value)
+            if known in UNSUPPORTED:
+                raise _refused(known, value, "it is not supported yet", hint=UNSUPPORTED[known])
+            fields[OPTION_NAMES[known]] = _parsed(known, value)
+        return cls(
+            bootstrap_servers=kafka.pop(_BOOTSTRAP, ""),
+            subscribe=str(fields.pop("subscribe", "")),
+            kafka=kafka,
+            **fields,  # type: ignore[arg-type]  # typed by _parsed, checked by validate
+        )
+
+    def to_options(self) -> dict[str, str]:
+        """Return the options that `from_options` reads back into an equal object."""
+        options = {_KAFKA_PREFIX + name: value for name, value in self.client_settings.items()}
+        for name, attribute in OPTION_NAMES.items():
+            value = getattr(self, attribute)
+            if value is not None:
+                options[name] = _text(value)
+        return options
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_BOOLEANS = frozenset({"failOnDataLoss", "includeHeaders"})
+_NUMBERS = frozenset({"maxOffsetsPerTrigger", "minPartitions", "kafkaConsumer.pollTimeoutMs"})
+
+
+def _parsed(name: str, value: str) -> object:
+    if name in _BOOLEANS:
+        lowered = value.strip().lower()
+        if lowered not in ("true", "false"):
+            raise _refused(name, value, "it is neither true nor false")
+        return lowered == "true"
+    if name in _NUMBERS:
+        try:
+            return int(value)
+        except ValueError:
+            raise _refused(name, value, "it is not a whole number") from None
+    if name in ("startingOffsets", "endingOffsets") and not value.lstrip().startswith("{"):
+        return value.strip().lower()
+    return value.strip().lower() if name == "isolationLevel" else value
+
+
+def _check_offsets(name: str, value: str | None, words: Sequence[str]) -> None:
+    """JSON is only recognised here; its content is checked beside the cluster's partitions."""
+    if value is None or value in words or value.lstrip().startswith("{"):
+        return
+    raise _refused(name, value, "it is neither JSON nor a known word", words)
+
+
+def _refuse_offset(name: str, value: str | None, word: str, why: str) -> None:
+    """Refuse a word as the place of all partitions, or its number as that of one."""
+    number = {LATEST: -1, EARLIEST: -2}[word]
+    if value == word:
+        raise _refused(name, value, f"{word} is no place for it: {why}")
+    for topic, partitions in _json(value).items():
+        for partition, offset in partitions.items() if isinstance(partitions, dict) else ():
+            if offset == number:
+                where = f"{topic}/{partition} is {number} ({word})"
+                raise _refused(name, value, f"{where}, which is no place for it: {why}")
+
+
+def _json(value: str | None) -> dict[str, object]:
+    """Return what is JSON; whether it is offsets is checked beside the cluster's partitions."""
+    with contextlib.suppress(json.JSONDecodeError):
+        found = json.loads(value or "{}")
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _refused(
+    name: str, value: object, why: str, allowed: Sequence[str] = (), *, hint: str = ""
+) -> ConfigurationError:
+    hints = [hint] if hint else []
+    hints += [f"allowed: {', '.join(allowed)}"] if allowed else []
+    return ConfigurationError(
+        f"The source option {name} cannot be used: {why}.",
+        where="options of the source kafka-exactly-once",
+        cause="; ".join(hints) or why,
+        option=f"{name}={without_secret(name, value)}",
+    )
+
+
+def _unknown(name: str, value: str) -> ConfigurationError:
+    near = difflib.get_close_matches(name.lower(), [*_BY_LOWER_NAME, "kafka.bootstrap.servers"], 1)
+    meant = _BY_LOWER_NAME.get(near[0], near[0]) if near else ""
+    return ConfigurationError(
+        f"The source has no option {name}.",
+        where="options of the source kafka-exactly-once",
+        cause=f"did you mean {meant}?" if meant else f"known: {', '.join(OPTION_NAMES)}, kafka.*",
+        option=f"{name}={without_secret(name, value)}",
+    )

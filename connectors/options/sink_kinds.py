@@ -1,0 +1,75 @@
+"""The kinds of sink that a job file can name: `[[sink]] kind = "kafka"`, which is the default.
+
+A kind's module is imported when a job names it: a job without PostgreSQL needs no client for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from connectors.options.branch_sink import BranchSink
+from connectors.options.kafka_sink import KafkaSink
+from transactions.errors import ConfigurationError
+
+KAFKA: Final = "kafka"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """Where the options of a kind are read: ``module:class``, which has `from_options`.
+
+    Attributes:
+        options: the class.
+        paths: options that are paths, relative to the job file.
+    """
+
+    options: str
+    paths: tuple[str, ...] = ()
+
+    def load(self) -> Any:
+        """Import the class."""
+        module, _, name = self.options.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    KAFKA: Kind("connectors.options.kafka_sink:KafkaSink"),
+    "files": Kind("connectors.files.file_sink:FileSink", paths=("path",)),
+    "postgres": Kind("connectors.postgres.postgres_sink:PostgresSink"),
+}
+
+
+def sink_from_options(
+    options: Mapping[str, str], *, guarantee: str, absolute: Callable[[str], str]
+) -> BranchSink:
+    """Read one `[[sink]]`.
+
+    Args:
+        options: its keys, `kind` among them or not.
+        guarantee: of a Kafka sink that does not say its own; the others are exactly-once.
+        absolute: makes a path of the job file absolute.
+
+    Raises:
+        ConfigurationError: there is no such kind, or an option is unknown or wrong.
+    """
+    given = dict(options)
+    name = given.pop("kind", KAFKA)
+    kind = KINDS.get(name)
+    if kind is None:
+        near = difflib.get_close_matches(name, KINDS, 1)
+        raise ConfigurationError(
+            f"There is no kind of sink {name!r}.",
+            where="sink options",
+            cause=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}",
+            option=f"kind={name}",
+        )
+    if name == KAFKA:
+        return KafkaSink.from_options({"guarantee": guarantee, **given})
+    for option in [one for one in given if one.lower() in kind.paths]:
+        given[option] = absolute(given[option])
+    sink: BranchSink = kind.load().from_options(given)
+    return sink

@@ -1,0 +1,71 @@
+"""The metrics endpoint in the life of a driver: opened at its start, closed at its end.
+
+Apart from `connectors.pipeline.metrics` because that one needs an optional package: a driver
+without metrics runs without it. Restarts inside a process keep the endpoint, and so its counters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from connectors.options.kafka_sink import KafkaSink
+from connectors.options.kafka_source import KafkaSource
+from transactions.decision_log import DecisionLog
+from transactions.log_entries import Decision
+
+
+class DriverMetrics:
+    """Nothing at all when no port is given.
+
+    Args:
+        app_id: label of every metric.
+        port: where to listen, 0 for a free port, None for no endpoint.
+    """
+
+    def __init__(self, app_id: str, port: int | None) -> None:
+        self._app_id = app_id
+        self._port = port
+        self._open = contextlib.ExitStack()
+
+    def open(
+        self,
+        sinks: Sequence[KafkaSink],
+        sources: Sequence[KafkaSource],
+        log: Callable[[], DecisionLog | None],
+    ) -> None:
+        """Listen, before any data moves.
+
+        Args:
+            sinks: whose output is looked at.
+            sources: whose input is looked at.
+            log: returns the log of the present run; called on a scrape, from another thread.
+
+        Raises:
+            ConfigurationError: the port is taken, or prometheus-client is not installed.
+        """
+        if self._port is None:
+            return
+        from connectors.pipeline.metrics import MetricsEndpoint  # noqa: PLC0415 - an optional part
+
+        def last_decision() -> Decision | None:
+            now = log()
+            return None if now is None else now.state.decision
+
+        endpoint = MetricsEndpoint.of_driver(
+            self._app_id, self._port, sinks=sinks, sources=sources, last_decision=last_decision
+        )
+        self._open.callback(endpoint.close)
+
+    @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Stop listening when the driver ends with an error."""
+        try:
+            yield
+        except Exception:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop listening; again is harmless."""
+        self._open.close()

@@ -1,0 +1,283 @@
+"""Beginning a checkpoint folder from a savepoint, before the first run on it. On the driver.
+
+What is refused, and why: a savepoint that is broken, is of another application or of the other
+mode; state of a source topic or a sink that the pipeline does not have; output that is newer than
+the savepoint, because it would be produced twice. The last two can be allowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import orjson
+
+from connectors.kafka.source.offsets import merged_offsets, without_topics
+from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.options.kafka_source import KafkaSource
+from connectors.pipeline.run import BOUND_TO, CONNECT_SECONDS, RunOptions
+from connectors.wire.coordinator_wire import CoordinatorWire
+from transactions.clock import Deadline
+from transactions.decision_log import read_log
+from transactions.errors import SavepointError
+from transactions.log_backend import LocalFileBackend, LogBackend, sync_folder
+from transactions.savepoint import (
+    MANIFEST,
+    Savepoint,
+    copy_files,
+    has_decided,
+    read_savepoint,
+    restored_log,
+    verify_savepoint,
+)
+
+logger = logging.getLogger(__name__)
+
+_RESTORED_FROM: Final = "restored-from"
+#: In the folder once its log, if it lies elsewhere, was begun: one that is empty later was lost.
+_LOG_BEGUN: Final = "log-begun"
+_SHOWN: Final = 5
+_MODE: Final = "mode"
+
+
+class EngineFiles(Protocol):
+    """What only the engine knows of its own files; see `connectors.spark.checkpoint_files`."""
+
+    def has_state(self, names: Mapping[str, Any]) -> bool:
+        """Tell whether files, named below the checkpoint folder, hold state of operators."""
+
+    def fit(self, folder: Path, checkpoint_id: int, sources: int, forget: frozenset[str]) -> None:
+        """Check that the files of a checkpoint are of so many sources, and take topics out.
+
+        Raises:
+            SavepointError: they are not, or it cannot be done.
+        """
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FromSavepoint:
+    """Where a pipeline shall go on, and what it may lose or repeat by it.
+
+    Attributes:
+        place: the savepoint.
+        claim: it belongs to the pipeline from now on: it is deleted when the first checkpoint
+            after it is finished. Else it is copied, stays, and can be restored again.
+        allow_non_restored_state: leave out the offsets of topics, and the place of sinks, that
+            the pipeline does not have.
+        accept_duplicates: go on although output exists that is newer than the savepoint.
+    """
+
+    place: Path
+    claim: bool = False
+    allow_non_restored_state: bool = False
+    accept_duplicates: bool = False
+
+
+def accepts_duplicates(wanted: FromSavepoint | None) -> bool:
+    """Tell whether whoever restores also accepts output that is written twice."""
+    return wanted is not None and wanted.accept_duplicates
+
+
+def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Savepoint | None:
+    """Make the checkpoint folder of a pipeline from a savepoint.
+
+    Args:
+        wanted: see the class.
+        run: of the pipeline that will run on it.
+        engine: see the class.
+
+    Returns:
+        The savepoint; None when the folder was restored from it before: the pipeline goes on
+        where it is, so that the same command line can start it again after a crash.
+
+    Raises:
+        SavepointError: see the module; nothing was changed.
+        BrokerUnavailableError, AuthenticationError, MissingTopicError: whether newer output exists
+            is not known.
+    """
+    if _was_restored(wanted, run):
+        return None
+    savepoint = verify_savepoint(wanted.place)
+    gone = _check_fits(savepoint, wanted, run, engine)
+    _refuse_newer_output(savepoint.decision.end_offsets, wanted, run)
+    # Of its own name: another process may restore at this very moment.
+    staged = run.checkpoint.with_name(f".{run.checkpoint.name}.{secrets.token_hex(4)}.restoring")
+    try:
+        staged.mkdir(parents=True)
+        copy_files(wanted.place, savepoint, staged)
+        engine.fit(staged, savepoint.decision.checkpoint_id, len(run.sources), gone)
+        _bind(staged, savepoint, wanted.place, run, gone)
+        staged.rename(run.checkpoint)  # over an empty folder, or none
+        sync_folder(run.checkpoint.parent)
+    except OSError as error:
+        raise SavepointError(
+            "The checkpoint folder could not be made from the savepoint.",
+            where=f"{run.checkpoint}: {error}",
+            cause="the disk is full or read-only; the folder is a mount point; or another process "
+            "has made it at the same moment",
+            option=f"checkpoint={run.checkpoint}: a folder that does not exist, on a disk with "
+            f"{savepoint.size:,} bytes",
+        ) from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    if run.decision_log is not None:
+        _begin_elsewhere(savepoint, _facts(run.checkpoint), run)
+    return savepoint
+
+
+def _bind(
+    staged: Path, savepoint: Savepoint, place: Path, run: RunOptions, gone: frozenset[str]
+) -> None:
+    """Write what is ours beside the engine's files: the log, and where all of it comes from."""
+    offsets = savepoint.decision.end_offsets
+    kept = tuple(without_topics(one, gone) for one in offsets)
+    log_id = secrets.token_hex(4)
+    remembered = {
+        "savepoint_id": savepoint.savepoint_id,
+        "place": str(place.absolute()),
+        "log_id": log_id,
+        "end_offsets": kept if gone else offsets,
+    }
+    folder = LocalFileBackend(staged)
+    folder.put_if_absent(BOUND_TO, log_id.encode())
+    folder.put_if_absent(_RESTORED_FROM, orjson.dumps(remembered))
+    if run.decision_log is None:
+        _begin_log(savepoint, remembered, run, LocalFileBackend(staged / "decisions"))
+
+
+def _facts(checkpoint: Path) -> dict[str, Any]:
+    path = checkpoint / _RESTORED_FROM
+    facts: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
+    return facts
+
+
+def _was_restored(wanted: FromSavepoint, run: RunOptions) -> bool:
+    """Tell whether the folder is the savepoint's already; a log that was not begun is, now."""
+    checkpoint = run.checkpoint
+    if not checkpoint.exists() or not any(checkpoint.iterdir()):
+        return False
+    facts = _facts(checkpoint)
+    if facts.get("place") != str(wanted.place.absolute()):
+        raise SavepointError(
+            "A savepoint is restored into an empty checkpoint folder only.",
+            where=f"{checkpoint}, restored from: {facts.get('place', '-')}",
+            cause="it holds files, of a pipeline that would lose its place or of somebody else",
+            option=f"checkpoint={checkpoint}: name another folder; or leave --from-savepoint out",
+        )
+    there = (wanted.place / MANIFEST).exists()  # not after a claim
+    if there and read_savepoint(wanted.place).savepoint_id != facts["savepoint_id"]:
+        raise SavepointError(
+            "The checkpoint folder was restored from another savepoint of this name.",
+            where=f"{checkpoint}: {facts['savepoint_id']}",
+            option=f"checkpoint={checkpoint}: name another folder; or leave --from-savepoint out",
+        )
+    begun = run.decision_log is None or (checkpoint / _LOG_BEGUN).exists()
+    if not begun:
+        _begin_elsewhere(verify_savepoint(wanted.place), facts, run)
+    log = read_log(run.log_location.backend())
+    if not has_decided(log):  # its first start failed: time has passed
+        _refuse_newer_output(facts["end_offsets"], wanted, run)
+    return True
+
+
+def _begin_elsewhere(savepoint: Savepoint, facts: Mapping[str, Any], run: RunOptions) -> None:
+    _begin_log(savepoint, facts, run, run.log_location.backend())
+    LocalFileBackend(run.checkpoint).put_if_absent(_LOG_BEGUN, b"")
+
+
+def _begin_log(
+    savepoint: Savepoint, remembered: Mapping[str, Any], run: RunOptions, backend: LogBackend
+) -> None:
+    restored_log(
+        backend,
+        savepoint,
+        log_id=remembered["log_id"],
+        identity=run.all_identity(),
+        end_offsets=tuple(remembered["end_offsets"]),
+    )
+
+
+def _check_fits(
+    savepoint: Savepoint, wanted: FromSavepoint, run: RunOptions, engine: EngineFiles
+) -> frozenset[str]:
+    """Return the source topics that the pipeline does not have, if it may leave them out."""
+    before, now = savepoint.state.identity, run.all_identity()
+    if savepoint.log.application_id != run.app_id:
+        raise SavepointError(
+            f"The savepoint is of the application {savepoint.log.application_id!r}.",
+            where=str(wanted.place),
+            cause="the state of one pipeline is no state of another",
+            option=f"app_id={run.app_id}",
+        )
+    if before.get(_MODE, "") != now.get(_MODE, ""):
+        raise SavepointError(
+            "The savepoint is of a pipeline in the other mode.",
+            where=f"{wanted.place}: {before.get(_MODE) or 'micro-batch'}",
+            cause="micro-batches keep Spark's own files, a continuous stage has none",
+            option=f"mode={now.get(_MODE) or 'micro-batch'}",
+        )
+    topics = _names(before.get("sources", "")) - _names(now["sources"])
+    was, is_now = (orjson.loads(one["sinks"]) for one in (before, now))
+    if was != is_now and engine.has_state(savepoint.files):
+        raise SavepointError(
+            "The sinks of a pipeline that keeps state cannot be changed by a savepoint.",
+            where=f"{wanted.place}: sinks {sorted(was)}, now {sorted(is_now)}",
+            cause="Spark finds the state of an operator by its place in the plan of all branches: "
+            "another branch would begin with it",
+            option="[[sink]]: as they were, in the same order",
+        )
+    sinks = {name for name, facts in was.items() if is_now.get(name) != facts}
+    if (topics or sinks) and not wanted.allow_non_restored_state:
+        raise SavepointError(
+            "The savepoint has state of what the pipeline does not have.",
+            where=f"{wanted.place}: topics {sorted(topics) or '-'}, sinks {sorted(sinks) or '-'}",
+            cause="the pipeline was changed; what belongs to them would be left out",
+            option="--allow-non-restored-state leaves it out",
+        )
+    return frozenset(topics)
+
+
+def _names(text: str) -> set[str]:
+    return set(filter(None, text.split(",")))
+
+
+def _refuse_newer_output(
+    end_offsets: tuple[str, ...], wanted: FromSavepoint, run: RunOptions
+) -> None:
+    """The application's consumer group says how far it has come: a transaction carries it. What
+    the savepoint does not know will be read from 0.
+    """
+    saved = merged_offsets(end_offsets)
+    ahead = {
+        name: offset
+        for source in run.sources
+        for name, offset in _committed(source, run.app_id).items()
+        if offset > saved.get(name, 0)
+    }
+    if not ahead:
+        return
+    ranges = [f"{name} [{saved.get(name, 0)}, {end})" for name, end in sorted(ahead.items())]
+    count = sum(end - saved.get(name, 0) for name, end in ahead.items())
+    what = f"{count:,} offsets behind the savepoint were already processed"
+    shown = ", ".join(ranges[:_SHOWN])
+    if wanted.accept_duplicates:
+        logger.warning("%s, and will be again: %s", what, shown)
+        return
+    raise SavepointError(
+        f"{what}; their output would be produced twice.",
+        where=f"group {run.app_id!r}: {shown}",
+        cause=f"the pipeline went on after {wanted.place.name} was taken",
+        option="--accept-duplicates; or a newer savepoint",
+    )
+
+
+def _committed(source: KafkaSource, group: str) -> dict[str, int]:
+    names = SourcePlanner(source).partitions()
+    with CoordinatorWire(source.client_settings) as wire:
+        found = wire.read_markers(group, names, Deadline(CONNECT_SECONDS), stable=False)
+    return {name: offset for name, (offset, _) in found.items() if offset >= 0}

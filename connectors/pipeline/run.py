@@ -1,0 +1,368 @@
+"""One run of a driver: its sinks are open, its Fence is written, what was decided is settled.
+
+The first half of every start and restart, the same in both modes. What comes after it (Spark's
+query, or the barrier stage) is the driver's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+
+from connectors.doctor.facts import Wanted
+from connectors.doctor.preflight import check_clusters, check_source, transaction_timeout_ms
+from connectors.kafka.sink.plain_sink import AnyKafkaSink, KafkaPlainSink
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.source.group_offsets import GroupOffsets
+from connectors.kafka.source.offsets import merged_offsets
+from connectors.options.branch_sink import (
+    BranchSink,
+    OpenSink,
+    identity_of,
+    is_kafka_transactional,
+    kafka_sinks,
+)
+from connectors.options.kafka_sink import KafkaSink
+from connectors.options.kafka_source import KafkaSource
+from connectors.pipeline.takeover import Takeover
+from transactions.clock import Deadline
+from transactions.decision_log import DecisionLog
+from transactions.errors import ConfigurationError, IdentityMismatchError, SparkOnceError
+from transactions.log_backend import LocalFileBackend
+from transactions.log_location import LogLocation
+from transactions.log_state import LogState
+from transactions.recovery import Settlement, recover
+from transactions.sweeper import refuse_hidden, sweep
+
+logger = logging.getLogger(__name__)
+
+_APP_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+CONNECT_SECONDS = 20.0
+_LAST_SWEEP_SECONDS = 10.0
+_GUARANTEES = "sinks_guarantee"
+#: A file of the checkpoint folder: the id of its log.
+BOUND_TO = "log-id"
+
+
+def checked_app_id(app_id: str) -> str:
+    """Return an application id that can be part of transactional ids.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if not _APP_ID.fullmatch(app_id):
+        raise ConfigurationError(
+            "An application id has letters, digits, _ and -; a dot would end it.",
+            cause="transactional ids are <application>.<log>.<run>.<process>.<slot>",
+            option=f"app_id={app_id}",
+        )
+    return app_id
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a run must know of its driver.
+
+    Attributes:
+        app_id: stable name of the pipeline.
+        checkpoint: its folder; the decision log lies in ``decisions`` in it.
+        sources: what it reads.
+        sinks: what it writes, in the order of the branches.
+        checkpoint_timeout_s: how long one checkpoint may take.
+        restart_budget_s: how long a restart may take.
+        identity: further options that must be the same at every restart on one checkpoint.
+        schemas: of the branches, by the names of their sinks; of those that are not Kafka's.
+        interval_s: the longest time between two barriers; 0 where a batch is a checkpoint.
+        decision_log: where the log lies instead.
+        accept_duplicates: start although a cluster has output that the log does not know, which
+            is then written twice.
+    """
+
+    app_id: str
+    checkpoint: Path
+    sources: Sequence[KafkaSource]
+    sinks: Sequence[BranchSink]
+    checkpoint_timeout_s: float
+    restart_budget_s: float
+    identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    schemas: Mapping[str, pa.Schema] = dataclasses.field(default_factory=dict)
+    interval_s: float = 0.0
+    decision_log: LogLocation | None = None
+    accept_duplicates: bool = False
+
+    @property
+    def log_location(self) -> LogLocation:
+        """Where the decision log of this driver lies."""
+        return self.decision_log or LogLocation(self.checkpoint / "decisions")
+
+    @property
+    def fills_s(self) -> float:
+        """How long a transaction that is not Kafka's can be open before its checkpoint begins."""
+        if not self.interval_s:
+            return 0.0
+        # Begun behind a barrier, while the checkpoint before can take its time twice: to its
+        # barrier's end and to its commit.
+        return self.interval_s + 2 * self.checkpoint_timeout_s
+
+    @property
+    def wanted(self) -> Wanted:
+        """What this pipeline asks of a cluster, whatever others have open there."""
+        return Wanted(
+            application_id=self.app_id,
+            checkpoint_timeout_s=self.checkpoint_timeout_s,
+            restart_budget_s=self.restart_budget_s,
+            interval_s=self.interval_s,
+            strangers=False,
+        )
+
+    def all_identity(self) -> dict[str, str]:
+        """Return every option that must be the same at every restart on one checkpoint."""
+        topics = sorted({topic for source in self.sources for topic in source.topics})
+        found = {
+            "sinks": identity_of(self.sinks),
+            "sources": ",".join(topics),
+            **self.identity,
+        }
+        # Only what is less than exactly-once is named: older checkpoints do not know the word. Its
+        # name stands behind "sinks", so that another set of sinks is told as such.
+        kafka = kafka_sinks(self.sinks)
+        less = {each.name: each.guarantee for each in kafka if not each.is_transactional}
+        if less:
+            found[_GUARANTEES] = orjson.dumps(less, option=orjson.OPT_SORT_KEYS).decode()
+        return found
+
+    def may_change(self, option: str, before: str, now: str) -> bool:
+        """Tell whether this run may change an option of the identity; see `DecisionLog.open`.
+
+        A guarantee may rise: what was written without transactions leaves nothing to end. From
+        exactly-once it may not fall: only an exactly-once start commits what was decided, heals
+        what was lost and aborts what was left open, which readers would wait for.
+
+        Raises:
+            IdentityMismatchError: it would fall.
+        """
+        if option != _GUARANTEES:
+            return False
+        lower = orjson.loads(now or "{}")
+        fallen = sorted(lower.keys() - orjson.loads(before or "{}").keys())
+        if fallen:
+            name = fallen[0]
+            raise IdentityMismatchError(
+                f"The sink {name!r} has written this checkpoint exactly-once, and cannot go on "
+                f"with the guarantee {lower[name]}.",
+                where=str(self.checkpoint),
+                cause="transactions that it decided or left open are ended by an exactly-once "
+                "start only",
+                option=f"guarantee={lower[name]}: put exactly-once back; or stop the pipeline, and "
+                "begin under another id and checkpoint at the offsets of its consumer group",
+            )
+        return True
+
+
+class Run:
+    """What a run holds. Lives on the driver, from a start or restart to its end.
+
+    Attributes:
+        sinks: by name, with the driver's connections to their brokers.
+        settlement: what became of the last decision of the run before; set by `open`.
+
+    Args:
+        options: of the driver.
+        before: the driver's run before this one, None at its start.
+    """
+
+    settlement: Settlement
+    _takeover: Takeover
+    _background: ThreadPoolExecutor | None = None
+    _groups: Sequence[GroupOffsets] = ()
+
+    def __init__(self, options: RunOptions, before: Run | None = None) -> None:
+        self._options = options
+        self._log: DecisionLog | None = before._log if before else None  # noqa: SLF001
+        self._takeover = Takeover(
+            options.app_id,
+            f"{options.checkpoint}, log in {options.log_location.address}",
+            accept_duplicates=options.accept_duplicates,
+            before=before._takeover if before else None,  # noqa: SLF001
+        )
+        self.sinks: dict[str, AnyKafkaSink | OpenSink] = {}
+
+    @property
+    def log(self) -> DecisionLog:
+        """The log of this run; its Fence stops every older one."""
+        assert self._log is not None, "call open() first"
+        return self._log
+
+    @property
+    def known_log(self) -> DecisionLog | None:
+        """The log of this run, that of the one before until it is open; None at the start."""
+        return self._log
+
+    def check_newest(self) -> None:
+        """Ask, before a restart, whether another driver has taken over meanwhile: it wins.
+
+        Raises:
+            FencedError: it has.
+        """
+        if self._log is not None:
+            self._log.check_newest()
+        if self.sinks:
+            self._takeover.check_newest(Deadline(CONNECT_SECONDS))
+
+    def open(self, *, finished: int = -1) -> None:
+        """Check, fence older runs, settle what they decided, sweep what they left.
+
+        Args:
+            finished: see `transactions.recovery.recover`.
+
+        Raises:
+            ConfigurationError: an option, a topic, credentials or the checkpoint are wrong.
+            FencedError: this driver restarts, and a newer one has taken over.
+            DecisionLogError, OutcomeUnknownError: see their classes.
+        """
+        options = self._options
+        deadline = Deadline(options.checkpoint_timeout_s)
+        try:
+            # Nothing is at stake yet: a wrong address shall not take a checkpoint's time to show.
+            first_answers = Deadline(min(CONNECT_SECONDS, options.checkpoint_timeout_s))
+            for source in options.sources:
+                check_source(source, first_answers)
+            self._open_sinks(first_answers)
+            self._takeover.write_to(self.sinks)
+
+            def check(log: LogState) -> tuple[str, ...]:
+                self._check_one_checkpoint(log, finished)
+                return self._takeover.check(log, deadline)
+
+            self._log = DecisionLog.open(
+                options.log_location.backend(),
+                application_id=options.app_id,
+                identity=options.all_identity(),
+                may_change=options.may_change,
+                check=check,
+            )
+            self._bind(self._log, finished)
+            self._background = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-log")
+            self._log.later = self._background.submit
+            self._takeover.claim(self.log, deadline)
+            self.settlement = recover(self.log, self.sinks, deadline, finished=finished)
+            self._takeover.check_again(self.log, deadline)
+            if not any(map(is_kafka_transactional, options.sinks)):
+                self._groups = [GroupOffsets(one, options.app_id) for one in options.sources]
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_one_checkpoint(self, log: LogState, finished: int) -> None:
+        """Check that folder and log belong together: with another log, what was decided in its own
+        would be written again, and what is pending there never committed.
+
+        Before the Fence: a wrong address must not stop the driver that runs on that log.
+        """
+        options = self._options
+        folder = LocalFileBackend(options.checkpoint)
+        last = -1 if log.decision is None else log.decision.checkpoint_id
+        own = options.checkpoint / "decisions"
+        bound = folder.get(BOUND_TO)
+        problem = ""
+        if bound is not None and bound.decode() != log.log_id:
+            problem = f"the folder belongs to the log {bound.decode()}"
+        elif finished > last:
+            problem = f"checkpoint {finished} is finished, and the log ends with {last}"
+        elif bound is None and options.decision_log is not None and own.is_dir():
+            problem = "the folder has a log of its own"
+        if problem:
+            raise IdentityMismatchError(
+                "The decision log is not that of this checkpoint folder.",
+                where=f"{options.checkpoint}, log {log.log_id or '(new)'} in "
+                f"{options.log_location.address}",
+                cause=f"{problem}: one of them was changed, moved or restored without the other",
+                option=f"checkpoint={options.checkpoint}, decision_log={options.decision_log}",
+            )
+
+    def _bind(self, log: DecisionLog, finished: int) -> None:
+        """Write down which log is this folder's; after the Fence, so that there is one."""
+        folder = LocalFileBackend(self._options.checkpoint)
+        if not folder.put_if_absent(BOUND_TO, log.log_id.encode()):
+            self._check_one_checkpoint(log.state, finished)  # of before, or another start's
+
+    def show_offsets(self) -> None:
+        """Let lag tools see what was decided last, where no transaction does; returns at once."""
+        decision = self.log.state.decision
+        assert decision is not None
+        for group in self._groups:
+            group.decided(merged_offsets(decision.end_offsets))
+
+    def close(self) -> None:
+        """Close the connections; a clean-up of the log is waited for."""
+        newest = bool(self._groups) and self._is_newest()
+        for group in self._groups:
+            group.close(write=newest)
+        self._groups = ()
+        if self._background is not None:
+            self._background.shutdown()
+        for sink in self.sinks.values():
+            sink.close()
+        self.sinks = {}
+
+    def _is_newest(self) -> bool:
+        """Tell whether the group is ours still: a newer run's transactions carry offsets in it,
+        and recovery reads what they wrote beside them.
+        """
+        try:
+            self.log.check_newest()
+        except SparkOnceError:
+            return False
+        return True
+
+    def leave(self, *, finished: bool) -> None:
+        """Write down that nothing waits for the next start, and abort what the tasks left open;
+        best effort: the next start does it otherwise. No task runs, the last decision is settled.
+
+        Args:
+            finished: nothing of it is lost.
+        """
+        try:
+            self.log.check_newest()
+            deadline = Deadline(_LAST_SWEEP_SECONDS)
+            last = self.log.state.decision
+            committed = () if last is None else last.committables
+            refuse_hidden(self.sinks, self.log.owner, committed, deadline)
+            if finished:
+                self.log.settle()
+            sweep(self.sinks, self.log.owner, deadline)
+        except SparkOnceError as error:
+            logger.warning("the last sweep did not run, the next start does it: %s", error)
+
+    def _open_sinks(self, deadline: Deadline) -> None:
+        options = self._options
+        for each in options.sinks:
+            if not isinstance(each, KafkaSink):
+                self.sinks[each.name] = each.open_sink(
+                    checkpoint_timeout_s=options.checkpoint_timeout_s + options.fills_s,
+                    schema=options.schemas[each.name],
+                )
+                continue
+            if not each.is_transactional:
+                self.sinks[each.name] = KafkaPlainSink(
+                    each, checkpoint_timeout_s=options.checkpoint_timeout_s
+                )
+                continue
+            sink = KafkaTransactionalSink(
+                each, timeout_ms=0, checkpoint_timeout_s=options.checkpoint_timeout_s
+            )
+            self.sinks[each.name] = sink
+            sink.timeout_ms = transaction_timeout_ms(
+                each, sink.wire, at_least_s=options.wanted.transaction_lives_s, deadline=deadline
+            )
+        check_clusters(kafka_sinks(options.sinks), options.wanted, deadline)
+        for opened in self.sinks.values():
+            if isinstance(opened, KafkaTransactionalSink):
+                opened.count_offsets_partitions(deadline)

@@ -1,0 +1,126 @@
+"""Where the sources of a pipeline begin: looked up once, and written into its decision log.
+
+`latest` is another place at every look, and `earliest` moves with retention. The engine asks for
+the start more than once, and again after a crash: so it is a decision, made before anything reads.
+On the driver, at its start, in both modes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import orjson
+
+from connectors.kafka.source.offsets import (
+    TOPIC_IDS,
+    format_offsets,
+    parse_offsets,
+    topic_ids_in,
+)
+from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.options.kafka_source import LATEST, KafkaSource
+from transactions.decision_log import DecisionLog
+from transactions.errors import IdentityMismatchError
+from transactions.log_entries import Start
+from transactions.log_state import LogState
+
+logger = logging.getLogger(__name__)
+
+_SHOWN: Final = 300
+_NOTHING: Mapping[str, int] = {}
+
+
+def decide_start(
+    log: DecisionLog,
+    sources: Sequence[KafkaSource],
+    *,
+    begun: bool,
+    planned: Mapping[str, int] = _NOTHING,
+    planner_of: Callable[[KafkaSource], SourcePlanner] = SourcePlanner,
+) -> tuple[str, ...]:
+    """Return where each source begins, with the ids of its topics, as the log keeps it.
+
+    What the log does not know yet is looked up, and appended before this returns.
+
+    Args:
+        log: of this run.
+        sources: in the order in which the driver reads them.
+        begun: a checkpoint of this pipeline is finished: its sources go on from that, and only
+            the ids of topics can be missing (the log is of an older version).
+        planned: where the first checkpoint ends, if an older version has planned it: it begins
+            there at the latest.
+        planner_of: asks the brokers of a source.
+
+    Raises:
+        IdentityMismatchError: the sources are not those whose start was decided.
+        SparkOnceError: see `SourcePlanner.starting_offsets` and `DecisionLog.begin`.
+    """
+    texts, asked = [], []
+    for number, source in enumerate(sources):
+        decided, said = _decided(log.state, number, source, begun)
+        offsets, ids = parse_offsets(decided), topic_ids_in(orjson.loads(decided))
+        missing = not begun and not offsets
+        if missing or not ids.keys() >= set(source.topics):
+            planner = planner_of(source)
+            if missing:
+                there = planner.starting_offsets()
+                offsets = {key: min(at, planned.get(key, at)) for key, at in there.items()}
+                said = source.starting_offsets or LATEST
+            decided = format_offsets(offsets, {**planner.topic_ids(), **ids})
+        _tell_unused(source, said, offsets)
+        texts.append(decided)
+        asked.append(said)
+    if tuple(texts) != log.state.start:
+        log.begin(Start(sources=tuple(texts), asked=tuple(asked)))
+    return tuple(texts)
+
+
+def _tell_unused(source: KafkaSource, said: str, offsets: Mapping[str, int]) -> None:
+    """Log that `startingOffsets` was changed after the start had been decided, if it was."""
+    now = source.starting_offsets
+    if not said or now is None or _plain(now) == _plain(said):
+        return
+    logger.warning(
+        "startingOffsets=%s is not used for %s: its reading began at %s%s, as the decision log "
+        "says. To begin anew: another checkpoint, with another app_id or --accept-duplicates",
+        now,
+        ",".join(source.topics),
+        said,
+        f" ({format_offsets(offsets)[:_SHOWN]})" if offsets else "",
+    )
+
+
+def _plain(said: str) -> object:
+    try:
+        return orjson.loads(said)
+    except orjson.JSONDecodeError:  # a word, or what nobody has read yet
+        return said
+
+
+def _decided(log: LogState, number: int, source: KafkaSource, begun: bool) -> tuple[str, str]:
+    """Return what the log says of a source (at its place, or of the same topics at another), and
+    the option that it came from, "" where that is not known.
+    """
+    topics, start = set(source.topics), log.start
+    known = list(itertools.zip_longest(start, log.asked, fillvalue=""))
+    for text, said in (*known[number : number + 1], *known):
+        nested = orjson.loads(text)
+        if topics == (nested.keys() - {TOPIC_IDS}) | topic_ids_in(nested).keys():
+            return text, said
+    if start and not begun:
+        raise IdentityMismatchError(
+            "The sources of the pipeline were read in another way when it began.",
+            where=f"began with {', '.join(start)[:500]}",
+            cause="their topics were shared out in another way, and the first checkpoint is not "
+            "finished",
+            option=f"subscribe={','.join(source.topics)}",
+        )
+    # A savepoint can leave topics out: those that stay are the same topics.
+    ids: dict[str, str] = {}
+    for text in (*start[number : number + 1], *start):
+        found = topic_ids_in(orjson.loads(text))
+        ids = {**{topic: found[topic] for topic in found.keys() & topics}, **ids}
+    return format_offsets({}, ids), ""

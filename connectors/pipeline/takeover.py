@@ -1,0 +1,177 @@
+"""How a run becomes the only one of its application: in its log, and on the clusters it writes to.
+
+check           before the Fence, harms nobody: is the log the newest there is?
+(the Fence)     older runs on this log stop
+claim           older runs on any log stop
+(recovery)      what they left is committed or aborted
+check_again     what they committed meanwhile is in this log, or this run stops
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from connectors.clients.transactional_id import TransactionalId
+from connectors.kafka.sink.ownership import Ownership
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.pipeline.witness import CommittedToken, await_ends, newer_than, read_tokens
+from connectors.wire.wire_requests import OPEN_STATES, OpenTransaction
+from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
+from transactions.decision_log import DecisionLog
+from transactions.errors import ConfigurationError, IdentityMismatchError, PhaseOneError
+from transactions.log_state import LogState
+
+logger = logging.getLogger(__name__)
+
+_SHOWN: Final = 5
+
+
+class Takeover:
+    """One start or restart. Lives on the driver. Sinks that are not Kafka's take no part.
+
+    Args:
+        application_id: whose.
+        place: of the checkpoint folder and its log, for people.
+        accept_duplicates: go on although the cluster has output that the log does not know.
+        before: of the driver's run before this one; None at its start.
+        clock: replaced in tests.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        place: str,
+        *,
+        accept_duplicates: bool = False,
+        before: Takeover | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._application_id = application_id
+        self._place = place
+        self._accepts = accept_duplicates
+        self._clock = clock
+        self._owned: dict[str, Ownership] = dict(before._owned) if before else {}  # noqa: SLF001
+        self._sinks: dict[str, KafkaTransactionalSink] = {}
+        self._known = LogState()
+
+    def write_to(self, sinks: Mapping[str, object]) -> None:
+        """Say what this run writes to. Sinks on one cluster have one owner."""
+        self._sinks = {}
+        for sink in sinks.values():
+            if isinstance(sink, KafkaTransactionalSink):
+                cluster = sink.wire.cluster_id or sink.options.bootstrap_servers
+                owned = self._owned.setdefault(
+                    cluster, Ownership(self._application_id, self._clock)
+                )
+                sink.ownership = owned
+                self._sinks.setdefault(cluster, sink)
+
+    def check(self, log: LogState, deadline: Deadline) -> tuple[str, ...]:
+        """Compare a log with the clusters, before its Fence.
+
+        Returns:
+            Tokens of output that the log does not know, and a person accepts.
+
+        Raises:
+            IdentityMismatchError: a cluster has output that the log does not know.
+            ConfigurationError: another log of the application has open transactions.
+            FencedError: this driver restarts, and a newer one has taken over.
+        """
+        self._known = log
+        accepted: list[str] = []
+        for cluster, sink in self._sinks.items():
+            with contextlib.suppress(PhaseOneError):  # nobody owns it: this run will
+                self._owned[cluster].check_now(sink.wire, sink.timeout_ms, deadline)
+            ids = sink.wire.list_open(self._application_id, None, deadline, states=())
+            self._refuse_other_logs(sink, ids)
+            tokens = read_tokens(sink.wire, self._application_id, log, ids, deadline)
+            accepted += [one.token for one in tokens if one.token in log.accepted]
+            accepted += [one.token for one in self._refuse_newer(sink, newer_than(log, tokens))]
+        return tuple(sorted(set(accepted)))
+
+    def claim(self, log: DecisionLog, deadline: Deadline) -> None:
+        """Take the application over on every cluster, behind this run's Fence.
+
+        Raises:
+            FencedError: a newer run has fenced this one; it keeps what it has claimed.
+        """
+        for cluster, sink in self._sinks.items():
+            log.check_newest()
+            self._owned[cluster].claim(sink.wire, sink.timeout_ms, deadline)
+
+    def check_again(self, log: DecisionLog, deadline: Deadline) -> None:
+        """Compare again when nobody else can write: an older run may have committed meanwhile.
+
+        Raises:
+            IdentityMismatchError: see `check`.
+            FencedError: what is newer is a newer run's, which has taken over.
+        """
+        known = self._known
+        for sink in self._sinks.values():
+            ids = await_ends(sink.wire, self._application_id, log.state, deadline)
+            # Since the Fence before ours, whose ids are looked at.
+            tokens = read_tokens(sink.wire, self._application_id, known, ids, deadline)
+            if newer := newer_than(log.state, tokens):
+                log.check_newest()
+                self.check_newest(deadline)
+                self._refuse_newer(sink, newer)
+
+    def check_newest(self, deadline: Deadline) -> None:
+        """Ask whether a newer run has taken over.
+
+        Raises:
+            FencedError: it has.
+            PhaseOneError: that is not known.
+        """
+        for cluster, sink in self._sinks.items():
+            self._owned[cluster].check_now(sink.wire, sink.timeout_ms, deadline)
+
+    def _refuse_other_logs(
+        self, sink: KafkaTransactionalSink, ids: Sequence[OpenTransaction]
+    ) -> None:
+        named = [
+            TransactionalId.of(self._application_id, row.transactional_id)
+            for row in ids
+            if row.state in OPEN_STATES
+        ]
+        others = {one.log_id for one in named if one is not None} - {self._known.log_id}
+        if others:
+            raise ConfigurationError(
+                f"Another decision log of the application {self._application_id!r} has open "
+                "transactions; two pipelines would write the same output.",
+                where=f"sink {sink.name!r}: logs {sorted(others)}, ours is "
+                f"{self._known.log_id or 'new'}",
+                cause="the checkpoint folder was changed while a driver ran on another one",
+                option=f"app_id={self._application_id}, checkpoint={self._place}",
+            )
+
+    def _refuse_newer(
+        self, sink: KafkaTransactionalSink, newer: Sequence[CommittedToken]
+    ) -> Sequence[CommittedToken]:
+        if not newer:
+            return ()
+        last = self._known.decision
+        number = "none" if last is None else f"checkpoint {last.checkpoint_id}"
+        newest = sorted(newer, key=lambda one: one.checkpoint_id, reverse=True)
+        shown = "; ".join(map(str, newest[:_SHOWN]))
+        if self._accepts:
+            logger.warning(
+                "output that the decision log does not know will be written again, as was "
+                "accepted: the log ends with %s, the cluster has %s",
+                number,
+                shown,
+            )
+            return newer
+        raise IdentityMismatchError(
+            "The cluster has output of this application that the decision log does not know; it "
+            "would be written twice.",
+            where=f"last in the log: {number} ({self._place}); newest on the cluster of sink "
+            f"{sink.name!r}: {shown}",
+            cause="the checkpoint folder was restored from a backup, emptied, or is a copy of one "
+            "on which the pipeline went on",
+            option=f"app_id={self._application_id}: start it on the folder that ran last; or "
+            "--accept-duplicates (accept_duplicates=True) writes again what is newer",
+        )

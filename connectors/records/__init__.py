@@ -1,0 +1,1 @@
+"""What a record is: its Arrow schema, functions on batches, its fingerprint."""

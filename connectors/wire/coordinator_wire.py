@@ -1,0 +1,430 @@
+"""The driver's verbs towards transaction coordinators: commit, describe, list, fence, read.
+
+librdkafka can neither finish a transaction of another process nor describe one, so these are raw
+requests. Three rules of the protocol live here:
+
+- **EndTxn at version 4 at most.** Version 5 bumps the epoch and fences the live producer for good.
+- **A lost answer is unknown**, and its id is `doubtful`: a late EndTxn could still arrive, so the
+  caller retires the id. Only a NONE at the first try leaves the id usable.
+- **The driver never sends EndTxn(abort).** It aborts by InitProducerId, whose epoch bump also
+  stops whatever request of the dead writer is still on its way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Mapping as Map
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from connectors.wire import broker_answers, wire_requests
+from connectors.wire.broker_answers import Answer, Meaning, Request
+from connectors.wire.broker_setting import read_setting
+from connectors.wire.empty_transaction import EmptyTransaction
+from connectors.wire.group_reader import read_groups
+from connectors.wire.id_list import list_ids
+from connectors.wire.wire_client import (
+    GROUP,
+    TRANSACTION,
+    AnswerLostError,
+    Backoff,
+    NotSentError,
+    WireClient,
+)
+from connectors.wire.wire_requests import (
+    OPEN_STATES,
+    OpenTransaction,
+    ProducerIdentity,
+    TransactionDescription,
+)
+from connectors.wire.wire_rounds import until_all
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+from transactions.errors import BrokerUnavailableError, OutcomeUnknownError
+
+#: Ids whose last answers are kept; those of one call all are.
+MOST_KEPT: Final = 1024
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Ending:
+    outcome: Outcome
+    doubtful: bool
+    answer: Answer | str
+
+
+class CoordinatorWire:
+    """Raw requests to the coordinators of one cluster; for the driver, from any thread.
+
+    Connects at the first verb. Every verb returns or raises before its deadline, give or take
+    one scheduling of the I/O thread.
+
+    Args:
+        kafka: the user's client settings, without the ``kafka.`` prefix.
+        request_timeout_s: longest wait for one answer.
+
+    Attributes:
+        doubtful: ids of which an EndTxn met a timeout, a lost connection, a retry or a refusal,
+            the newest `MOST_KEPT`. Their producers and the ids themselves must never be used again:
+            who calls `commit` notes them, before it calls it again.
+    """
+
+    def __init__(
+        self,
+        kafka: Map[str, str],
+        *,
+        request_timeout_s: float = 10.0,
+    ) -> None:
+        self._doubtful: dict[str, None] = {}
+        self._answers: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._wire = WireClient(kafka, request_timeout_s)
+
+    def __enter__(self) -> CoordinatorWire:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def doubtful(self) -> frozenset[str]:
+        """See above."""
+        with self._lock:
+            return frozenset(self._doubtful)
+
+    def close(self) -> None:
+        """Close all connections; safe to call twice."""
+        self._wire.close()
+
+    # -- commit -----------------------------------------------------------------------------
+
+    def commit(self, committables: Sequence[Committable], deadline: Deadline) -> dict[str, Outcome]:
+        """End every transaction with commit, all at the same time.
+
+        Call it only when the decision is durable. Safe to repeat: a transaction that is already
+        committed answers COMMITTED again (version 4 cannot tell the two apart).
+
+        - COMMITTED: the decision is in the coordinator's log; readers see it within milliseconds.
+        - UNKNOWN and in `doubtful`: the answer was lost, or the broker's answer proves nothing
+          (`answer_of` says which). Describe it; never take it as a success or as a loss.
+        - UNKNOWN and not in `doubtful`: nothing was ever sent (no broker or no
+          coordinator until the deadline).
+
+        Never ABORTED: an error code is no proof.
+
+        Raises:
+            AuthenticationError: a right is missing; everything that could be ended was.
+        """
+        by_id = {one.transactional_id: one for one in committables}
+        assert len(by_id) == len(committables), "two transactions on one id cannot be pending"
+        if not by_id:
+            return {}
+        endings: dict[str, _Ending] = {}
+        try:
+            self._wire.run(self._commit_all, committables, endings, deadline, deadline=deadline)
+        except BrokerUnavailableError as error:  # nobody was connected to: nothing was sent
+            for name in by_id:
+                endings.setdefault(
+                    name, _Ending(Outcome.UNKNOWN, doubtful=False, answer=str(error))
+                )
+        finally:
+            # Also for Ctrl-C: requests go on in the I/O thread, so what has no ending is in doubt.
+            with self._lock:
+                answers = {name: str(end.answer) for name, end in endings.items()}
+                doubtful = [name for name in by_id if name not in endings or endings[name].doubtful]
+                self._answers = _newest(self._answers, answers)
+                self._doubtful = _newest(self._doubtful, dict.fromkeys(doubtful))
+        for name, ending in endings.items():
+            if isinstance(ending.answer, Answer):
+                self._wire.raise_permanent(Request.END_TXN, ending.answer, name)
+        return {name: endings[name].outcome for name in by_id}
+
+    def answer_of(self, transactional_id: str) -> str:
+        """Return the last answer to an EndTxn for the id as a sentence; "" when there is none."""
+        with self._lock:
+            return self._answers.get(transactional_id, "")
+
+    async def _commit_all(
+        self, committables: Sequence[Committable], endings: dict[str, _Ending], deadline: Deadline
+    ) -> None:
+        # One batched look-up first: hundreds of single ones would follow otherwise. When it
+        # fails, each commit looks for its own coordinator.
+        with contextlib.suppress(NotSentError, AnswerLostError):
+            ids = [one.transactional_id for one in committables]
+            await self._wire.coordinators(TRANSACTION, ids, deadline)
+
+        async def commit_and_note(one: Committable) -> None:
+            endings[one.transactional_id] = await self._commit_one(one, deadline)
+
+        await self._wire.together(commit_and_note, committables)
+
+    async def _commit_one(self, one: Committable, deadline: Deadline) -> _Ending:
+        backoff = Backoff(self._wire, deadline)
+        answered: Answer | None = None
+        while True:
+            reason = "no coordinator was found"
+            try:
+                answer = await self._end_once(one, deadline)
+            except NotSentError as error:
+                reason = str(error)
+            except AnswerLostError as error:
+                return _Ending(Outcome.UNKNOWN, doubtful=True, answer=f"answer lost: {error}")
+            else:
+                if answer.meaning is Meaning.DONE:
+                    return _Ending(Outcome.COMMITTED, doubtful=answered is not None, answer=answer)
+                if answer.meaning not in (Meaning.RETRY, Meaning.REFIND):
+                    return _Ending(Outcome.UNKNOWN, doubtful=True, answer=answer)
+                answered = answer
+            if not await backoff.again():
+                return _Ending(
+                    Outcome.UNKNOWN, doubtful=answered is not None, answer=answered or reason
+                )
+
+    async def _end_once(self, one: Committable, deadline: Deadline) -> Answer:
+        name = one.transactional_id
+        try:
+            node = await self._coordinator(TRANSACTION, name, deadline)
+        except AnswerLostError as error:  # of FindCoordinator, which changes nothing
+            raise NotSentError(str(error)) from error
+        if node is None:
+            raise NotSentError("the broker names no coordinator yet")
+        try:
+            response = await self._wire.send(node, wire_requests.end_txn(one), deadline)
+        except (NotSentError, AnswerLostError):
+            self._wire.forget(TRANSACTION, [name])
+            raise
+        answer = broker_answers.read(Request.END_TXN, response.error_code)
+        if answer.meaning is Meaning.REFIND:
+            self._wire.forget(TRANSACTION, [name])
+        return answer
+
+    async def _coordinator(self, kind: int, key: str, deadline: Deadline) -> int | None:
+        return (await self._wire.coordinators(kind, [key], deadline)).get(key)
+
+    # -- describe ---------------------------------------------------------------------------
+
+    def describe(
+        self, transactional_ids: Sequence[str], deadline: Deadline
+    ) -> dict[str, TransactionDescription]:
+        """Ask the coordinators for every id: one request per coordinator broker.
+
+        An id that the broker does not know comes back with an error text and hides no other.
+
+        Raises:
+            BrokerUnavailableError: an id has no answer at the deadline.
+            AuthenticationError: a right is missing.
+        """
+        if not transactional_ids:
+            return {}
+        ids = list(dict.fromkeys(transactional_ids))
+        return self._wire.run(self._describe_all, ids, deadline, deadline=deadline)
+
+    async def _describe_all(
+        self, ids: Sequence[str], deadline: Deadline
+    ) -> dict[str, TransactionDescription]:
+        async def ask(node_and_ids: tuple[int, list[str]]) -> dict[str, TransactionDescription]:
+            node, names = node_and_ids
+            request = wire_requests.describe_transactions(names)
+            response = await self._wire.send(node, request, deadline)
+            return self._read_descriptions(response)
+
+        done = await until_all(self._wire, TRANSACTION, ids, ask, deadline)
+        return {name: done[name] for name in ids}
+
+    def _read_descriptions(self, response: Any) -> dict[str, TransactionDescription]:
+        found: dict[str, TransactionDescription] = {}
+        for row in response.transaction_states:
+            name = row.transactional_id
+            answer = broker_answers.read(Request.DESCRIBE_TRANSACTIONS, row.error_code)
+            if answer.meaning is Meaning.DONE:
+                found[name] = wire_requests.description(row)
+            elif answer.meaning is Meaning.ABSENT:
+                found[name] = TransactionDescription(transactional_id=name, error=answer.name)
+            else:
+                self._wire.raise_permanent(Request.DESCRIBE_TRANSACTIONS, answer, name)
+        return found
+
+    # -- list -------------------------------------------------------------------------------
+
+    def list_open(
+        self,
+        application_id: str,
+        log_id: str | None,
+        deadline: Deadline,
+        states: Sequence[str] = OPEN_STATES,
+    ) -> list[OpenTransaction]:
+        """List the transactions of an application that hold readers back, sorted by id.
+
+        Asks every broker of fresh metadata. A coordinator that moves between two answers can be
+        missed; the next call sees it (the sweeper runs again and again).
+
+        Args:
+            application_id: first part of the ids; compared as a whole, never as a prefix.
+            log_id: second part, or None for every log of the application.
+            deadline: when to give up.
+            states: others than these; empty for every id that the cluster remembers.
+
+        Raises:
+            BrokerUnavailableError: a broker of the cluster did not answer.
+            AuthenticationError: a right is missing.
+        """
+        prefix = f"{application_id}." if log_id is None else f"{application_id}.{log_id}."
+        return self._wire.run(list_ids, self._wire, prefix, states, deadline, deadline=deadline)
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's own name, whatever servers were given."""
+        return self._wire.cluster_id()
+
+    # -- fence ------------------------------------------------------------------------------
+
+    def fence(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        deadline: Deadline,
+        *,
+        held: ProducerIdentity | None = None,
+    ) -> ProducerIdentity | None:
+        """Abort whatever is open under the id and fence its producer, by InitProducerId.
+
+        Unconditional, so never call it for an id whose decided transaction is not settled. An
+        unknown id is created by it. Returns when the abort is written to all partitions.
+
+        Returns:
+            Producer id and epoch of the id now; None if it has not those that are `held`, any more.
+
+        Raises:
+            BrokerUnavailableError: not confirmed before the deadline; calling again is safe.
+            AuthenticationError: a right is missing.
+            ConfigurationError: the timeout is above the broker's `transaction.max.timeout.ms`.
+        """
+        kind = Request.INIT_PRODUCER_ID if held is None else Request.KEEP_PRODUCER_ID
+
+        async def ask(node_and_ids: tuple[int, list[str]]) -> dict[str, ProducerIdentity | None]:
+            node, _ = node_and_ids
+            request = wire_requests.init_producer_id(transactional_id, timeout_ms, held)
+            response = await self._wire.send(node, request, deadline)
+            answer = broker_answers.read(kind, response.error_code)
+            if answer.meaning is Meaning.DONE:
+                return {transactional_id: (response.producer_id, response.producer_epoch)}
+            if answer.meaning is Meaning.ASK:
+                return {transactional_id: None}
+            self._wire.raise_permanent(kind, answer, transactional_id)
+            return {}
+
+        done: dict[str, ProducerIdentity | None] = self._wire.run(
+            until_all, self._wire, TRANSACTION, [transactional_id], ask, deadline, deadline=deadline
+        )
+        return done[transactional_id]
+
+    # -- markers and settings ---------------------------------------------------------------
+
+    def read_markers(
+        self, group: str, partitions: Sequence[str], deadline: Deadline, *, stable: bool = True
+    ) -> dict[str, tuple[int, str]]:
+        """Read committed offsets with their metadata, never a value that a transaction may change.
+
+        Args:
+            group: the consumer group.
+            partitions: ``topic-partition`` names.
+            deadline: when to give up; an open transaction on a key is waited for until then.
+            stable: False reads past open transactions: a marker that is found is committed all
+                the same, one that is not found proves nothing.
+
+        Returns:
+            (offset, metadata) per partition; a partition without a committed offset is missing.
+
+        Raises:
+            OutcomeUnknownError: a transaction still holds one of the offsets.
+            BrokerUnavailableError: no answer.
+            AuthenticationError: a right is missing.
+        """
+        if not partitions:
+            return {}
+
+        unstable = ""
+
+        async def ask(node_and_keys: tuple[int, list[str]]) -> dict[str, Any]:
+            nonlocal unstable
+            request = wire_requests.offset_fetch(group, partitions, stable=stable)
+            response = await self._wire.send(node_and_keys[0], request, deadline)
+            for code, name in wire_requests.offset_errors(group, response):
+                answer = broker_answers.read(Request.OFFSET_FETCH, code)
+                if answer.meaning is not Meaning.DONE:
+                    self._wire.raise_permanent(Request.OFFSET_FETCH, answer, name)
+                    unstable = f"{name}: {answer}"
+                    return {}
+            return {group: wire_requests.offsets(response)}
+
+        try:
+            done: dict[str, dict[str, tuple[int, str]]] = self._wire.run(
+                until_all, self._wire, GROUP, [group], ask, deadline, deadline=deadline
+            )
+        except BrokerUnavailableError as error:
+            if not unstable:
+                raise
+            raise OutcomeUnknownError(
+                "Committed offsets could not be read in a stable state before the deadline.",
+                where=f"group {group!r}",
+                cause=unstable,
+            ) from error
+        return done[group]
+
+    def read_groups(
+        self, groups: Sequence[str], deadline: Deadline
+    ) -> Map[str, Map[str, tuple[int, str]]]:
+        """Read all committed offsets of several groups, past open transactions: `read_markers`.
+
+        Raises:
+            BrokerUnavailableError: no answer.
+            AuthenticationError: a right is missing.
+        """
+        return self._wire.run(read_groups, self._wire, groups, deadline, deadline=deadline)
+
+    def broker_now_ms(
+        self, transactional_id: str, group: str, timeout_ms: int, deadline: Deadline
+    ) -> int | None:
+        """Ask a coordinator for its wall clock: see `empty_transaction`.
+
+        Args:
+            transactional_id: of nobody else; it is initialised.
+            group: of which no offset is written.
+            timeout_ms: that the broker allows.
+            deadline: when to give up.
+
+        Returns milliseconds since 1970; None when the broker refuses to begin a transaction.
+
+        Raises:
+            BrokerUnavailableError: no answer.
+            AuthenticationError: a right on the id is missing.
+        """
+        empty = EmptyTransaction(self._wire, transactional_id, most_ms=timeout_ms)
+        begun = self._wire.run(empty.begin_and_abort, group, deadline, deadline=deadline)
+        return None if begun.seen is None else begun.seen.start_time_ms
+
+    def broker_setting(self, name: str, deadline: Deadline) -> str:
+        """Return one setting of a broker (`DescribeConfigs`), as the broker prints it.
+
+        Raises:
+            ConfigurationError: the broker has no such setting.
+            BrokerUnavailableError: no answer before the deadline.
+            AuthenticationError: DESCRIBE_CONFIGS on the cluster is missing.
+        """
+        return self._wire.run(read_setting, self._wire, name, deadline, deadline=deadline)
+
+
+def _newest(kept: dict[str, T], new: dict[str, T]) -> dict[str, T]:
+    """Return both, the new ones last, and of the others no more than fit."""
+    older = [(name, value) for name, value in kept.items() if name not in new]
+    return {**dict(older[max(0, len(older) + len(new) - MOST_KEPT) :]), **new}

@@ -1,0 +1,319 @@
+"""Questions to the leaders of partitions: where readers stand, and which transactions hold them.
+
+A coordinator that says CompleteCommit is not yet a reader that sees the records: that takes a
+marker in every partition. Since KRaft's metadata cache was rewritten (KAFKA-20734, seen in Kafka
+4.4.0) a coordinator takes a partition *without a leader at that moment* for a deleted one, writes
+no marker to it, and completes the transaction. The records stay behind an open transaction that
+nothing will ever end. Only the partition's leader knows of it, so it is asked here.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from kafka.protocol.admin import DescribeProducersRequest
+from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import WriteTxnMarkersRequest
+
+from connectors.wire import broker_answers
+from connectors.wire.broker_answers import Answer, Meaning, Request
+from connectors.wire.wire_client import AnswerLostError, NotSentError, WireClient
+from transactions.clock import Deadline
+
+_LATEST: Final = -1
+_UNCOMMITTED, _COMMITTED = 0, 1
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Unended:
+    """A transaction as the leader of one partition sees it: its end is not written there.
+
+    Attributes:
+        partition: ``topic-partition``.
+        producer_id: whose it is.
+        producer_epoch: likewise.
+        coordinator_epoch: of the last marker of this producer here, -1 before the first.
+        start_offset: of its first record; readers of committed records stop there.
+    """
+
+    partition: str
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+
+    def __str__(self) -> str:
+        """Return it for an error text."""
+        return (
+            f"{self.partition} from offset {self.start_offset}, "
+            f"producer {self.producer_id}/{self.producer_epoch}"
+        )
+
+
+@dataclasses.dataclass(slots=True)
+class Leaders:
+    """Where partitions are led, as far as the metadata says.
+
+    Attributes:
+        nodes: partition -> broker; partitions without a leader are missing.
+        existing: every partition of the topics that were asked for and that we may see.
+    """
+
+    nodes: dict[str, int] = dataclasses.field(default_factory=dict)
+    existing: set[str] = dataclasses.field(default_factory=set)
+
+    def only(self, partitions: Collection[str]) -> Leaders:
+        """Return those of some partitions."""
+        nodes = {name: self.nodes[name] for name in partitions if name in self.nodes}
+        return Leaders(nodes, self.existing.intersection(partitions))
+
+    def learn(self, now: Leaders, partitions: Collection[str]) -> None:
+        """Take what is known now of some partitions in the place of what was."""
+        for name in partitions:
+            self.nodes.pop(name, None)
+        self.nodes.update(now.nodes)
+        self.existing.difference_update(partitions)
+        self.existing |= now.existing
+
+
+async def find_leaders(wire: WireClient, topics: Iterable[str], deadline: Deadline) -> Leaders:
+    """Ask one broker's metadata.
+
+    Raises:
+        NotSentError, AnswerLostError: no broker answered.
+    """
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))],
+        allow_auto_topic_creation=False,
+        min_version=4,
+        max_version=8,
+    )
+    response = await wire.send(await wire.any_broker(), request, deadline)
+    found = Leaders()
+    for topic in response.topics:
+        for row in topic.partitions:
+            name = f"{topic.name}-{row.partition_index}"
+            found.existing.add(name)
+            if row.leader_id >= 0:
+                found.nodes[name] = row.leader_id
+    return found
+
+
+async def leaders_of(wire: WireClient, partitions: Iterable[str], deadline: Deadline) -> Leaders:
+    """Ask one broker's metadata for some partitions only.
+
+    Raises:
+        NotSentError, AnswerLostError: no broker answered.
+    """
+    wanted = set(partitions)
+    all_of_them = await find_leaders(wire, _by_topic(wanted), deadline)
+    return all_of_them.only(wanted)
+
+
+async def stable_lags(
+    wire: WireClient, partitions: Sequence[str], deadline: Deadline
+) -> dict[str, int]:
+    """Return how far readers of committed records stay behind each partition's end.
+
+    Needs DESCRIBE on the topics. 0 means that everything written there so far is decided *and*
+    visible. Partitions that do not exist count as 0; those whose leader gives no answer now are
+    missing.
+    """
+    leaders = await leaders_of(wire, partitions, deadline)
+
+    async def ends(isolation: int) -> dict[str, int]:
+        async def ask(node: int, names: Sequence[str]) -> dict[str, int]:
+            response = await wire.send(node, _list_offsets(names, isolation), deadline)
+            return {
+                f"{topic.name}-{row.partition_index}": row.offset
+                for topic in response.topics
+                for row in topic.partitions
+                if _done(Request.LIST_OFFSETS, row.error_code)
+            }
+
+        return await _of_all(wire, leaders.nodes, ask)
+
+    # The end first: what is committed between the two answers must not look held back.
+    ends_of_log, ends_of_readers = await ends(_UNCOMMITTED), await ends(_COMMITTED)
+    lags = dict.fromkeys(set(partitions) - leaders.existing, 0)
+    for name, end in ends_of_log.items():
+        if name in ends_of_readers:
+            lags[name] = max(0, end - ends_of_readers[name])
+    return lags
+
+
+async def find_unended(
+    wire: WireClient,
+    partitions: Sequence[str],
+    deadline: Deadline,
+    leaders: Leaders | None = None,
+) -> tuple[list[Unended], dict[str, Answer | None]]:
+    """Return every transaction without an end in the partitions, and what could not be read: the
+    leader's answer, or None where there was none.
+
+    Needs READ and DESCRIBE on the topics (that is Kafka's rule for DescribeProducers). The answer
+    has a row per producer that wrote within `producer.id.expiration.ms` (a day): 3200 rows take
+    4 ms to read.
+
+    Args:
+        wire: the connections.
+        partitions: ``topic-partition``.
+        deadline: when to give up.
+        leaders: of these partitions, from before; the metadata is not asked then.
+    """
+    if leaders is None:
+        leaders = await leaders_of(wire, partitions, deadline)
+    unread: dict[str, Answer | None] = {}
+
+    async def led_by(node: int, names: Sequence[str]) -> list[str]:
+        """Every replica answers DescribeProducers, also one that lags. One that led a moment ago
+        has all that was acknowledged until then; and only a leader answers ListOffsets.
+        """
+        response = await wire.send(node, _list_offsets(names, _COMMITTED), deadline)
+        codes = {
+            f"{t.name}-{r.partition_index}": r.error_code
+            for t in response.topics
+            for r in t.partitions
+        }
+        answers = {name: broker_answers.read(Request.LIST_OFFSETS, codes[name]) for name in codes}
+        led = [name for name, answer in answers.items() if answer.meaning is Meaning.DONE]
+        unread.update({name: answers[name] for name in answers.keys() - set(led)})
+        return led
+
+    async def ask(node: int, names: Sequence[str]) -> dict[str, list[Unended]]:
+        found: dict[str, list[Unended]] = {}
+        led = await led_by(node, names)
+        if not led:
+            return found
+        response = await wire.send(node, _describe_producers(led), deadline)
+        for topic in response.topics:
+            for row in topic.partitions:
+                name = f"{topic.name}-{row.partition_index}"
+                answer = broker_answers.read(Request.DESCRIBE_PRODUCERS, row.error_code)
+                if answer.meaning is not Meaning.DONE:
+                    unread[name] = answer
+                    continue
+                found[name] = [_unended(name, one) for one in row.active_producers]
+        return found
+
+    answered = await _of_all(wire, leaders.nodes, ask)
+    for name in leaders.existing - answered.keys():
+        unread.setdefault(name, None)
+    everything = [one for row in answered.values() for one in row if one.start_offset >= 0]
+    return sorted(everything), unread
+
+
+async def write_marker(
+    wire: WireClient, one: Unended, deadline: Deadline, *, committed: bool
+) -> Answer:
+    """Write the end of a transaction to one partition, past its coordinator.
+
+    Needs ALTER or CLUSTER_ACTION on the cluster. Precondition: the end is decided and known, and
+    nobody writes under that producer id any more; the leader only compares the epoch.
+
+    Raises:
+        NotSentError, AnswerLostError: not confirmed; look at the partition again.
+    """
+    leaders = await leaders_of(wire, [one.partition], deadline)
+    if one.partition not in leaders.nodes:
+        raise NotSentError(f"{one.partition} has no leader now")
+    topic, number = _split(one.partition)
+    marker = WriteTxnMarkersRequest.WritableTxnMarker
+    request = WriteTxnMarkersRequest(
+        markers=[
+            marker(
+                producer_id=one.producer_id,
+                producer_epoch=one.producer_epoch,
+                transaction_result=committed,
+                topics=[marker.WritableTxnMarkerTopic(name=topic, partition_indexes=[number])],
+                # As kafka-transactions.sh: not older than the last one here, which would be fenced.
+                coordinator_epoch=max(0, one.coordinator_epoch),
+            )
+        ],
+        max_version=1,  # version 2 carries the transaction version; librdkafka's is 0, the default
+    )
+    response = await wire.send(leaders.nodes[one.partition], request, deadline)
+    row = response.markers[0].topics[0].partitions[0]
+    return broker_answers.read(Request.WRITE_TXN_MARKERS, row.error_code)
+
+
+async def _of_all(
+    wire: WireClient,
+    nodes: Mapping[str, int],
+    ask: Callable[[int, Sequence[str]], Awaitable[dict[str, T]]],
+) -> dict[str, T]:
+    """Ask every leader for its partitions; one that does not answer leaves its own out."""
+    by_node: dict[int, list[str]] = collections.defaultdict(list)
+    for name, node in nodes.items():
+        by_node[node].append(name)
+
+    async def guarded(item: tuple[int, list[str]]) -> dict[str, T]:
+        try:
+            return await ask(*item)
+        except (NotSentError, AnswerLostError):
+            return {}
+
+    parts = await wire.together(guarded, list(by_node.items()))
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _done(request: Request, code: int) -> bool:
+    return broker_answers.read(request, code).meaning is Meaning.DONE
+
+
+def _split(name: str) -> tuple[str, int]:
+    topic, _, number = name.rpartition("-")
+    return topic, int(number)
+
+
+def _by_topic(names: Iterable[str]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = collections.defaultdict(list)
+    for name in names:
+        topic, number = _split(name)
+        topics[topic].append(number)
+    return topics
+
+
+def _unended(name: str, row: Any) -> Unended:
+    return Unended(
+        partition=name,
+        producer_id=row.producer_id,
+        producer_epoch=row.producer_epoch,
+        coordinator_epoch=row.coordinator_epoch,
+        start_offset=row.current_txn_start_offset,
+    )
+
+
+def _list_offsets(names: Sequence[str], isolation: int) -> Any:
+    topic_class = ListOffsetsRequest.ListOffsetsTopic
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[
+            topic_class(
+                name=topic,
+                partitions=[
+                    topic_class.ListOffsetsPartition(partition_index=number, timestamp=_LATEST)
+                    for number in numbers
+                ],
+            )
+            for topic, numbers in _by_topic(names).items()
+        ],
+        min_version=2,
+        max_version=5,
+    )
+
+
+def _describe_producers(names: Sequence[str]) -> Any:
+    return DescribeProducersRequest(
+        topics=[
+            DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
+            for topic, numbers in _by_topic(names).items()
+        ]
+    )
