@@ -31,10 +31,11 @@ $(STAMP): pyproject.toml
 archive: $(STAMP)  ## Spark's classes, ready to map: each of its starts takes half the time
 	$(BIN)/python -m connectors.spark.class_archive
 
-lint: $(STAMP)  ## ruff (check, format) and mypy --strict
+lint: $(STAMP)  ## ruff (check, format), mypy --strict, and who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 # Three processes on two cores: much of an integration test is waiting for a JVM, or for a timeout.
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal

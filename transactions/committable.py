@@ -54,7 +54,7 @@ class Committable:
         attempt: ``<run epoch>.<task attempt id>``; names one attempt for ever.
         token: unique text, also stored inside the transaction as offset metadata.
         record_count: records written by `invoke`, without offsets.
-        fingerprint: 32 hex digits over the records (see connectors.fingerprint).
+        fingerprint: 32 hex digits over the records (see connectors.records.fingerprint).
         source_offsets: next offset to read per ``topic-partition`` carried by this transaction.
         marker_group: consumer group under which the token is stored with the transaction.
         marker_partition: ``topic-partition`` whose offset metadata holds the token.

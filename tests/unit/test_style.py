@@ -1,4 +1,7 @@
-"""The house rules, as tests: imports, sizes, banned calls, public names."""
+"""The house rules, as tests: sizes, banned calls, public names, and what tests may share.
+
+Who may import whom is in pyproject.toml (`tool.importlinter`); `make lint` checks it.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +26,12 @@ BANNED = {
     "print": ("click.echo, rich or logging", ""),
 }
 #: It runs as a script of its own beside the broker, with the standard library only.
-STANDALONE = {"connectors/kafka/cluster/process_keeper.py"}
+STANDALONE = {"connectors/cluster/process_keeper.py"}
 #: It judges the product, so it shares nothing with it, not even the clock.
 AUDITOR = "connectors/testing/auditor/"
 
-#: They measure the product, so they are plain clients: what they share with it, it could hide.
-MEASURING = "connectors/kafka/bench/"
-MEASURED = tuple(f"connectors.kafka.{part}" for part in ("source", "sink", "native", "proof"))
-
-#: transactions in reading order: a file imports only what stands above it.
-TRANSACTIONS_ORDER = [
-    "errors", "clock", "events", "list_state", "committable", "checkpoint_watch",
-    "two_phase", "crash_points", "sink",
-    "log_backend", "object_store", "object_store_backend", "log_location", "log_entries",
-    "log_state", "identity", "decision_log", "savepoint", "sweeper", "healing", "recovery",
-    "replay", "coordinator", "restart_strategy",
-]  # fmt: skip
 #: What a user's tests inherit: it has Arrow and pytest, and nothing in production imports it.
 CONTRACT = "transactions/testing/"
-CONTRACT_ORDER = [
-    "requirements", "killed_process", "engine", "sink_under_test", "visibility_contract",
-    "recovery_contract", "lingering_contract", "resource_contract", "contract",
-]  # fmt: skip
 
 
 def name_of(path: Path) -> str:
@@ -71,34 +58,6 @@ def uses(path: Path, package: str) -> bool:
     return any(name == package or name.startswith(f"{package}.") for name in imports_of(path))
 
 
-def test_import_rules():
-    for path in FILES:
-        follows_the_import_rules(path)
-
-
-def follows_the_import_rules(path: Path):
-    name = name_of(path)
-    if name.startswith("transactions/"):
-        for foreign in ("connectors", "pyspark", "confluent_kafka", "kafka"):
-            assert not uses(path, foreign), f"{name} imports {foreign}"
-        if not name.startswith(CONTRACT):
-            assert not uses(path, "pyarrow"), f"{name} imports pyarrow"
-    if not name.startswith("connectors/spark/"):
-        assert not uses(path, "pyspark"), f"{name}: pyspark only under connectors/spark"
-    # What users' tests run stands beside the Kafka layer on purpose: an audit that read through it
-    # could not see its bugs.
-    if not name.startswith(("connectors/kafka/", "connectors/testing/")):
-        for client in ("confluent_kafka", "kafka"):
-            assert not uses(path, client), f"{name}: no Kafka client here"
-    if name.startswith("connectors/kafka/"):
-        assert not uses(path, "connectors.spark"), f"{name} imports its adapter"
-    if name.startswith(MEASURING):
-        for part in MEASURED:
-            assert not uses(path, part), f"{name} measures with what it measures: {part}"
-    if not name.startswith("connectors/cli/"):
-        assert not uses(path, "connectors.cli"), f"{name} imports the command line"
-
-
 def test_production_imports_nothing_that_tests():
     for path in FILES:
         name = name_of(path)
@@ -117,19 +76,6 @@ def test_the_auditor_imports_nothing_of_ours():
             package = name.partition(".")[0]
             standard = package in sys.stdlib_module_names
             assert own or standard or package == "confluent_kafka", f"{name_of(path)}: {name}"
-
-
-@pytest.mark.parametrize(
-    ("package", "order"),
-    [("transactions", TRANSACTIONS_ORDER), ("transactions.testing", CONTRACT_ORDER)],
-)
-def test_a_package_reads_top_to_bottom(package: str, order: list[str]):
-    folder = ROOT / package.replace(".", "/")
-    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(order)
-    for number, name in enumerate(order):
-        for below in order[number:]:
-            path = folder / f"{name}.py"
-            assert not uses(path, f"{package}.{below}"), f"{name} imports {below}, below it"
 
 
 def test_the_two_phase_table_does_no_io():
@@ -167,7 +113,16 @@ def test_banned_calls():
 
 @pytest.mark.parametrize(
     "module",
-    ["transactions", "transactions.testing", "connectors", "connectors.kafka", "connectors.spark"],
+    [
+        "transactions",
+        "transactions.testing",
+        "connectors",
+        "connectors.cluster",
+        "connectors.files",
+        "connectors.postgres",
+        "connectors.spark",
+        "connectors.wal",
+    ],
 )
 def test_public_names_are_sorted_and_real(module: str):
     loaded = importlib.import_module(module)
