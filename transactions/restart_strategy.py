@@ -27,6 +27,7 @@ from typing import Any, Final, Protocol
 
 from transactions import errors
 from transactions.clock import SYSTEM_CLOCK, Clock
+from transactions.duration import WANTED, seconds_of
 from transactions.errors import ConfigurationError, SparkOnceError
 
 # --- what may be said ---------------------------------------------------------------------------
@@ -137,13 +138,6 @@ _BY_NAME: Final[Mapping[str, type[RestartStrategy]]] = MappingProxyType(
 )
 _NAMES: Final = {kind: name for name, kind in _BY_NAME.items()}
 _TEXT: Final = re.compile(r"\s*([A-Za-z_-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
-_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
-_SECONDS: Final = {
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
-    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
-}
 
 
 def parse_restart_strategy(given: str | RestartStrategy) -> RestartStrategy:
@@ -151,7 +145,7 @@ def parse_restart_strategy(given: str | RestartStrategy) -> RestartStrategy:
 
     Args:
         given: ``"none"``, ``"fixed-delay(attempts=3, delay=10s)"`` and so on; what is not said
-            has its default. Times are seconds or have a unit: ms, s, min, h.
+            has its default. Times are durations (`transactions.duration`).
 
     Raises:
         ConfigurationError: the name, an option or a value is wrong.
@@ -199,16 +193,15 @@ def _value(field: dataclasses.Field[Any], text: str, given: str) -> float | int 
     wanted = "a number"
     try:
         if field.name.endswith("_s"):
-            wanted = "a time, as 10s, 500ms, 2min or 1h"
-            match = _TIME.fullmatch(text.lower())
-            return float(match[1]) * _SECONDS[match[2]] if match else float("none")
+            wanted = WANTED
+            return seconds_of(text)
         if "int" in str(field.type):
             wanted = "a whole number"
             endless = text.lower() in {"infinite", "none"} and "None" in str(field.type)
             return None if endless else int(text)
         number = float(text)
         return number if math.isfinite(number) else float("none")
-    except (ValueError, KeyError):
+    except ValueError:
         raise _wrong(
             f"The value of {_option_name(field)!r} is not {wanted}.", f"it is {text!r}", given
         ) from None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
+from connectors.cli.duration_option import DURATION
 from connectors.cli.kafka_options import client_options, kafka_settings
 
 if TYPE_CHECKING:
@@ -83,15 +84,13 @@ def _common(function: F) -> F:
             click.option(
                 "--barrier-interval",
                 "barrier_interval_s",
-                type=float,
-                metavar="SECONDS",
+                type=DURATION,
                 help="A fixed one; continuous mode.",
             ),
             click.option(
                 "--target-latency",
                 "target_latency_s",
-                type=float,
-                metavar="SECONDS",
+                type=DURATION,
                 help="Of the adaptive interval; continuous mode.",
             ),
             click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from connectors.cli.duration_option import DURATION
 from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
 
 if TYPE_CHECKING:
@@ -51,19 +52,20 @@ Exit codes: 0 ok or warnings only, 1 refused or no broker, 2 bad usage.
     metavar="MS",
     help="transactionTimeoutMs of the sinks.  [default: the broker's maximum]",
 )
-@click.option(
-    "--checkpoint-timeout", type=float, default=600.0, show_default=True, metavar="SECONDS"
-)
-@click.option("--restart-budget", type=float, default=60.0, show_default=True, metavar="SECONDS")
+@click.option("--checkpoint-timeout", type=DURATION, default="10min", show_default=True)
+@click.option("--restart-budget", type=DURATION, default="1min", show_default=True)
 @click.option(
     "--barrier-interval",
-    type=click.FloatRange(min=0.0),
+    type=DURATION,
     default=0.0,
-    metavar="SECONDS",
     help="In continuous mode: the longest time between two barriers.",
 )
 @click.option(
-    "--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for answers."
+    "--timeout",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="How long to wait for answers.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from connectors.cli.duration_option import DURATION
 from connectors.cli.kafka_options import job_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def command() -> None:
 )
 @click.option("--stop", is_flag=True, help="Stop the pipeline between two checkpoints, then take.")
 @click.option(
-    "--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait for it."
+    "--timeout", type=DURATION, default="10min", show_default=True, help="How long to wait for it."
 )
 def take(*, job_file: Path, folder: Path, stop: bool, timeout: float) -> None:
     """Take a savepoint of the pipeline of a job file, running or stopped.

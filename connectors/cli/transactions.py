@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from connectors.cli.duration_option import DURATION
 from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
 from connectors.cli.transaction_output import head, plain, show, text, to_json
 
@@ -35,7 +36,7 @@ def _place(function: F) -> F:
     """Add the options that say which checkpoint, and which brokers."""
     for option in (
         click.option(
-            "--timeout", type=float, default=60.0, show_default=True, help="Seconds for all of it."
+            "--timeout", type=DURATION, default="1min", show_default=True, help="For all of it."
         ),
         kafka_options,
         click.option("--checkpoint", metavar="FOLDER", help="Checkpoint folder of the driver."),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from connectors.cli.duration_option import DURATION
 from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
 
 if TYPE_CHECKING:
@@ -70,10 +71,10 @@ Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, 
 @click.option("--allow-missing", is_flag=True, help="The pipeline drops records on purpose.")
 @click.option(
     "--timeout",
-    type=float,
-    default=60.0,
+    type=DURATION,
+    default="1min",
     show_default=True,
-    help="Seconds to wait for open transactions to end, and without any progress.",
+    help="How long to wait for open transactions to end, and without any progress.",
 )
 @click.option("--examples", type=int, default=5, show_default=True, help="Records named per kind.")
 @click.option(

@@ -36,13 +36,14 @@ from connectors.options.modes import (
     OF_ONE_MODE,
     check_mode,
     check_options,
+    trigger_ms,
 )
 from connectors.options.sink_kinds import sink_from_options
+from transactions.duration import WANTED, seconds_of
 from transactions.errors import ConfigurationError
 from transactions.log_location import LogLocation
 from transactions.restart_strategy import RestartStrategy, parse_restart_strategy
 
-AVAILABLE_NOW: Final = "available-now"
 LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
 
 _TABLES: Final = ("app", "source", "transform", "sink", "decision_log", "spark")
@@ -61,9 +62,6 @@ _APP: Final = (
 )
 _TRANSFORM: Final = ("sql", "function", "arrow", "columns")
 _VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
-_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)?s?")
-_SECONDS: Final = {None: 1.0, "millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
-_TRIGGER: Final = re.compile(r"\d+ (millisecond|second|minute|hour)s?")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _SECRET: Final = re.compile(
     r"password|jaas|secret|token|conninfo|credential|_key$|signature", re.IGNORECASE
@@ -278,26 +276,26 @@ class _Parser:
 
     def _trigger(self, app: Mapping[str, str]) -> str | None:
         trigger = app.get("trigger")
-        if trigger is None or trigger == AVAILABLE_NOW or _TRIGGER.fullmatch(trigger):
-            return trigger
-        raise self._wrong(
-            "The trigger is neither an interval nor available-now.",
-            "app",
-            'write "5 seconds" or "available-now"',
-            f"trigger = {trigger}",
-        )
+        try:
+            if trigger is not None:
+                trigger_ms(trigger)
+        except ConfigurationError as error:
+            raise self._from(error, "app") from error
+        return trigger
 
     def _seconds(self, app: Mapping[str, str], name: str) -> float | None:
         text = app.get(name)
         if text is None:
             return None
-        match = _TIME.fullmatch(text.strip())
-        seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+        try:
+            seconds = seconds_of(text)
+        except ValueError:
+            seconds = 0.0
         if seconds <= 0.0:
             raise self._wrong(
-                f"{name} is not a time.",
+                f"{name} is not a duration.",
                 "app",
-                'write seconds, or "10 minutes"; more than none',
+                f"write {WANTED}; more than none",
                 f"{name} = {text}",
             )
         return seconds

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final, Self
 
 from connectors.options.client_options import ClientOptions, without_secret
+from transactions.duration import WANTED, milliseconds_of
 from transactions.errors import ConfigurationError
 
 EXACTLY_ONCE: Final = "exactly-once"
@@ -151,14 +152,16 @@ class KafkaSink:
                     option=f"{name}={without_secret(name, value)}",
                 )
         timeout = given.get("transactionTimeoutMs")
-        if timeout is not None and not timeout.isdigit():
-            raise _wrong("It must be a number.", f"transactionTimeoutMs={timeout}")
+        try:
+            timeout_ms = None if timeout is None else milliseconds_of(timeout)
+        except ValueError as error:
+            raise _wrong(f"It must be {WANTED}.", f"transactionTimeoutMs={timeout}") from error
         return cls(
             bootstrap_servers=given.get("kafka.bootstrap.servers", ""),
             topic=given.get("topic"),
             name=given.get("name", ""),
             guarantee=given.get("guarantee", EXACTLY_ONCE),
-            transaction_timeout_ms=None if timeout is None else int(timeout),
+            transaction_timeout_ms=timeout_ms,
             kafka=kafka,
         )
 

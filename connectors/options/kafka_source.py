@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from connectors.options.client_options import ClientOptions, without_secret
+from transactions.duration import WANTED, milliseconds_of
 from transactions.errors import ConfigurationError
 
 EARLIEST: Final = "earliest"
@@ -193,7 +194,8 @@ def _text(value: object) -> str:
 
 
 _BOOLEANS = frozenset({"failOnDataLoss", "includeHeaders"})
-_NUMBERS = frozenset({"maxOffsetsPerTrigger", "minPartitions", "kafkaConsumer.pollTimeoutMs"})
+_NUMBERS = frozenset({"maxOffsetsPerTrigger", "minPartitions"})
+_DURATIONS_MS = frozenset({"kafkaConsumer.pollTimeoutMs"})
 
 
 def _parsed(name: str, value: str) -> object:
@@ -207,6 +209,11 @@ def _parsed(name: str, value: str) -> object:
             return int(value)
         except ValueError:
             raise _refused(name, value, "it is not a whole number") from None
+    if name in _DURATIONS_MS:
+        try:
+            return milliseconds_of(value)
+        except ValueError:
+            raise _refused(name, value, f"it is not {WANTED}") from None
     if name in ("startingOffsets", "endingOffsets") and not value.lstrip().startswith("{"):
         return value.strip().lower()
     return value.strip().lower() if name == "isolationLevel" else value

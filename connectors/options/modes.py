@@ -13,6 +13,7 @@ from typing import Final
 from connectors.options.branch_sink import BranchSink
 from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
+from transactions.duration import WANTED, seconds_of
 from transactions.errors import ConfigurationError
 
 MICRO_BATCH: Final = "micro-batch"
@@ -25,6 +26,9 @@ CHECKPOINT_TIMEOUT_S: Final[Mapping[str, float]] = {MICRO_BATCH: 600.0, CONTINUO
 
 #: The longest time from one barrier to the next when the user does not say it.
 MOST_INTERVAL_S: Final = 1.0
+
+#: The trigger that reads what is there, and ends.
+AVAILABLE_NOW: Final = "available-now"
 
 _SECONDS: Final = "_s"
 
@@ -67,6 +71,25 @@ def longest_interval_s(
 ) -> float:
     """Return how long a transaction of the continuous mode can be open before its barrier."""
     return max(most_interval_s, barrier_interval_s or 0.0)
+
+
+def trigger_ms(trigger: str) -> int | None:
+    """Return the time from batch to batch that a trigger says; None for `AVAILABLE_NOW`.
+
+    Raises:
+        ConfigurationError: it says neither.
+    """
+    if trigger == AVAILABLE_NOW:
+        return None
+    try:
+        return round(seconds_of(trigger) * 1000)
+    except ValueError as error:
+        raise ConfigurationError(
+            "The trigger is neither a duration nor available-now.",
+            where="options of the pipeline",
+            cause=f'write {WANTED}, or "{AVAILABLE_NOW}"',
+            option=f"trigger={trigger}",
+        ) from error
 
 
 def check_mode(mode: str) -> None:

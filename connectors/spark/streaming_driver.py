@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.branch_sink import BranchSink, kafka_sinks
 from connectors.options.kafka_source import KafkaSource
+from connectors.options.modes import trigger_ms
 from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.run import Run, RunOptions, checked_app_id
@@ -75,7 +76,7 @@ class StreamingDriver(DriverLife):
         app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
         checkpoint: a folder of its own on a local file system; Spark's part and the decision
             log live in it.
-        trigger: ``"0 seconds"`` (as fast as it can), an interval like ``"5 seconds"``, or
+        trigger: ``"0 seconds"`` (as fast as it can), a duration like ``"5s"``, or
             ``"available-now"`` (what is there, then stop).
         checkpoint_timeout_s: how long one checkpoint may take from its first task to its end; the
             Spark job of one that takes longer is cancelled, and the run fails.
@@ -122,7 +123,7 @@ class StreamingDriver(DriverLife):
         super().__init__(spark, restarts, folder, from_savepoint)
         self._app_id = checked_app_id(app_id)
         self._checkpoint = folder
-        self._trigger = trigger
+        self._trigger_ms = trigger_ms(trigger)
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._restart_budget_s = restart_budget_s
         self._size = None if target_checkpoint_s is None else BatchSize(target_checkpoint_s, folder)
@@ -386,10 +387,10 @@ class StreamingDriver(DriverLife):
         writer = written.writeStream.queryName(self._app_id)
         writer = writer.option("checkpointLocation", str(self._checkpoint / SPARK))
         writer = writer.outputMode("update").foreachBatch(self._run_batch)
-        if self._trigger == "available-now":
+        if self._trigger_ms is None:
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=self._trigger)
+            writer = writer.trigger(processingTime=f"{self._trigger_ms} milliseconds")
         self._query = writer.start()
         self._query_ready.set()
 
