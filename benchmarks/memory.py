@@ -31,7 +31,7 @@ from connectors.bench.job_process import JobProcess
 from connectors.bench.system import our_system
 from connectors.bench.workbench import BROKER_JVM
 from connectors.cluster.local_cluster import LocalCluster
-from connectors.options.modes import CONTINUOUS
+from connectors.options.table import CONTINUOUS
 from transactions.decision_log import COMPACT_EVERY, read_log
 from transactions.log_backend import LocalFileBackend
 

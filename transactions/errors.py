@@ -31,6 +31,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 #: What to do about a checkpoint folder that cannot be used. Not "restore a backup": what is newer
@@ -40,6 +42,20 @@ WAY_BACK: Final = (
     "this one's consumer group. A start refuses an older copy of the folder: it would write again "
     "what is newer"
 )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the cause of an error about a name that nobody knows: what its writer may have meant.
+
+    Args:
+        name: what was written; upper and lower case are the same.
+        known: the names that there are.
+    """
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, 1)
+    if near:
+        return f"did you mean {by_lower[near[0]]!r}?"
+    return f"known: {', '.join(by_lower.values())}"
 
 
 class SparkOnceError(Exception):

@@ -17,7 +17,6 @@ What is never restarted, whatever the strategy says, is one table: `RETRIED`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections import deque
@@ -28,7 +27,7 @@ from typing import Any, Final, Protocol
 from transactions import errors
 from transactions.clock import SYSTEM_CLOCK, Clock
 from transactions.duration import WANTED, seconds_of
-from transactions.errors import ConfigurationError, SparkOnceError
+from transactions.errors import ConfigurationError, SparkOnceError, nearest
 
 # --- what may be said ---------------------------------------------------------------------------
 
@@ -161,23 +160,16 @@ def parse_restart_strategy(given: str | RestartStrategy) -> RestartStrategy:
         )
     kind = _BY_NAME.get(match[1].lower().replace("_", "-"))
     if kind is None:
-        near = difflib.get_close_matches(match[1].lower(), _BY_NAME, 1)
-        raise _wrong(
-            "The restart strategy is unknown.",
-            f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_BY_NAME)}",
-            given,
-        )
+        raise _wrong("The restart strategy is unknown.", nearest(match[1], _BY_NAME), given)
     options = {_option_name(field): field for field in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in (match[2] or "").split(","))):
         name, _, text = (piece.strip() for piece in part.partition("="))
         field = options.get(name)
         if field is None:
-            near = difflib.get_close_matches(name, options, 1)
-            known = ", ".join(options) or "it has none"
             raise _wrong(
                 f"The restart strategy {_NAMES[kind]!r} has no option {name!r}.",
-                f"did you mean {near[0]!r}?" if near else f"its options: {known}",
+                nearest(name, options) if options else "it has none",
                 given,
             )
         if field.name in values:

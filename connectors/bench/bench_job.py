@@ -23,7 +23,7 @@ from connectors.bench.replace_last_byte import ReplaceLastByte
 from connectors.machine.parent_watch import live_as_long_as_parent
 from connectors.options.kafka_sink import EXACTLY_ONCE, KafkaSink
 from connectors.options.kafka_source import KafkaSource
-from connectors.options.modes import CONTINUOUS
+from connectors.options.table import CONTINUOUS
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.session import build_session
 from connectors.spark.stop_signals import stop_signals

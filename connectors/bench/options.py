@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from connectors.bench.shape import KEY_BYTES, LEAST_VALUE_BYTES, Shape
 from connectors.bench.system import System, our_system
-from connectors.options.modes import CONTINUOUS, MICRO_BATCH, check_mode, check_options
+from connectors.options.modes import check_mode, check_options
+from connectors.options.table import CONTINUOUS, MICRO_BATCH
 from transactions.errors import ConfigurationError
 
 LATENCY: Final = "latency"

@@ -144,8 +144,8 @@ def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
             outputs=tuple(one.topic for one in sinks if one.topic is not None),
             plain_outputs=plain_topics(sinks),
             timeout_ms=min(timeouts, default=None),
-            checkpoint_timeout_s=job.checkpoint_timeout_s,
-            restart_budget_s=job.restart_budget_s,
+            checkpoint_timeout_s=job.option("checkpoint_timeout"),
+            restart_budget_s=job.option("restart_budget"),
             interval_s=job.interval_s,
         )
         if not any(one.is_transactional for one in sinks):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from connectors.cli.stop_switch import StopSwitch
+from connectors.options.page import help_text
 from transactions.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ away, a worker killed, a stuck batch) restarts the pipeline in this process.
 """
 
 
-@click.command(name="run", epilog=_EPILOG)
+@click.command(name="run", epilog=f"{_EPILOG}\n{help_text()}")
 @click.argument("job_file", metavar="JOB.toml", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--check", is_flag=True, help="Only check the file: no Spark, no broker.")
 @click.option(

@@ -94,7 +94,7 @@ def _of_stopped(
     timeout_s: float,
 ) -> Path:
     """Nobody runs: what the last run left is taken as it is, if it was finished."""
-    from connectors.options.modes import CONTINUOUS
+    from connectors.options.table import CONTINUOUS
     from connectors.spark.checkpoint_files import SPARK, files_of, finished_checkpoint
     from transactions.decision_log import read_log
     from transactions.errors import SavepointError

@@ -19,7 +19,8 @@ from connectors.demo.dataset import carrier_names
 from connectors.machine.parent_watch import live_as_long_as_parent
 from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
-from connectors.options.modes import CONTINUOUS, MODES
+from connectors.options.modes import MODES
+from connectors.options.table import CONTINUOUS
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline
 from connectors.spark.session import build_session
 from connectors.spark.streaming_driver import StreamingDriver

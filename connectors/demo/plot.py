@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from connectors.options.modes import CONTINUOUS, MICRO_BATCH
+from connectors.options.table import CONTINUOUS, MICRO_BATCH
 
 _IN_PHASE_1: Final = ("committables_collected", "SIGKILL in phase 1: prepared, nothing decided")
 _DECIDED: Final = ("decision_durable", "SIGKILL between decision and commit")

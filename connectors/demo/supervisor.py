@@ -35,7 +35,8 @@ from connectors.demo.proof import (
     check_nothing_open,
     check_plot,
 )
-from connectors.options.modes import MICRO_BATCH, check_mode
+from connectors.options.modes import check_mode
+from connectors.options.table import MICRO_BATCH
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, SparkOnceError
 

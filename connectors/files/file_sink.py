@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -14,6 +13,8 @@ import pyarrow as pa
 
 from connectors.files import json_lines, parquet_rows
 from connectors.files.target_folder import address_of, is_address, open_folder
+from connectors.options.option import NAME
+from connectors.options.table import FILE_SINK
 from transactions.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -24,11 +25,6 @@ JSON: Final = "json"
 #: Format -> its compressions, the default first.
 FORMATS: Final = {PARQUET: ("snappy", "zstd", "gzip", "none"), JSON: ("none",)}
 _SUFFIXES: Final = {PARQUET: ".parquet", JSON: ".jsonl"}
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_OPTIONS: Final = ("path", "format", "name", "compression")
-#: What stands before the options of an object store, in a job file.
-_STORE: Final = "store."
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +63,7 @@ class FileSink:
         if not self.name:
             name = re.sub(r"[^A-Za-z0-9_-]", "-", Path(self.path).name)[:100]
             object.__setattr__(self, "name", name or "files")
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             why = "it stands in the names of files, up to 100 characters"
             raise _wrong("A sink's name has letters, digits, _ and -.", why, f"name={self.name}")
 
@@ -171,16 +167,13 @@ class FileSink:
         given: dict[str, str] = {}
         store: dict[str, str] = {}
         for name, value in options.items():
-            lowered = name.lower()
-            if lowered.startswith(_STORE):
-                store[lowered.removeprefix(_STORE)] = value
-            elif lowered in _OPTIONS:
-                given[lowered] = value
+            if FILE_SINK.passes(name):
+                store[name.lower().removeprefix(FILE_SINK.prefix)] = value
+            elif option := FILE_SINK.find(name):
+                given[option.name] = value
             else:
-                near = difflib.get_close_matches(lowered, _OPTIONS, 1)
-                known = f"known: {', '.join(_OPTIONS)}; {_STORE}* of an object store"
-                hint = f"did you mean {near[0]!r}?" if near else known
                 # Its value may be a secret of the store that is misnamed: never shown.
+                hint = FILE_SINK.hint(name)
                 raise _wrong(f"The file sink has no option {name!r}.", hint, name)
         return cls(**{"path": "", **given}, store=store)
 

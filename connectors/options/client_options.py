@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: Names of secrets, misspelt ones among them (`sasl.passwort`).
+#: Names of secrets, misspelt ones among them (`sasl.passwort`): of Kafka's clients, of object
+#: stores, of PostgreSQL.
 _SECRET: Final = re.compile(
-    r"pass|jaas|secret|token|credential|\.key$|\.pem$|keystore\.key", re.IGNORECASE
+    r"pass|jaas|secret|token|conninfo|credential|signature|[._]key$|\.pem$|keystore\.key",
+    re.IGNORECASE,
 )
 
 
@@ -20,9 +22,14 @@ class ClientOptions(dict[str, str]):
         return repr({name: without_secret(name, value) for name, value in self.items()})
 
 
+def is_secret(name: str) -> bool:
+    """Tell whether the value of an option must not be shown, by its name."""
+    return _SECRET.search(name) is not None
+
+
 def without_secret(name: str, value: object) -> object:
     """Return the value of an option for error texts and logs, or ``[hidden]``."""
-    return "[hidden]" if _SECRET.search(name) else value
+    return "[hidden]" if is_secret(name) else value
 
 
 def visible(name: str, value: object) -> str:

@@ -5,22 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from connectors.options.branch_sink import BranchSink, kafka_sinks
 from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
-from connectors.options.modes import (
-    CHECKPOINT_TIMEOUT_S,
-    CONTINUOUS,
-    MICRO_BATCH,
-    check_source,
-    longest_interval_s,
-    one_sink,
-)
+from connectors.options.modes import check_source, longest_interval_s, one_sink
+from connectors.options.table import CONTINUOUS, MICRO_BATCH, PIPELINE
 from transactions.errors import ConfigurationError
 from transactions.log_location import LogLocation
-from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
 
 _ONE_STAGE: Final = "a plan can need a shuffle or state; the continuous stage has neither"
 
@@ -47,14 +40,8 @@ class JobDefinition:
         app_id: see `StreamingDriver`.
         checkpoint: absolute folder.
         mode: one of `connectors.options.modes`.
-        trigger: an interval, or ``available-now``.
-        checkpoint_timeout_s: see `StreamingDriver`.
-        restart_budget_s: see `StreamingDriver`.
-        restart_strategy: see `transactions.restart_strategy`.
-        tolerable_failed_checkpoints: see `StreamingDriver`.
-        target_checkpoint_s: see `StreamingDriver`.
-        metrics_port: see `StreamingDriver`.
-        continuous: arguments of `ContinuousDriver` that only it has, as far as they are given.
+        driver: what the file says to the driver of its mode, by the names of its arguments; see
+            `connectors.options.table.PIPELINE`.
         master: Spark's master URL.
         log_level: of the Java side.
         decision_log: where the log is kept, if not in the checkpoint folder.
@@ -71,14 +58,7 @@ class JobDefinition:
     app_id: str
     checkpoint: str
     mode: str = MICRO_BATCH
-    trigger: str = "0 seconds"
-    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S[MICRO_BATCH]
-    restart_budget_s: float = 60.0
-    restart_strategy: RestartStrategy = DEFAULT_RESTART_STRATEGY
-    tolerable_failed_checkpoints: int = 0
-    target_checkpoint_s: float | None = None
-    metrics_port: int | None = None
-    continuous: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    driver: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     master: str = "local[*]"
     log_level: str = "ERROR"
     decision_log: LogLocation | None = None
@@ -95,13 +75,18 @@ class JobDefinition:
         """Those of the sinks that brokers can be asked about."""
         return kafka_sinks([definition.sink for definition in self.sinks])
 
+    def option(self, name: str) -> Any:
+        """Return what the file says about an option of its driver, or the default of its mode."""
+        row = PIPELINE.find(name)
+        assert row is not None, name
+        return self.driver.get(row.python_name, row.value_in(self.mode))
+
     @property
     def interval_s(self) -> float:
         """The longest time between two barriers; 0 where a batch is a checkpoint."""
         if self.mode != CONTINUOUS:
             return 0.0
-        names = ("most_interval_s", "barrier_interval_s")
-        return longest_interval_s(**{n: self.continuous[n] for n in names if n in self.continuous})
+        return longest_interval_s(self.option("most_interval"), self.option("barrier_interval"))
 
     def validate(self) -> None:
         """Check the rules between mode, source, transform and sinks.

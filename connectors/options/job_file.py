@@ -20,52 +20,25 @@ a literal `${`. Relative paths are relative to the file.
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from connectors.options.client_options import is_secret
 from connectors.options.job_definition import JobDefinition, SinkDefinition
 from connectors.options.kafka_sink import GUARANTEES
 from connectors.options.kafka_source import KafkaSource
-from connectors.options.modes import (
-    CHECKPOINT_TIMEOUT_S,
-    MICRO_BATCH,
-    OF_ONE_MODE,
-    check_mode,
-    check_options,
-    trigger_ms,
-)
+from connectors.options.modes import check_mode, check_options
 from connectors.options.sink_kinds import sink_from_options
-from transactions.duration import WANTED, seconds_of
-from transactions.errors import ConfigurationError
+from connectors.options.table import APP, LOG_LEVELS, MICRO_BATCH, PIPELINE, TRANSFORM
+from transactions.errors import ConfigurationError, nearest
 from transactions.log_location import LogLocation
-from transactions.restart_strategy import RestartStrategy, parse_restart_strategy
-
-LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
 
 _TABLES: Final = ("app", "source", "transform", "sink", "decision_log", "spark")
-_APP: Final = (
-    "id",
-    "checkpoint",
-    "guarantee",
-    "mode",
-    "checkpoint_timeout",
-    "restart_budget",
-    "restart_strategy",
-    "master",
-    "log_level",
-    "metrics_port",
-    *OF_ONE_MODE,
-)
-_TRANSFORM: Final = ("sql", "function", "arrow", "columns")
 _VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_SECRET: Final = re.compile(
-    r"password|jaas|secret|token|conninfo|credential|_key$|signature", re.IGNORECASE
-)
 
 
 def load_job(path: Path, environment: Mapping[str, str]) -> JobDefinition:
@@ -118,7 +91,7 @@ class _Parser:
 
     def job(self, tables: Mapping[str, Any]) -> JobDefinition:
         self._only(tables, _TABLES, "the file", "table")
-        app = self._table(tables, "app", _APP)
+        app = self._table(tables, "app", (*APP.names, *PIPELINE.names))
         for name in ("id", "checkpoint"):
             if name not in app:
                 raise self._wrong(f"[app] needs {name!r}.", "app", "it is absent", f"{name} = ...")
@@ -127,16 +100,8 @@ class _Parser:
             known = f"known: {', '.join(GUARANTEES)}"
             raise self._wrong("There is no such guarantee.", "app", known, f"guarantee={guarantee}")
         mode = self._mode(app)
-        transform = self._transform(self._table(tables, "transform", _TRANSFORM))
+        transform = self._transform(self._table(tables, "transform", TRANSFORM.names))
         optional = {
-            "trigger": self._trigger(app),
-            "checkpoint_timeout_s": self._seconds(app, "checkpoint_timeout")
-            or CHECKPOINT_TIMEOUT_S[mode],
-            "restart_budget_s": self._seconds(app, "restart_budget"),
-            "restart_strategy": self._restart_strategy(app),
-            "tolerable_failed_checkpoints": self._count(app, "tolerable_failed_checkpoints"),
-            "target_checkpoint_s": self._seconds(app, "target_checkpoint"),
-            "metrics_port": self._count(app, "metrics_port"),
             "master": app.get("master"),
             "log_level": self._log_level(app),
             "decision_log": self._decision_log(tables),
@@ -147,7 +112,7 @@ class _Parser:
             app_id=app["id"],
             checkpoint=self._relative(app["checkpoint"]),
             mode=mode,
-            continuous=self._continuous(app),
+            driver=self._driver(app),
             source=self._source(tables),
             sinks=self._sinks(tables, guarantee),
             spark={
@@ -262,66 +227,25 @@ class _Parser:
             raise self._from(error, "app") from error
         return mode
 
-    def _continuous(self, app: Mapping[str, str]) -> dict[str, float]:
-        """Return what the file gives of the driver's options, by the driver's names."""
-        tasks = self._count(app, "parallelism")
-        if tasks == 0:
-            raise self._wrong("A stage needs at least one task.", "app", "1 or more", "parallelism")
-        found = {
-            f"{name}_s": self._seconds(app, name)
-            for name in ("target_latency", "most_interval", "barrier_interval")
-        }
-        options = {"parallelism": tasks, "native": self._switch(app, "native"), **found}
-        return {name: value for name, value in options.items() if value is not None}
-
-    def _trigger(self, app: Mapping[str, str]) -> str | None:
-        trigger = app.get("trigger")
-        try:
-            if trigger is not None:
-                trigger_ms(trigger)
-        except ConfigurationError as error:
-            raise self._from(error, "app") from error
-        return trigger
-
-    def _seconds(self, app: Mapping[str, str], name: str) -> float | None:
-        text = app.get(name)
-        if text is None:
-            return None
-        try:
-            seconds = seconds_of(text)
-        except ValueError:
-            seconds = 0.0
-        if seconds <= 0.0:
-            raise self._wrong(
-                f"{name} is not a duration.",
-                "app",
-                f"write {WANTED}; more than none",
-                f"{name} = {text}",
-            )
-        return seconds
-
-    def _restart_strategy(self, app: Mapping[str, str]) -> RestartStrategy | None:
-        text = app.get("restart_strategy")
-        try:
-            return None if text is None else parse_restart_strategy(text)
-        except ConfigurationError as error:
-            raise self._from(error, "app") from error
-
-    def _count(self, app: Mapping[str, str], name: str) -> int | None:
-        text = app.get(name)
-        if text is None or text.isdecimal():
-            return None if text is None else int(text)
-        raise self._wrong(
-            f"{name} is not a whole number.", "app", "write 0 or more", f"{name} = {text}"
-        )
-
-    def _switch(self, app: Mapping[str, str], name: str) -> bool | None:
-        text = app.get(name)
-        if text is None or text in {"true", "false"}:
-            return None if text is None else text == "true"
-        raise self._wrong(
-            f"{name} is neither true nor false.", "app", "write one of them", f"{name} = {text}"
-        )
+    def _driver(self, app: Mapping[str, str]) -> dict[str, object]:
+        """Return what the file says to the driver, by the names of its arguments."""
+        found: dict[str, object] = {}
+        for option in PIPELINE.options:
+            text = app.get(option.name)
+            if text is None:
+                continue
+            try:
+                found[option.python_name] = option.kind.parse(text)
+            except ConfigurationError as error:
+                raise self._from(error, "app") from error
+            except ValueError:
+                raise self._wrong(
+                    f"{option.name} cannot be used: {option.kind.problem}.",
+                    "app",
+                    option.says,
+                    f"{option.name} = {text}",
+                ) from None
+        return found
 
     def _log_level(self, app: Mapping[str, str]) -> str | None:
         level = app.get("log_level")
@@ -387,12 +311,11 @@ class _Parser:
         for name, value in table.items():
             if name in known:
                 continue
-            near = difflib.get_close_matches(name.lower(), known, 1)
             shown = f"[{name}]" if isinstance(value, dict | list) else f"{name} = {value}"
             raise ConfigurationError(
                 f"There is no {kind} {name!r} in {place}.",
                 where=str(self._path),
-                cause=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}",
+                cause=nearest(name, known),
                 option=shown,
             )
 
@@ -405,13 +328,11 @@ class _Parser:
     def _from(
         self, error: ConfigurationError, place: str, more: tuple[str, ...] = ()
     ) -> ConfigurationError:
-        cause = error.cause
-        name = error.option.partition("=")[0]
-        if near := difflib.get_close_matches(name.lower(), more, 1):
-            cause = f"did you mean {near[0]!r}?"
+        hint = nearest(error.option.partition("=")[0], more) if more else ""
+        cause = hint if hint.startswith("did") else error.cause
         return self._wrong(error.what, place, cause, error.option)
 
 
 def _without_secret(option: str) -> str:
     name = option.partition("=")[0].strip()
-    return f"{name}=[hidden]" if _SECRET.search(name) else option
+    return f"{name}=[hidden]" if is_secret(name) else option

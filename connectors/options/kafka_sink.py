@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Final, Self
 
 from connectors.options.client_options import ClientOptions, without_secret
-from transactions.duration import WANTED, milliseconds_of
+from connectors.options.option import NAME
+from connectors.options.table import KAFKA_SINK
 from transactions.errors import ConfigurationError
 
 EXACTLY_ONCE: Final = "exactly-once"
@@ -18,8 +18,7 @@ NO_GUARANTEE: Final = "none"
 #: The default first.
 GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, NO_GUARANTEE)
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_OPTIONS = ("kafka.bootstrap.servers", "topic", "name", "guarantee", "transactionTimeoutMs")
+_BOOTSTRAP: Final = "bootstrap.servers"
 _OF_TRANSACTIONS: Final = ("transaction.timeout.ms",)
 _LIVES: Final = (
     "a record is tried again for as long as its transaction lives",
@@ -74,7 +73,7 @@ class KafkaSink:
             raise _wrong("A Kafka sink needs brokers.", "kafka.bootstrap.servers=(absent)")
         if not self.name:
             object.__setattr__(self, "name", re.sub(r"[^A-Za-z0-9_-]", "-", self.topic or "kafka"))
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             raise _wrong("A sink's name has letters, digits, _ and -.", f"name={self.name}")
         if self.guarantee not in GUARANTEES:
             raise _wrong(
@@ -133,37 +132,26 @@ class KafkaSink:
         Raises:
             ConfigurationError: an option is unknown or wrong.
         """
-        known = {name.lower(): name for name in _OPTIONS}
         kafka: dict[str, str] = {}
-        given: dict[str, str] = {}
+        fields: dict[str, object] = {}
         for name, value in options.items():
-            lowered = name.lower()
-            if lowered in known:
-                given[known[lowered]] = value
-            elif lowered.startswith("kafka."):
-                kafka[name[len("kafka.") :]] = value
+            if KAFKA_SINK.passes(name):
+                kafka[name[len(KAFKA_SINK.prefix) :].lower()] = value
+            elif option := KAFKA_SINK.find(name):
+                try:
+                    fields[option.python_name] = option.kind.parse(value)
+                except ValueError as error:
+                    what = f"The value of {option.name} cannot be used: {option.kind.problem}."
+                    raise _wrong(what, f"{option.name}={value}") from error
             else:
-                near = difflib.get_close_matches(lowered, known, 1)
-                hint = f"did you mean {known[near[0]]!r}?" if near else "it is misspelt"
                 raise ConfigurationError(
                     f"The Kafka sink has no option {name!r}.",
                     where="sink options",
-                    cause=hint,
+                    cause=KAFKA_SINK.hint(name, f"{KAFKA_SINK.prefix}{_BOOTSTRAP}"),
                     option=f"{name}={without_secret(name, value)}",
                 )
-        timeout = given.get("transactionTimeoutMs")
-        try:
-            timeout_ms = None if timeout is None else milliseconds_of(timeout)
-        except ValueError as error:
-            raise _wrong(f"It must be {WANTED}.", f"transactionTimeoutMs={timeout}") from error
-        return cls(
-            bootstrap_servers=given.get("kafka.bootstrap.servers", ""),
-            topic=given.get("topic"),
-            name=given.get("name", ""),
-            guarantee=given.get("guarantee", EXACTLY_ONCE),
-            transaction_timeout_ms=timeout_ms,
-            kafka=kafka,
-        )
+        servers = kafka.pop(_BOOTSTRAP, "")
+        return cls(bootstrap_servers=servers, kafka=kafka, **fields)  # type: ignore[arg-type]
 
 
 def _wrong(what: str, option: str) -> ConfigurationError:

@@ -7,32 +7,19 @@ one `validate`, before any data moves.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from connectors.options.client_options import ClientOptions, without_secret
-from transactions.duration import WANTED, milliseconds_of
+from connectors.options.option import Option
+from connectors.options.table import SOURCE
 from transactions.errors import ConfigurationError
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
-
-#: Spark's option name -> our field; looked up without regard to case.
-OPTION_NAMES: Final = {
-    "subscribe": "subscribe",
-    "startingOffsets": "starting_offsets",
-    "endingOffsets": "ending_offsets",
-    "maxOffsetsPerTrigger": "max_offsets_per_trigger",
-    "failOnDataLoss": "fail_on_data_loss",
-    "includeHeaders": "include_headers",
-    "isolationLevel": "isolation_level",
-    "minPartitions": "min_partitions",
-    "kafkaConsumer.pollTimeoutMs": "poll_timeout_ms",
-}
 
 #: Options of Spark's source that exist there and not here: refused, never ignored.
 UNSUPPORTED: Final = {
@@ -51,9 +38,8 @@ UNSUPPORTED: Final = {
     "fetchOffset.retryIntervalMs": "retries are bounded by time",
 }
 
-_KAFKA_PREFIX = "kafka."
 _BOOTSTRAP = "bootstrap.servers"
-_BY_LOWER_NAME = {name.lower(): name for name in (*OPTION_NAMES, *UNSUPPORTED)}
+_UNSUPPORTED_BY_LOWER_NAME = {name.lower(): name for name in UNSUPPORTED}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,15 +147,12 @@ class KafkaSource:
         fields: dict[str, object] = {}
         kafka: dict[str, str] = {}
         for name, value in options.items():
-            if name.lower().startswith(_KAFKA_PREFIX):
-                kafka[name[len(_KAFKA_PREFIX) :].lower()] = value
-                continue
-            known = _BY_LOWER_NAME.get(name.lower())
-            if known is None:
+            if SOURCE.passes(name):
+                kafka[name[len(SOURCE.prefix) :].lower()] = value
+            elif option := SOURCE.find(name):
+                fields[option.python_name] = _parsed(option, value)
+            else:
                 raise _unknown(name, value)
-            if known in UNSUPPORTED:
-                raise _refused(known, value, "it is not supported yet", hint=UNSUPPORTED[known])
-            fields[OPTION_NAMES[known]] = _parsed(known, value)
         return cls(
             bootstrap_servers=kafka.pop(_BOOTSTRAP, ""),
             subscribe=str(fields.pop("subscribe", "")),
@@ -179,11 +162,11 @@ class KafkaSource:
 
     def to_options(self) -> dict[str, str]:
         """Return the options that `from_options` reads back into an equal object."""
-        options = {_KAFKA_PREFIX + name: value for name, value in self.client_settings.items()}
-        for name, attribute in OPTION_NAMES.items():
-            value = getattr(self, attribute)
+        options = {SOURCE.prefix + name: value for name, value in self.client_settings.items()}
+        for option in SOURCE.options:
+            value = getattr(self, option.python_name)
             if value is not None:
-                options[name] = _text(value)
+                options[option.name] = _text(value)
         return options
 
 
@@ -193,30 +176,14 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_BOOLEANS = frozenset({"failOnDataLoss", "includeHeaders"})
-_NUMBERS = frozenset({"maxOffsetsPerTrigger", "minPartitions"})
-_DURATIONS_MS = frozenset({"kafkaConsumer.pollTimeoutMs"})
-
-
-def _parsed(name: str, value: str) -> object:
-    if name in _BOOLEANS:
-        lowered = value.strip().lower()
-        if lowered not in ("true", "false"):
-            raise _refused(name, value, "it is neither true nor false")
-        return lowered == "true"
-    if name in _NUMBERS:
-        try:
-            return int(value)
-        except ValueError:
-            raise _refused(name, value, "it is not a whole number") from None
-    if name in _DURATIONS_MS:
-        try:
-            return milliseconds_of(value)
-        except ValueError:
-            raise _refused(name, value, f"it is not {WANTED}") from None
-    if name in ("startingOffsets", "endingOffsets") and not value.lstrip().startswith("{"):
+def _parsed(option: Option, value: str) -> object:
+    try:
+        parsed = option.kind.parse(value)
+    except ValueError:
+        raise _refused(option.name, value, option.kind.problem) from None
+    if option.name in ("startingOffsets", "endingOffsets") and not value.lstrip().startswith("{"):
         return value.strip().lower()
-    return value.strip().lower() if name == "isolationLevel" else value
+    return parsed
 
 
 def _check_offsets(name: str, value: str | None, words: Sequence[str]) -> None:
@@ -260,11 +227,11 @@ def _refused(
 
 
 def _unknown(name: str, value: str) -> ConfigurationError:
-    near = difflib.get_close_matches(name.lower(), [*_BY_LOWER_NAME, "kafka.bootstrap.servers"], 1)
-    meant = _BY_LOWER_NAME.get(near[0], near[0]) if near else ""
+    if known := _UNSUPPORTED_BY_LOWER_NAME.get(name.lower()):
+        return _refused(known, value, "it is not supported yet", hint=UNSUPPORTED[known])
     return ConfigurationError(
         f"The source has no option {name}.",
         where="options of the source kafka-exactly-once",
-        cause=f"did you mean {meant}?" if meant else f"known: {', '.join(OPTION_NAMES)}, kafka.*",
+        cause=SOURCE.hint(name, f"{SOURCE.prefix}{_BOOTSTRAP}", *UNSUPPORTED),
         option=f"{name}={without_secret(name, value)}",
     )

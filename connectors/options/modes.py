@@ -5,65 +5,21 @@ The protocol is the same in both, and so are source, Arrow function and sink.
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from connectors.options.branch_sink import BranchSink
 from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
-from transactions.duration import WANTED, seconds_of
-from transactions.errors import ConfigurationError
+from connectors.options.table import CONTINUOUS, MICRO_BATCH, PIPELINE, SOURCE
+from transactions.errors import ConfigurationError, nearest
 
-MICRO_BATCH: Final = "micro-batch"
-CONTINUOUS: Final = "continuous"
 MODES: Final = (MICRO_BATCH, CONTINUOUS)
-
-#: How long a checkpoint may take when the user does not say it: a batch is a Spark job, a barrier
-#: waits for one batch of records to be queued and flushed.
-CHECKPOINT_TIMEOUT_S: Final[Mapping[str, float]] = {MICRO_BATCH: 600.0, CONTINUOUS: 60.0}
 
 #: The longest time from one barrier to the next when the user does not say it.
 MOST_INTERVAL_S: Final = 1.0
 
-#: The trigger that reads what is there, and ends.
-AVAILABLE_NOW: Final = "available-now"
-
 _SECONDS: Final = "_s"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OneMode:
-    """An option that one mode has; `why` says what the other one has instead."""
-
-    mode: str
-    why: str
-
-
-#: Named as in a job file; in Python a time ends in ``_s``. Options of both modes are not here.
-OF_ONE_MODE: Final[Mapping[str, OneMode]] = {
-    "trigger": OneMode(
-        MICRO_BATCH, "records move all the time; see target_latency or barrier_interval"
-    ),
-    "target_checkpoint": OneMode(
-        MICRO_BATCH, "barriers come as often as a record's latency wants; see target_latency"
-    ),
-    "tolerable_failed_checkpoints": OneMode(
-        MICRO_BATCH, "a failed checkpoint ends its stage; see restart_strategy"
-    ),
-    "parallelism": OneMode(CONTINUOUS, "Spark plans each batch; see minPartitions"),
-    "target_latency": OneMode(CONTINUOUS, "a batch follows the one before; see trigger"),
-    "most_interval": OneMode(CONTINUOUS, "a batch follows the one before; see trigger"),
-    "native": OneMode(CONTINUOUS, "Spark's source takes records as objects"),
-    "barrier_interval": OneMode(CONTINUOUS, "there are no barriers; see trigger"),
-}
-
-#: Options of the source that cut micro-batches: field, Spark's name.
-_BATCH_OPTIONS: Final = (
-    ("max_offsets_per_trigger", "maxOffsetsPerTrigger"),
-    ("min_partitions", "minPartitions"),
-)
 
 
 def longest_interval_s(
@@ -73,25 +29,6 @@ def longest_interval_s(
     return max(most_interval_s, barrier_interval_s or 0.0)
 
 
-def trigger_ms(trigger: str) -> int | None:
-    """Return the time from batch to batch that a trigger says; None for `AVAILABLE_NOW`.
-
-    Raises:
-        ConfigurationError: it says neither.
-    """
-    if trigger == AVAILABLE_NOW:
-        return None
-    try:
-        return round(seconds_of(trigger) * 1000)
-    except ValueError as error:
-        raise ConfigurationError(
-            "The trigger is neither a duration nor available-now.",
-            where="options of the pipeline",
-            cause=f'write {WANTED}, or "{AVAILABLE_NOW}"',
-            option=f"trigger={trigger}",
-        ) from error
-
-
 def check_mode(mode: str) -> None:
     """Check that a mode exists.
 
@@ -99,11 +36,10 @@ def check_mode(mode: str) -> None:
         ConfigurationError: it does not.
     """
     if mode not in MODES:
-        near = difflib.get_close_matches(mode.lower(), MODES, 1)
         raise ConfigurationError(
             f"There is no mode {mode!r}.",
             where="options of the pipeline",
-            cause=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(MODES)}",
+            cause=nearest(mode, MODES),
             option=f"mode={mode}",
         )
 
@@ -120,12 +56,12 @@ def check_options(mode: str, given: Mapping[str, object]) -> None:
     """
     by_name = {name.removesuffix(_SECONDS): name for name, value in given.items()}
     for name, written in by_name.items():
-        option = OF_ONE_MODE.get(name)
-        if option is not None and option.mode != mode:
+        option = PIPELINE.find(name)
+        if option is not None and option.mode not in ("", mode):
             raise ConfigurationError(
                 f"{written!r} is an option of the {option.mode} mode.",
                 where=f"a pipeline in {mode} mode",
-                cause=option.why,
+                cause=option.instead,
                 option=f"{written}={given[written]}",
             )
     for name in ("target_latency", "most_interval"):
@@ -146,14 +82,14 @@ def check_source(mode: str, source: KafkaSource) -> None:
             batch read.
     """
     source.check_stream()
-    for field, name in _BATCH_OPTIONS:
-        value = getattr(source, field)
-        if mode == CONTINUOUS and value is not None:
+    for option in SOURCE.options:
+        value = getattr(source, option.python_name)
+        if option.mode not in ("", mode) and value is not None:
             raise ConfigurationError(
-                f"{name} is an option of the {MICRO_BATCH} mode.",
+                f"{option.name} is an option of the {option.mode} mode.",
                 where=f"a source in {mode} mode",
-                cause="it says how micro-batches are cut; each task reads on as fast as it can",
-                option=f"{name}={value}",
+                cause=option.instead,
+                option=f"{option.name}={value}",
             )
 
 

@@ -6,14 +6,13 @@ A kind's module is imported when a job names it: a job without PostgreSQL needs 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from connectors.options.branch_sink import BranchSink
 from connectors.options.kafka_sink import KafkaSink
-from transactions.errors import ConfigurationError
+from transactions.errors import ConfigurationError, nearest
 
 KAFKA: Final = "kafka"
 
@@ -60,11 +59,10 @@ def sink_from_options(
     name = given.pop("kind", KAFKA)
     kind = KINDS.get(name)
     if kind is None:
-        near = difflib.get_close_matches(name, KINDS, 1)
         raise ConfigurationError(
             f"There is no kind of sink {name!r}.",
             where="sink options",
-            cause=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}",
+            cause=nearest(name, KINDS),
             option=f"kind={name}",
         )
     if name == KAFKA:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +30,7 @@ from connectors.options.branch_sink import (
 )
 from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
+from connectors.options.option import NAME
 from connectors.pipeline.takeover import Takeover
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog
@@ -43,7 +43,6 @@ from transactions.sweeper import refuse_hidden, sweep
 
 logger = logging.getLogger(__name__)
 
-_APP_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 CONNECT_SECONDS = 20.0
 _LAST_SWEEP_SECONDS = 10.0
 _GUARANTEES = "sinks_guarantee"
@@ -57,7 +56,7 @@ def checked_app_id(app_id: str) -> str:
     Raises:
         ConfigurationError: it cannot.
     """
-    if not _APP_ID.fullmatch(app_id):
+    if not NAME.fullmatch(app_id):
         raise ConfigurationError(
             "An application id has letters, digits, _ and -; a dot would end it.",
             cause="transactional ids are <application>.<log>.<run>.<process>.<slot>",

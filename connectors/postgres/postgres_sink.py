@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from connectors.options.option import NAME
+from connectors.options.table import POSTGRES_SINK
 from connectors.postgres.copy_lines import check_types
 from transactions.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from connectors.postgres.two_phase_postgres_sink import TwoPhasePostgresSink
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_OPTIONS: Final = ("conninfo", "table", "name")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +47,7 @@ class PostgresSink:
             raise _wrong("A PostgreSQL sink needs a table.", "table=(absent)")
         if not self.name:
             object.__setattr__(self, "name", re.sub(r"[^A-Za-z0-9_-]", "-", self.table))
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             raise _wrong("A sink's name has letters, digits, _ and -.", f"name={self.name}")
         _server_of(self.conninfo)
 
@@ -102,17 +100,16 @@ class PostgresSink:
         """
         given: dict[str, str] = {}
         for name, value in options.items():
-            lowered = name.lower()
-            if lowered not in _OPTIONS:
-                near = difflib.get_close_matches(lowered, _OPTIONS, 1)
+            option = POSTGRES_SINK.find(name)
+            if option is None:
                 # Its value may be a connection string that is misnamed: never shown.
                 raise ConfigurationError(
                     f"The PostgreSQL sink has no option {name!r}.",
                     where="sink options",
-                    cause=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_OPTIONS)}",
+                    cause=POSTGRES_SINK.hint(name),
                     option=name,
                 )
-            given[lowered] = value
+            given[option.name] = value
         return cls(
             conninfo=given.get("conninfo", ""),
             table=given.get("table", ""),

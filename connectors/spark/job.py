@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.options.branch_sink import BranchSink
 from connectors.options.job_definition import JobDefinition
-from connectors.options.modes import CONTINUOUS
+from connectors.options.table import CONTINUOUS
 from connectors.pipeline.restoring import FromSavepoint
 from connectors.records.arrow_transform import ArrowFunction, copy_records, load_function
 from connectors.spark import driver_jvm
@@ -107,17 +107,11 @@ def _micro_batches(
         session,
         app_id=job.app_id,
         checkpoint=job.checkpoint,
-        trigger=job.trigger,
-        checkpoint_timeout_s=job.checkpoint_timeout_s,
-        restart_budget_s=job.restart_budget_s,
-        restart_strategy=job.restart_strategy,
-        tolerable_failed_checkpoints=job.tolerable_failed_checkpoints,
-        target_checkpoint_s=job.target_checkpoint_s,
         on_checkpoint=on_checkpoint,
-        metrics_port=job.metrics_port,
         decision_log=job.decision_log,
         from_savepoint=from_savepoint,
         accept_duplicates=accept_duplicates,
+        **job.driver,
     )
     for frame, sink in branches(job, session, driver.read(job.source)):
         driver.write(frame, sink)
@@ -141,15 +135,11 @@ def _continuous(
         columns=job.columns,
         sink=job.sinks[0].sink,
         mode=CONTINUOUS,
-        checkpoint_timeout_s=job.checkpoint_timeout_s,
-        restart_budget_s=job.restart_budget_s,
-        restart_strategy=job.restart_strategy,
         on_checkpoint=on_checkpoint,
-        metrics_port=job.metrics_port,
         decision_log=job.decision_log,
         from_savepoint=from_savepoint,
         accept_duplicates=accept_duplicates,
-        **job.continuous,
+        **job.driver,
     )
 
 

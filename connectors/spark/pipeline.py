@@ -16,7 +16,6 @@ The function sees the same columns in both modes, and what it returns is checked
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,14 +27,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from connectors.options.branch_sink import BranchSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import (
-    CONTINUOUS,
-    MICRO_BATCH,
     check_mode,
     check_options,
     check_source,
     one_sink,
     refuse_columns,
 )
+from connectors.options.table import CONTINUOUS, MICRO_BATCH
 from connectors.records.arrow_transform import (
     ArrowFunction,
     columns_of,
@@ -47,7 +45,7 @@ from connectors.spark.arrow_stage import ArrowStage
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.streaming_driver import StreamingDriver
 from transactions.coordinator import CheckpointReport
-from transactions.errors import ConfigurationError
+from transactions.errors import ConfigurationError, nearest
 
 #: Arguments of the drivers that are the pipeline itself, not a tuning of its mode.
 _PIPELINE: Final = frozenset(
@@ -183,11 +181,9 @@ def options_of(driver: type) -> frozenset[str]:
 def _check_known(given: dict[str, Any], known: frozenset[str], mode: str) -> None:
     for name, value in given.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
             raise ConfigurationError(
                 f"A pipeline has no option {name!r}.",
                 where=f"a pipeline in {mode} mode",
-                cause=hint,
+                cause=nearest(name, sorted(known)),
                 option=f"{name}={value}",
             )

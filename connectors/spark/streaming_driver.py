@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.branch_sink import BranchSink, kafka_sinks
 from connectors.options.kafka_source import KafkaSource
-from connectors.options.modes import trigger_ms
+from connectors.options.trigger import trigger_ms
 from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.run import Run, RunOptions, checked_app_id
@@ -76,7 +76,7 @@ class StreamingDriver(DriverLife):
         app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
         checkpoint: a folder of its own on a local file system; Spark's part and the decision
             log live in it.
-        trigger: ``"0 seconds"`` (as fast as it can), a duration like ``"5s"``, or
+        trigger: ``"0s"`` (as fast as it can), a duration like ``"5s"``, or
             ``"available-now"`` (what is there, then stop).
         checkpoint_timeout_s: how long one checkpoint may take from its first task to its end; the
             Spark job of one that takes longer is cancelled, and the run fails.
@@ -104,7 +104,7 @@ class StreamingDriver(DriverLife):
         *,
         app_id: str,
         checkpoint: str | Path,
-        trigger: str = "0 seconds",
+        trigger: str = "0s",
         checkpoint_timeout_s: float = 600.0,
         restart_budget_s: float = 60.0,
         restart_strategy: str | RestartStrategy = DEFAULT_RESTART_STRATEGY,

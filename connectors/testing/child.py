@@ -19,7 +19,9 @@ from typing import Any
 
 import orjson
 
+from connectors.options.job_definition import JobDefinition
 from connectors.options.job_file import load_job
+from connectors.options.table import MICRO_BATCH
 from connectors.spark import StreamingDriver, build_session
 from connectors.spark.job import run_job
 from connectors.testing.jobs import QUICK_START, Order
@@ -112,9 +114,8 @@ def _run_job_file(order: Order) -> None:
         job,
         app_id=f"{job.app_id}-{order.app_id}",
         checkpoint=order.checkpoint,
-        trigger=order.trigger,
+        driver={**job.driver, **_of_test(order, job)},
         master=order.master or job.master,
-        restart_strategy=job.restart_strategy if order.restarts else NoRestart(),
         spark={**job.spark, name: f"{QUICK_START[name]} {job.spark.get(name, '')}".rstrip()},
     )
     stop = Stop()
@@ -125,6 +126,14 @@ def _run_job_file(order: Order) -> None:
         on_started=lambda recommitted: say(recommitted=recommitted),
         on_checkpoint=say_checkpoint,
     )
+
+
+def _of_test(order: Order, job: JobDefinition) -> dict[str, Any]:
+    """Return what the test says to the driver instead of the job file."""
+    options: dict[str, Any] = {} if order.restarts else {"restart_strategy": NoRestart()}
+    if job.mode == MICRO_BATCH:
+        options["trigger"] = order.trigger
+    return options
 
 
 class Stop:

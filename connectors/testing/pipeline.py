@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from connectors.options.trigger import AVAILABLE_NOW
 from connectors.testing.auditor.audit import Audit, Identify, audit
 from connectors.testing.auditor.reader import Follower, Record
 from connectors.testing.jobs import Described, Order, child_command, python_path
@@ -22,7 +23,6 @@ from transactions.clock import Deadline
 from transactions.crash_points import HEALING_POINTS, KNOWN, POINTS
 
 #: Reads what is there, then ends: the end of a run is then the end of its work.
-AVAILABLE_NOW = "available-now"
 CONTINUOUS = "0 seconds"
 RUN_SECONDS = 180.0
 _ORDINARY: Final = tuple(point for point in POINTS if point not in HEALING_POINTS)

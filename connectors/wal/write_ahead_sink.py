@@ -23,7 +23,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import logging
-import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from connectors.options.option import NAME
 from connectors.records.row_fingerprint import RowFingerprint, check_comparable
 from connectors.wal.buffer_folder import START_LENGTH, BufferFolder, run_of, transactional_id_of
 from connectors.wal.checkpoint_committer import CheckpointCommitter
@@ -44,7 +44,6 @@ from transactions.sink import Attempt, Owner
 
 logger = logging.getLogger(__name__)
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _BACK_OFF_S: Final = 1.0
 
 
@@ -87,7 +86,7 @@ class WriteAheadSink(abc.ABC):
 
     def __post_init__(self) -> None:
         """Check the options, and make the folder absolute: workers run in another one."""
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             raise ConfigurationError(
                 "A sink's name has letters, digits, _ and -.",
                 where=type(self).__name__,

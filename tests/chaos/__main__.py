@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from connectors.options.modes import MICRO_BATCH, MODES
+from connectors.options.modes import MODES
+from connectors.options.table import MICRO_BATCH
 from tests.chaos.runner import AGGREGATION, STATEFUL, Options, run
 from tests.chaos.schedule import EVERYTHING, OF_THREE, Kind
 

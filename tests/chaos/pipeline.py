@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from connectors.options.modes import CONTINUOUS, MICRO_BATCH
+from connectors.options.table import CONTINUOUS, MICRO_BATCH
 
 _MAIN = {
     MICRO_BATCH: "tests.integration.pipeline_main",

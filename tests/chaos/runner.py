@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from connectors.options.modes import CONTINUOUS, MICRO_BATCH
+from connectors.options.table import CONTINUOUS, MICRO_BATCH
 from tests.chaos.auditor import LiveAuditor, final_audit
 from tests.chaos.disk import Disk
 from tests.chaos.faults import NOTHING, Brokers, Done, Faults

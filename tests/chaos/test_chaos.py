@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.options.modes import CONTINUOUS, MICRO_BATCH
+from connectors.options.table import CONTINUOUS, MICRO_BATCH
 from tests.chaos.runner import Options, run
 from tests.chaos.schedule import Kind, Rhythm
 

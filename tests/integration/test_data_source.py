@@ -296,7 +296,7 @@ def test_p11_unknown_and_wrong_options_arrive_whole(source: Any, topic: Topic) -
     assert "ConfigurationError: The source has no option startingoffset" in unknown.replace(
         "startingOffset", "startingoffset"
     )
-    assert "did you mean startingOffsets?" in unknown
+    assert "did you mean 'startingOffsets'?" in unknown
     pattern = failure(lambda: source(name, subscribePattern="x.*"))
     assert "subscribePattern cannot be used: it is not supported yet" in pattern
     ours = failure(lambda: source(name, **{"kafka.group.id": "mine"}).count())

@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
-from connectors.options.modes import CONTINUOUS, MICRO_BATCH, MODES
+from connectors.options.modes import MODES
+from connectors.options.table import CONTINUOUS, MICRO_BATCH
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline
 from tests.auditor.reader import Follower, Record, read_committed
 from tests.integration.job_process import PATIENCE_S, running

@@ -11,7 +11,8 @@ from connectors.demo.flight_cleaning import clean
 from connectors.demo.plot import PLANS, Kill
 from connectors.demo.proof import check_flights
 from connectors.demo.supervisor import DemoOptions, Names
-from connectors.options.modes import CONTINUOUS, MICRO_BATCH, MODES
+from connectors.options.modes import MODES
+from connectors.options.table import CONTINUOUS, MICRO_BATCH
 from transactions.crash_points import POINTS
 from transactions.errors import ConfigurationError
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from connectors.cli.main import cli
 from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
-from connectors.options.modes import AVAILABLE_NOW, trigger_ms
+from connectors.options.trigger import AVAILABLE_NOW, trigger_ms
 from transactions.duration import milliseconds_of, seconds_of
 from transactions.errors import ConfigurationError
 from transactions.restart_strategy import FixedDelay, parse_restart_strategy

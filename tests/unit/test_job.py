@@ -42,11 +42,12 @@ def refused(content: str, **environment: str) -> ConfigurationError:
 
 def test_the_smallest_job():
     job = parse(text())
-    assert (job.app_id, job.checkpoint, job.trigger) == ("flights", "/jobs/state", "0 seconds")
-    assert (job.checkpoint_timeout_s, job.master, job.log_level) == (600.0, "local[*]", "ERROR")
+    assert (job.app_id, job.checkpoint, job.option("trigger")) == ("flights", "/jobs/state", "0s")
+    assert (job.master, job.log_level) == ("local[*]", "ERROR")
+    assert job.option("checkpoint_timeout") == 600.0
     assert (job.sql, job.function, dict(job.spark)) == (None, None, {})
-    assert str(job.restart_strategy).startswith("exponential-delay(initial=1s")
-    assert job.tolerable_failed_checkpoints == 0
+    assert str(job.option("restart_strategy")).startswith("exponential-delay(initial=1s")
+    assert (job.option("tolerable_failed_checkpoints"), job.driver) == (0, {})
     assert job.source.topics == ("in",)
     assert [one.sink.name for one in job.sinks] == ["out"]
 
@@ -67,9 +68,14 @@ def test_a_whole_job():
             "[spark]\nsql.shuffle.partitions = 4\n'spark.cores.max' = \"2\"",
         )
     )
-    assert (job.trigger, job.checkpoint_timeout_s, job.restart_budget_s) == ("5 seconds", 600, 30)
-    assert job.restart_strategy == FixedDelay(attempts=3, delay_s=10.0)
-    assert (job.tolerable_failed_checkpoints, job.target_checkpoint_s) == (2, 0.5)
+    assert job.driver == {
+        "trigger": "5 seconds",
+        "checkpoint_timeout_s": 600.0,
+        "restart_budget_s": 30.0,
+        "restart_strategy": FixedDelay(attempts=3, delay_s=10.0),
+        "tolerable_failed_checkpoints": 2,
+        "target_checkpoint_s": 0.5,
+    }
     assert (job.master, job.log_level, job.sql) == ("local[2]", "WARN", "SELECT * FROM source")
     assert job.source.max_offsets_per_trigger == 10
     assert job.source.include_headers is True
@@ -104,7 +110,7 @@ def test_absolute_checkpoint_and_url():
     [
         (text(app='idd = "x"'), "did you mean 'id'"),
         (text(app="check_point_timeout = 1"), "did you mean 'checkpoint_timeout'"),
-        (text(source='startingOffset = "earliest"'), "did you mean startingOffsets"),
+        (text(source='startingOffset = "earliest"'), "did you mean 'startingOffsets'"),
         (text(source="group.id = 1"), "group.id"),
         (text(sink='topik = "x"'), "did you mean 'topic'"),
         (text(sink='sqll = "x"'), "did you mean 'sql'"),
@@ -177,8 +183,14 @@ def test_a_continuous_job():
             more='[transform]\narrow = "my.flights:clean"',
         )
     )
-    assert (job.mode, job.arrow, job.checkpoint_timeout_s) == ("continuous", "my.flights:clean", 60)
-    assert job.continuous == {"target_latency_s": 0.05, "most_interval_s": 2.0, "parallelism": 4}
+    assert (job.mode, job.arrow) == ("continuous", "my.flights:clean")
+    assert job.option("checkpoint_timeout") == 60
+    assert job.driver == {
+        "checkpoint_timeout_s": 60.0,
+        "target_latency_s": 0.05,
+        "most_interval_s": 2.0,
+        "parallelism": 4,
+    }
     fixed = parse(text(app=f"{CONTINUOUS}barrier_interval = 0.5\nnative = false"))
     assert dict(fixed.continuous) == {"barrier_interval_s": 0.5, "native": False}
     assert fixed.arrow is None
@@ -201,7 +213,7 @@ def test_an_arrow_function_runs_in_both_modes():
         ("target_checkpoint = 1", {}, "target_latency"),
         ("barrier_interval = 1\ntarget_latency = 1", {}, "fixed and adaptive"),
         ('barrier_interval = "soon"', {}, "not a duration"),
-        ("parallelism = 0", {}, "at least one task"),
+        ("parallelism = 0", {}, "a whole number of 1 or more"),
         ("native = 2", {}, "neither true nor false"),
         ("", {"source": "maxOffsetsPerTrigger = 10"}, "maxOffsetsPerTrigger"),
         ("", {"source": "minPartitions = 10"}, "minPartitions"),

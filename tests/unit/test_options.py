@@ -76,7 +76,7 @@ def test_unknown_option_names_the_nearest_known_one(given: str, meant: str) -> N
     with pytest.raises(ConfigurationError) as raised:
         KafkaSource.from_options({**MINIMAL, given: "v"})
 
-    assert f"did you mean {meant}?" in raised.value.cause
+    assert f"did you mean {meant!r}?" in raised.value.cause
     assert raised.value.option == f"{given}=v"
     assert raised.value.where
 

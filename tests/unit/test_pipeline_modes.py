@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +14,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from connectors import KafkaSink, KafkaSource
 from connectors.files import FileSink
 from connectors.options.modes import (
-    CHECKPOINT_TIMEOUT_S,
-    CONTINUOUS,
-    MICRO_BATCH,
     MODES,
-    OF_ONE_MODE,
     check_options,
     one_sink,
 )
+from connectors.options.option import Table
+from connectors.options.table import CONTINUOUS, KAFKA_SINK, MICRO_BATCH, PIPELINE
+from connectors.options.table import SOURCE as SOURCE_TABLE
 from connectors.postgres import PostgresSink
 from connectors.records.arrow_transform import columns_of, copy_records
 from connectors.records.message_schema import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
@@ -31,6 +31,9 @@ from connectors.spark.pipeline import options_of, transformed
 from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from transactions.errors import ConfigurationError
 
+DRIVERS = {MICRO_BATCH: StreamingDriver, CONTINUOUS: ContinuousDriver}
+#: Arguments of the drivers that have another place in a job file, or are said on the command line.
+IN_PYTHON = {"on_checkpoint", "decision_log", "from_savepoint", "accept_duplicates"}
 SOURCE = {"bootstrap_servers": "b:1", "subscribe": "in"}
 SINK = KafkaSink(bootstrap_servers="b:1", topic="out")
 RECORD = {"key": b"k", "value": b"v", "topic": "in", "partition": 1, "offset": 7}
@@ -54,20 +57,28 @@ def refused(mode: str, *, source: dict[str, object] | None = None, **options: ob
 
 
 def test_the_table_is_what_the_drivers_take():
-    """A new argument of one driver needs a row here, or it is refused without a reason."""
-    own = {
-        "micro-batch": options_of(StreamingDriver) - options_of(ContinuousDriver),
-        "continuous": options_of(ContinuousDriver) - options_of(StreamingDriver),
-    }
-    for mode in MODES:
-        names = {name for name, option in OF_ONE_MODE.items() if option.mode == mode}
-        assert names == {name.removesuffix("_s") for name in own[mode]}
+    """A new argument of a driver needs a row in the table, or its default is said nowhere."""
+    for mode, driver in DRIVERS.items():
+        rows = {row.python_name for row in PIPELINE.options if row.mode in {"", mode}}
+        assert rows == options_of(driver) - IN_PYTHON
 
 
-def test_a_job_file_has_the_defaults_of_the_drivers():
-    for mode, driver in ((MICRO_BATCH, StreamingDriver), (CONTINUOUS, ContinuousDriver)):
-        default = inspect.signature(driver).parameters["checkpoint_timeout_s"].default
-        assert CHECKPOINT_TIMEOUT_S[mode] == default
+def test_the_defaults_of_the_table_are_those_of_the_drivers():
+    for mode, driver in DRIVERS.items():
+        arguments = inspect.signature(driver).parameters
+        for row in PIPELINE.options:
+            if row.mode in {"", mode}:
+                assert row.value_in(mode) == arguments[row.python_name].default, row.name
+
+
+@pytest.mark.parametrize(
+    ("table", "target"), [(SOURCE_TABLE, KafkaSource), (KAFKA_SINK, KafkaSink)]
+)
+def test_the_defaults_of_source_and_sink(table: Table, target: type):
+    fields = {field.name: field.default for field in dataclasses.fields(target)}
+    for row in table.options:
+        if row.name not in {"startingOffsets", "subscribe", "name"}:  # each says its own
+            assert row.value_in("") == fields[row.python_name], row.name
 
 
 @pytest.mark.parametrize(
@@ -128,7 +139,7 @@ def test_a_sink_that_is_not_kafkas_is_told_all_columns(kind, tmp_path):
     assert told == schema_in_a_task(from_arrow_schema(SINK_SCHEMA), SESSION)
     assert driver._options.sinks == [sink]
     # A transaction fills while the checkpoint before takes all the time that it has.
-    assert driver._options.fills_s == 1.0 + 2 * CHECKPOINT_TIMEOUT_S[CONTINUOUS]
+    assert driver._options.fills_s == 1.0 + 2 * 60.0
 
 
 @pytest.mark.parametrize(("interval", "longest"), [(None, 1.0), (0.2, 1.0), (120.0, 120.0)])

@@ -1,0 +1,332 @@
+"""The one table of options. Parsing, `--help`, hints and docs/options.md are made from it.
+
+A new option is one row here and its use.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from connectors.options.option import (
+    COUNT,
+    DURATION,
+    MILLISECONDS,
+    NUMBER,
+    SWITCH,
+    TASKS,
+    WORD,
+    Kind,
+    Option,
+    Table,
+)
+from connectors.options.trigger import AVAILABLE_NOW, trigger_ms
+from transactions.restart_strategy import parse_restart_strategy
+
+MICRO_BATCH: Final = "micro-batch"
+CONTINUOUS: Final = "continuous"
+LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
+
+
+def _trigger(text: str) -> str:
+    trigger_ms(text)
+    return text
+
+
+_TRIGGER: Final = Kind(f"duration, or {AVAILABLE_NOW}", _trigger)
+_STRATEGY: Final = Kind("strategy", parse_restart_strategy)
+_NEXT_BATCH: Final = "a batch follows the one before; see trigger"
+
+#: Of a driver: arguments of `StreamingDriver` and `ContinuousDriver`, keys of [app].
+PIPELINE: Final = Table(
+    [
+        Option(
+            name="checkpoint_timeout",
+            field="checkpoint_timeout_s",
+            kind=DURATION,
+            default={MICRO_BATCH: "10min", CONTINUOUS: "1min"},
+            says="How long one checkpoint may take. The Spark job of a batch that takes longer is "
+            "cancelled and run again; a barrier that takes longer fails the run.",
+        ),
+        Option(
+            name="restart_budget",
+            field="restart_budget_s",
+            kind=DURATION,
+            default="1min",
+            says="How long a restart may take. With `checkpoint_timeout` it must fit into the "
+            "transaction timeout of the sink.",
+        ),
+        Option(
+            name="restart_strategy",
+            kind=_STRATEGY,
+            default="exponential-delay(attempts=10)",
+            says="What happens when a run fails after it has started: `none`, "
+            "`fixed-delay(attempts=1, delay=1s)`, "
+            "`failure-rate(max_failures=1, interval=1min, delay=1s)` or `exponential-delay(...)`; "
+            "names and defaults are Flink's.",
+        ),
+        Option(
+            name="metrics_port",
+            kind=COUNT,
+            says="Where Prometheus finds the metrics of this pipeline; 0 takes a free port. "
+            "Without it there is no endpoint.",
+        ),
+        Option(
+            name="trigger",
+            kind=_TRIGGER,
+            default="0s",
+            mode=MICRO_BATCH,
+            instead="records move all the time; see target_latency or barrier_interval",
+            says="The time from batch to batch, or `available-now`: read what is there, then end.",
+        ),
+        Option(
+            name="target_checkpoint",
+            field="target_checkpoint_s",
+            kind=DURATION,
+            mode=MICRO_BATCH,
+            instead="barriers come as often as a record's latency wants; see target_latency",
+            says="How long a checkpoint shall take: batches grow and shrink with what they cost, "
+            "up to `maxOffsetsPerTrigger`.",
+        ),
+        Option(
+            name="tolerable_failed_checkpoints",
+            kind=COUNT,
+            default="0",
+            mode=MICRO_BATCH,
+            instead="a failed checkpoint ends its stage; see restart_strategy",
+            says="How many failed batches in a row are run again at once before the restart "
+            "strategy counts one.",
+        ),
+        Option(
+            name="target_latency",
+            field="target_latency_s",
+            kind=DURATION,
+            default="20ms",
+            mode=CONTINUOUS,
+            instead=_NEXT_BATCH,
+            says="A record shall be visible this long after it was read. Barriers come less often "
+            "while the tasks are behind.",
+        ),
+        Option(
+            name="most_interval",
+            field="most_interval_s",
+            kind=DURATION,
+            default="1s",
+            mode=CONTINUOUS,
+            instead=_NEXT_BATCH,
+            says="The longest time from one barrier to the next, however far the tasks are behind.",
+        ),
+        Option(
+            name="barrier_interval",
+            field="barrier_interval_s",
+            kind=DURATION,
+            mode=CONTINUOUS,
+            instead="there are no barriers; see trigger",
+            says="A fixed time from barrier to barrier instead of these two, from start to start.",
+        ),
+        Option(
+            name="parallelism",
+            kind=TASKS,
+            mode=CONTINUOUS,
+            instead="Spark plans each batch; see minPartitions",
+            says="The number of tasks; without it as many as Spark has slots, at most one for each "
+            "partition. It may change at a restart.",
+        ),
+        Option(
+            name="native",
+            kind=SWITCH,
+            default="true",
+            mode=CONTINUOUS,
+            instead="Spark's source takes records as objects",
+            says="Records move as pointers into Arrow buffers where that is possible; `false` "
+            "moves them as Python objects, at three times the CPU.",
+        ),
+    ]
+)
+
+#: Of a job file: what [app] has beside the options of its driver.
+APP: Final = Table(
+    [
+        Option(
+            name="id",
+            field="app_id",
+            says="The stable name of the pipeline, unique on its Kafka clusters; letters, digits, "
+            "_ and -.",
+        ),
+        Option(
+            name="checkpoint",
+            says="A folder of the pipeline's own, relative to the job file: Spark's checkpoint and "
+            "the decision log.",
+        ),
+        Option(
+            name="mode",
+            default=MICRO_BATCH,
+            says="`micro-batch`: Structured Streaming, with SQL and state; `continuous`: records "
+            "move all the time, for latencies below 100 ms.",
+        ),
+        Option(
+            name="guarantee",
+            default="exactly-once",
+            says="Of every Kafka sink that does not say its own: `exactly-once`, `at-least-once` "
+            "or `none`.",
+        ),
+        Option(name="master", default="local[*]", says="Spark's master URL."),
+        Option(
+            name="log_level",
+            default="ERROR",
+            says=f"Of Spark: {', '.join(LOG_LEVELS)}.",
+        ),
+    ]
+)
+
+#: Of a job file: [transform]. Without one the job is a copy.
+TRANSFORM: Final = Table(
+    [
+        Option(name="sql", says="A query over the view `source`."),
+        Option(
+            name="function",
+            says="The `module:name` of a Python function from DataFrame to DataFrame, or to one "
+            "for each sink by its name.",
+        ),
+        Option(
+            name="arrow",
+            says="The `module:name` of a function from record batch to record batch; it runs in "
+            "both modes.",
+        ),
+        Option(
+            name="columns",
+            says="What an Arrow function, or the plain copy, gives to a sink that is not Kafka's.",
+        ),
+    ]
+)
+
+#: Of [source], and of ``spark.readStream.format("kafka-exactly-once")``: Spark's own names.
+SOURCE: Final = Table(
+    [
+        Option(name="subscribe", says="The topics to read, separated by commas."),
+        Option(
+            name="startingOffsets",
+            field="starting_offsets",
+            default="latest",
+            says="Where a new pipeline begins: `earliest`, `latest`, or Spark's JSON of offsets. A "
+            "batch read begins at `earliest` by default. A restarted pipeline goes on from its "
+            "checkpoint.",
+        ),
+        Option(
+            name="endingOffsets",
+            field="ending_offsets",
+            says="Where a batch read ends: `latest`, or Spark's JSON of offsets.",
+        ),
+        Option(
+            name="maxOffsetsPerTrigger",
+            field="max_offsets_per_trigger",
+            kind=NUMBER,
+            mode=MICRO_BATCH,
+            instead="it says how micro-batches are cut; each task reads on as fast as it can",
+            says="The most offsets of one micro-batch, split over the partitions.",
+        ),
+        Option(
+            name="minPartitions",
+            field="min_partitions",
+            kind=NUMBER,
+            mode=MICRO_BATCH,
+            instead="it says how micro-batches are cut; each task reads on as fast as it can",
+            says="Ranges are split until there are about so many Spark tasks.",
+        ),
+        Option(
+            name="failOnDataLoss",
+            field="fail_on_data_loss",
+            kind=SWITCH,
+            default="true",
+            says="Stop when offsets are gone that the pipeline still needs.",
+        ),
+        Option(
+            name="includeHeaders",
+            field="include_headers",
+            kind=SWITCH,
+            default="false",
+            says="Add the column `headers`.",
+        ),
+        Option(
+            name="isolationLevel",
+            field="isolation_level",
+            kind=WORD,
+            default="read_committed",
+            says="`read_committed` hides open and aborted transactions; or `read_uncommitted`.",
+        ),
+        Option(
+            name="kafkaConsumer.pollTimeoutMs",
+            field="poll_timeout_ms",
+            kind=MILLISECONDS,
+            default="120000",
+            says="The longest silence of the brokers before a read fails.",
+        ),
+    ],
+    prefix="kafka.",
+)
+
+#: Of [[sink]] with kind = "kafka", the default.
+KAFKA_SINK: Final = Table(
+    [
+        Option(
+            name="topic",
+            says="The target; it wins over a column `topic`. Without it each row names its own.",
+        ),
+        Option(
+            name="name",
+            says="Unique in the driver, and the same at every restart; the topic by default.",
+        ),
+        Option(
+            name="guarantee",
+            default="exactly-once",
+            says="`exactly-once`: in transactions; `at-least-once`: visible at once, repeated "
+            "after a failure, never lost; `none`: not waited for, so it can be lost as well.",
+        ),
+        Option(
+            name="transactionTimeoutMs",
+            field="transaction_timeout_ms",
+            kind=MILLISECONDS,
+            says="How long a prepared transaction outlives its writer; without it as long as the "
+            "broker allows (`transaction.max.timeout.ms`). Of exactly-once only.",
+        ),
+    ],
+    prefix="kafka.",
+)
+
+#: Of [[sink]] with kind = "files".
+FILE_SINK: Final = Table(
+    [
+        Option(
+            name="path",
+            says="The folder, made when there is none: a path, a `file://` URL, or an address in "
+            "an object store such as `s3://bucket/prefix`.",
+        ),
+        Option(name="format", default="parquet", says="`parquet`, or `json`: one object a line."),
+        Option(
+            name="name",
+            says="Unique in the driver, and the same at every restart; the folder's name by "
+            "default.",
+        ),
+        Option(
+            name="compression",
+            default="snappy",
+            says="Of Parquet: `snappy`, `zstd`, `gzip` or `none`.",
+        ),
+    ],
+    prefix="store.",
+)
+
+#: Of [[sink]] with kind = "postgres".
+POSTGRES_SINK: Final = Table(
+    [
+        Option(
+            name="conninfo",
+            says="libpq's connection string, as a URI or as keywords. What it leaves out comes "
+            "from libpq's own places, which must then be there on every worker.",
+        ),
+        Option(name="table", says="The target, as SQL writes it: `orders`, `public.orders`."),
+        Option(
+            name="name",
+            says="Unique in the driver, and the same at every restart; the table by default.",
+        ),
+    ]
+)
