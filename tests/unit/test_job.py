@@ -192,10 +192,10 @@ def test_a_continuous_job():
         "parallelism": 4,
     }
     fixed = parse(text(app=f"{CONTINUOUS}barrier_interval = 0.5\nnative = false"))
-    assert dict(fixed.continuous) == {"barrier_interval_s": 0.5, "native": False}
+    assert dict(fixed.driver) == {"barrier_interval_s": 0.5, "native": False}
     assert fixed.arrow is None
-    assert fixed.checkpoint_timeout_s == 60
-    assert parse(text(app=CONTINUOUS + "metrics_port = 0")).metrics_port == 0
+    assert fixed.option("checkpoint_timeout") == 60
+    assert parse(text(app=CONTINUOUS + "metrics_port = 0")).driver == {"metrics_port": 0}
 
 
 def test_an_arrow_function_runs_in_both_modes():
