@@ -127,7 +127,7 @@ class Lifecycle:
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid state diagram; the README's copy is compared by a test."""
+    """Return the table as a Mermaid state diagram; a test compares docs/how_it_works.md."""
 
     def identifier(state: State) -> str:
         return state.name.lower()

@@ -1,7 +1,7 @@
-"""The words of the journeys: a stranger, who has the README, a command line, and a busy topic.
+"""The words of the journeys: a stranger, who has the pages, a command line, and a busy topic.
 
 Nothing here imports the product but the broker of `sparkonce kafka`: a pipeline is the command
-`sparkonce`, or a script made of the README's own snippets, in a process group of its own. What came
+`sparkonce`, or a script made of the pages' own snippets, in a process group of its own. What came
 out of it is read by the auditor, which shares nothing with the product.
 """
 
@@ -35,7 +35,10 @@ from connectors.testing.auditor.reader import (
 from connectors.testing.brokers import Broker, running_broker
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text("utf-8")
+#: The first Python of each is a pipeline: in micro-batches, and the same in continuous mode.
+README, GETTING_STARTED = (
+    (ROOT / page).read_text("utf-8") for page in ("README.md", "docs/getting_started.md")
+)
 SPARKONCE = str(Path(sys.executable).with_name("sparkonce"))
 #: Generous: two cores are shared with the broker, and a JVM starts in each run.
 PATIENCE_S = 150.0
@@ -55,7 +58,7 @@ subscribe = "{topic}"
 topic = "{output}"
 {more_of_sink}
 """
-#: The README's `my_module:clean`.
+#: The page's `my_module:clean`.
 CLEAN = """\
 def clean(records):
     return records.select(["key", "value"])
@@ -246,12 +249,14 @@ class Stranger:
         return path
 
     def script(self, mode: str = MICRO_BATCH) -> Path:
-        """Write the README's Python, with this broker, these topics and this folder in it."""
-        first, second, *_ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-        text = first
+        """Write the pages' Python, with this broker, these topics and this folder in it."""
+        text, continuous = (
+            re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+            for page in (README, GETTING_STARTED)
+        )
         if mode == CONTINUOUS:
             (self.folder / "my_module.py").write_text(CLEAN)
-            text = first.partition("driver.write(")[0] + second
+            text = text.partition("driver.write(")[0] + continuous
         for theirs, ours in {
             "localhost:9092": self.bootstrap,
             '"flights-clean"': f'"{self.output}"',
@@ -259,7 +264,7 @@ class Stranger:
             'app_id="flights': f'app_id="{self.app}',
             '"/data/flights': f'"{self.folder}/checkpoint',
         }.items():
-            assert theirs in text, f"the README no longer says {theirs}"
+            assert theirs in text, f"the page no longer says {theirs}"
             text = text.replace(theirs, ours)
         path = self.folder / "flights.py"
         path.write_text(text)

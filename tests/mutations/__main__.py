@@ -19,7 +19,16 @@ from pathlib import Path
 from tests.mutations.mutations import MUTATIONS, Mutation
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("connectors", "transactions", "tests", "examples", "docker", "pyproject.toml", "README.md")
+PARTS = (
+    "connectors",
+    "transactions",
+    "tests",
+    "examples",
+    "docker",
+    "docs",
+    "pyproject.toml",
+    "README.md",
+)
 MOST_SECONDS = 300
 
 

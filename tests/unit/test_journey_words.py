@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from connectors.testing.auditor.reader import Record
-from tests.journeys.conftest import Stranger
+from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, MODES, Stranger
 
 
 @pytest.fixture
@@ -47,3 +47,12 @@ def test_where_it_may_begin_is_said(stranger):
     for begins in (range(8, 12), range(7)):
         with pytest.raises(AssertionError, match="begins with record 7"):
             stranger.assert_each_record_came_once({0: begins})
+
+
+@MODES
+def test_a_script_is_made_of_the_snippets_of_the_pages(mode, tmp_path):
+    text = Stranger("nobody:1", tmp_path, "in", "out", "app").script(mode).read_text("utf-8")
+    compile(text, "flights.py", "exec")
+    assert ('mode="continuous"' in text) == (mode == CONTINUOUS)
+    assert ("driver.run()" in text) == (mode == MICRO_BATCH)
+    assert "localhost" not in text

@@ -51,6 +51,6 @@ def test_before_the_decision_nothing_can_commit():
                 next_state(state, event)
 
 
-def test_the_readme_shows_the_generated_diagram():
-    readme = Path(__file__).parents[2] / "README.md"
-    assert diagram() in readme.read_text(encoding="utf-8")
+def test_the_page_shows_the_generated_diagram():
+    page = Path(__file__).parents[2] / "docs/how_it_works.md"
+    assert diagram() in page.read_text(encoding="utf-8")
