@@ -58,7 +58,7 @@ def tell_aging(committables: Iterable[Committable], now_ms: int) -> None:
     """Publish that decided transactions have used up half of their timeout, if any have.
 
     At the whole of it the broker aborts them, and only healing brings their records back: the
-    checkpoint or the downtime was longer than the timeout was made for (design rule 14).
+    checkpoint or the downtime was longer than the timeout was made for: rule 14 (docs/design.md).
     """
     old = [one for one in committables if 0 <= one.start_time_ms < now_ms - one.timeout_ms / 2]
     if old:

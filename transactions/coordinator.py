@@ -327,7 +327,7 @@ class CheckpointCoordinator:
         report: CheckpointReport,
         deadline: Deadline,
     ) -> None:
-        """Produce again what the broker aborted, until nothing is lost (design section 7).
+        """Produce again what the broker aborted, until nothing is lost (docs/design.md).
 
         A crash before `Healed` is durable leaves an open transaction that is in no decision: the
         sweep ends it. A crash after it leaves a pending one: recovery commits it.

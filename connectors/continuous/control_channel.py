@@ -82,7 +82,7 @@ class Barrier:
     """Driver to task: what was read up to now belongs to this checkpoint; prepare it.
 
     It is also the permission to begin again on the producer of the checkpoint before, which is
-    settled, with no newer Fence in the log (design section 4, rule 5).
+    settled, with no newer Fence in the log: rule 5 (docs/design.md).
 
     Attributes:
         checkpoint_id: N.

@@ -164,7 +164,7 @@ def split(story: Story) -> None:
 
 
 def test_the_token_of_a_split_transaction_replaces_no_proof(story, monkeypatch):
-    """It stands in the group of its own id; that of 882 is another one (C1)."""
+    """It stands in the group of its own id; that of 882 is another one (finding C1)."""
     monkeypatch.setattr(DecisionLog, "settle", lambda self: None)
     split(story)
     story.run.leave(finished=True)

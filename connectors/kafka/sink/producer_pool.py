@@ -2,7 +2,7 @@
 
 Producers live as long as their process; each has an id of its own that is never taken over. A
 task looks at the producers in turn, and its closure tells it what to believe about the
-transaction that it finds there (design rule 7):
+transaction that it finds there, by rule 7 (docs/design.md):
 
 * decided, of an earlier checkpoint: resync it (the driver has committed it), take it;
 * not decided, of an earlier checkpoint: abort it (its attempt failed), take it;

@@ -314,8 +314,8 @@ class KafkaTransactionalSink:
     def recover_and_commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.recover_and_commit`: the recovery table of the design, whose
-        proofs are the start time and producer id that the broker keeps after the end.
+        """See `TwoPhaseCommitSink.recover_and_commit`: the recovery table of docs/design.md,
+        whose proofs are the start time and producer id that the broker keeps after the end.
         """
         found = self.wire.describe([one.transactional_id for one in committables], deadline)
         self._retired.reached(one.checkpoint_id for one in committables)

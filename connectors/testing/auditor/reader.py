@@ -2,7 +2,7 @@
 
 An open transaction holds back the last stable offset: a read_committed reader stops there without
 any error, and everything behind it looks lost (or, worse, a loss looks like a slow reader). So
-every read first asserts that both isolation levels end at the same offset (acceptance S11).
+every read first asserts that both isolation levels end at the same offset (scenario S11).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def assert_no_open_transaction(
 
 @dataclass
 class Follower:
-    """A read_committed consumer that reads *during* a run (acceptance K1), from the beginning.
+    """A read_committed consumer that reads *during* a run (scenario K1), from the beginning.
 
     Use as a context manager; `until` waits for a condition on what it has seen, `drain` reads on
     to given end offsets and returns all records.
