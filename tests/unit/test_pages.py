@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.job import parse_job
+from connectors.options.job_file import parse_job
 
 ROOT = Path(__file__).parents[2]
 MOST_README_LINES = 150
