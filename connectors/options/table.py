@@ -61,7 +61,9 @@ PIPELINE: Final = Table(
             default="exponential-delay(attempts=10)",
             says="What happens when a run fails after it has started: `none`, "
             "`fixed-delay(attempts=1, delay=1s)`, "
-            "`failure-rate(max_failures=1, interval=1min, delay=1s)` or `exponential-delay(...)`; "
+            "`failure-rate(max_failures=1, interval=1min, delay=1s)` or "
+            "`exponential-delay(initial=1s, max=1min, multiplier=1.5, jitter=0.1, "
+            "reset_threshold=1h, attempts=infinite)`; "
             "names and defaults are Flink's.",
         ),
         Option(

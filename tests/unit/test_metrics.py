@@ -378,4 +378,4 @@ def test_the_port_in_a_job_file(text, port):
         kafka.bootstrap.servers = "b:9092"
         topic = "out"
     """
-    assert parse_job(job, Path("/jobs/job.toml"), {}).metrics_port == port
+    assert parse_job(job, Path("/jobs/job.toml"), {}).option("metrics_port") == port
