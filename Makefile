@@ -2,13 +2,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv archive lint test test-all unit integration chaos demo bench bench-peers docker-image compose-check clean mutations
+.PHONY: help venv archive lint test test-all unit integration chaos demo bench bench-peers docs docker-image compose-check clean mutations
 
 # The first Python 3.11 or newer; PYTHON=... chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+DOCS_STAMP := .venv/.docs-installed
 # A pipeline is a dozen Python processes; where this is set, each compiles all of our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 # Options for pytest, sparkonce demo or the benchmarks: make unit ARGS='-k outcome -x'
@@ -26,6 +27,10 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --group dev --editable '.[demo,testing]'
+	@touch $@
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --group docs
 	@touch $@
 
 archive: $(STAMP)  ## Spark's classes, ready to map: each of its starts takes half the time
@@ -52,6 +57,12 @@ unit: $(STAMP)  ## tests without a broker: a minute
 
 integration: archive  ## of make test, those with a real broker and a real Spark
 	$(PYTEST) tests/integration $(ARGS)
+
+docs: $(DOCS_STAMP)  ## the documentation site in build/site; a dead link is an error
+	rm -rf build/pages build/site
+	mkdir -p build/pages
+	git ls-files -z '*.md' LICENSE docs examples benchmarks tests transactions | sort -zu | tar -c --null -T- | tar -xC build/pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --quiet
 
 mutations: $(STAMP)  ## each rule of the protocol broken in a copy; its test must be red
 	$(BIN)/python -m tests.mutations $(ARGS)
