@@ -30,7 +30,7 @@ from transactions.healing import MOST_ROUNDS, Rerun, matched, not_healed, refusa
 from transactions.log_entries import ACCEPT_LOSS, Decision, Healed, Resolved
 from transactions.recovery import Settlement, settle_last_decision
 from transactions.replay import Checkpoint, Replay, replay_of
-from transactions.sink import AnySink, DecidedToken, most_urgent_first
+from transactions.sink import Committer, DecidedToken, most_urgent_first
 from transactions.sweeper import Janitor
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class CheckpointCoordinator:
     def __init__(
         self,
         log: DecisionLog,
-        sinks: Mapping[str, AnySink],
+        sinks: Mapping[str, Committer],
         *,
         timeout_s: float,
         stopping: Callable[[], bool],

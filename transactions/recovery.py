@@ -19,7 +19,7 @@ from transactions.errors import OutcomeUnknownError
 from transactions.events import publish
 from transactions.healing import names
 from transactions.log_entries import ACCEPT_LOSS
-from transactions.sink import AnySink, most_urgent_first
+from transactions.sink import Committer, most_urgent_first
 from transactions.sweeper import refuse_hidden, sweep
 from transactions.two_phase import Event, Lifecycle, State
 
@@ -83,7 +83,7 @@ class Settlement:
         """Note that a person accepted the loss, durably."""
         self._walks[token].advance(Event.ACCEPT_LOSS)
 
-    def settle(self, sinks: Mapping[str, AnySink], deadline: Deadline) -> None:
+    def settle(self, sinks: Mapping[str, Committer], deadline: Deadline) -> None:
         """Bring every transaction to a proven end: committed, or lost (see `lost`).
 
         Raises:
@@ -131,7 +131,7 @@ class Settlement:
 
 
 def settle_last_decision(
-    log: DecisionLog, sinks: Mapping[str, AnySink], deadline: Deadline
+    log: DecisionLog, sinks: Mapping[str, Committer], deadline: Deadline
 ) -> Settlement:
     """Finish the last decision of the log, whoever wrote it; what is lost is left to healing.
 
@@ -149,7 +149,7 @@ def settle_last_decision(
 
 
 def recover(
-    log: DecisionLog, sinks: Mapping[str, AnySink], deadline: Deadline, *, finished: int = -1
+    log: DecisionLog, sinks: Mapping[str, Committer], deadline: Deadline, *, finished: int = -1
 ) -> Settlement:
     """Take over after an older run, before any new data moves. On the driver, once, at start.
 

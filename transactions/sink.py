@@ -82,8 +82,10 @@ TransactionT = TypeVar("TransactionT")
 BatchT_contra = TypeVar("BatchT_contra", contravariant=True)
 
 
-class TwoPhaseCommitSink(Protocol[TransactionT, BatchT_contra]):
-    """A sink of the exactly-once protocol. See the module for what its target must offer."""
+class Writer(Protocol[TransactionT, BatchT_contra]):
+    """The half of a sink that works in tasks: phase 1. All that passes from it to the other half is
+    a `Committable` (Flink: `TwoPhaseCommittingSink.PrecommittingSinkWriter`).
+    """
 
     @property
     def name(self) -> str:
@@ -119,6 +121,16 @@ class TwoPhaseCommitSink(Protocol[TransactionT, BatchT_contra]):
         """Give the transaction up. In a task, from its own `except`; not called when it is
         killed (a Python worker has no last word), which is what the sweep is for.
         """
+
+
+class Committer(Protocol):
+    """The half of a sink that works on the driver: phase 2, and recovery (Flink: `Committer`). It
+    needs nothing of the process that wrote a transaction, which may be dead.
+    """
+
+    @property
+    def name(self) -> str:
+        """That of its writer."""
 
     def check_prepared(
         self, committables: Sequence[Committable], deadline: Deadline
@@ -175,12 +187,19 @@ class TwoPhaseCommitSink(Protocol[TransactionT, BatchT_contra]):
         """Return ids that a doubt has made unusable in this run. On the driver."""
 
 
+class TwoPhaseCommitSink(Writer[TransactionT, BatchT_contra], Committer, Protocol):
+    """A sink of the exactly-once protocol: both halves. See the module for what its target must
+    offer.
+    """
+
+
+AnyWriter = Writer[Any, Any]
 AnySink = TwoPhaseCommitSink[Any, Any]
 
 
 def most_urgent_first(
-    sinks: Mapping[str, AnySink], committables: Sequence[Committable]
-) -> list[tuple[AnySink, list[Committable]]]:
+    sinks: Mapping[str, Committer], committables: Sequence[Committable]
+) -> list[tuple[Committer, list[Committable]]]:
     """Return the sinks that have something to commit, each with what it is.
 
     Sinks whose transactions time out come first, Kafka's; otherwise in the order of the sinks. All

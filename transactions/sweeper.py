@@ -18,7 +18,7 @@ from transactions.decision_log import DecisionLog
 from transactions.errors import DecisionLogError, HiddenCommitError, SparkOnceError
 from transactions.events import publish
 from transactions.log_entries import Decision
-from transactions.sink import AnySink, Owner
+from transactions.sink import Committer, Owner
 
 # A broker that is away for longer fails the run, which is restarted; and closing a failed run, or
 # ctrl-C, never waits for more than this.
@@ -27,7 +27,7 @@ _SHOWN = 10
 
 
 def sweep(
-    sinks: Mapping[str, AnySink],
+    sinks: Mapping[str, Committer],
     owner: Owner,
     deadline: Deadline,
     *,
@@ -51,7 +51,7 @@ def sweep(
 
 
 def refuse_hidden(
-    sinks: Mapping[str, AnySink],
+    sinks: Mapping[str, Committer],
     owner: Owner,
     committed: Sequence[Committable],
     deadline: Deadline,
@@ -104,7 +104,7 @@ class Janitor:
 
     def __init__(
         self,
-        sinks: Mapping[str, AnySink],
+        sinks: Mapping[str, Committer],
         log: DecisionLog,
         *,
         timeout_s: float,

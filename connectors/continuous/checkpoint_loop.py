@@ -2,7 +2,7 @@
 
 The next barrier goes out only when every transaction of the checkpoint before is proven committed
 and visible, and no newer run owns the log: at most one decision is pending, and the barrier is each
-task's permission to begin again on the producer that has just committed (see `stage_sink`).
+task's permission to begin again on the producer that has just committed (see `stage_committer`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connectors.continuous.control_channel import Acknowledge, Start
 from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.partition_watch import PartitionWatch
 from connectors.continuous.running_stage import RunningStage
-from connectors.continuous.stage_sink import StageSink
+from connectors.continuous.stage_committer import StageCommitter
 from transactions.checkpoint_watch import tell_failed
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
@@ -26,7 +26,7 @@ from transactions.decision_log import DecisionLog
 from transactions.errors import PhaseOneError, SparkOnceError
 from transactions.healing import Rerun
 from transactions.replay import Checkpoint
-from transactions.sink import AnySink
+from transactions.sink import Committer
 
 QUERY_ID = "continuous"
 
@@ -81,7 +81,7 @@ class CheckpointLoop:
     def __init__(
         self,
         log: DecisionLog,
-        sinks: Mapping[str, AnySink],
+        sinks: Mapping[str, Committer],
         stage: RunningStage,
         *,
         shares: PartitionShares,
@@ -98,7 +98,7 @@ class CheckpointLoop:
         self._coordinator = CheckpointCoordinator(
             log,
             {
-                name: StageSink(sink, stage, sweep_every_s=_SWEEP_EVERY_S)
+                name: StageCommitter(sink, stage, sweep_every_s=_SWEEP_EVERY_S)
                 for name, sink in sinks.items()
             },
             timeout_s=options.timeout_s,

@@ -21,7 +21,7 @@ from connectors.records.arrow_transform import complete
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.errors import PhaseOneError
-from transactions.sink import AnySink, Attempt, Owner
+from transactions.sink import AnyWriter, Attempt, Owner
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class ContractWriter:
 
     ends_transactions = False
 
-    def __init__(self, sink: AnySink, schema: pa.Schema) -> None:
+    def __init__(self, sink: AnyWriter, schema: pa.Schema) -> None:
         self._sink = sink
         self._schema = schema
         self._lock = threading.Lock()  # between the end of the task and a barrier

@@ -22,7 +22,7 @@ from transactions.committable import Committable
 from transactions.errors import DataLossError
 from transactions.healing import refusal
 from transactions.log_entries import Decision
-from transactions.sink import AnySink, Attempt, Owner
+from transactions.sink import AnyWriter, Attempt, Owner
 
 _ATTEMPTS = itertools.count()
 
@@ -41,7 +41,7 @@ class Rewriting:
 
     source: KafkaSource
     transform: str | ArrowFunction
-    sinks: Mapping[str, AnySink]
+    sinks: Mapping[str, AnyWriter]
     schemas: Mapping[str, pa.Schema]
     owner: Owner
 

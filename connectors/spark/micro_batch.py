@@ -26,7 +26,7 @@ from transactions.errors import DataLossError
 from transactions.healing import Replayed, check_replayed, refusal
 from transactions.list_state import offsets_of, offsets_state
 from transactions.replay import Checkpoint, Replay
-from transactions.sink import AnySink
+from transactions.sink import Committer
 
 
 class MicroBatches:
@@ -49,7 +49,7 @@ class MicroBatches:
         self,
         coordinator: CheckpointCoordinator,
         log: DecisionLog,
-        sinks: Mapping[str, AnySink],
+        sinks: Mapping[str, Committer],
         *,
         clusters: frozenset[str],
         only_moved: bool = False,

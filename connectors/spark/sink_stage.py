@@ -22,7 +22,7 @@ from pyspark import TaskContext
 from connectors.spark.worker_heap import settle_worker_heap
 from transactions.errors import PhaseOneError
 from transactions.healing import Replayed
-from transactions.sink import AnySink, Attempt, DecidedToken, Owner
+from transactions.sink import AnyWriter, Attempt, DecidedToken, Owner
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class SinkStage:
         owner: whose transactions these are.
     """
 
-    sinks: tuple[AnySink, ...]
+    sinks: tuple[AnyWriter, ...]
     owner: Owner
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -163,7 +163,7 @@ class SinkStage:
                 yield number, pa.RecordBatch.from_struct_array(column)
 
 
-def has_fingerprint(sink: AnySink) -> bool:
+def has_fingerprint(sink: AnyWriter) -> bool:
     """Tell whether a sink can say what it would have written: see `new_fingerprint` there."""
     return hasattr(sink, "new_fingerprint")
 
@@ -218,7 +218,7 @@ def _text_array(values: list[bytes]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
-def _abort(sink: AnySink, transaction: Any) -> None:
+def _abort(sink: AnyWriter, transaction: Any) -> None:
     try:
         sink.abort(transaction)
     except Exception:

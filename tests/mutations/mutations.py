@@ -252,7 +252,7 @@ MUTATIONS = (
     ),
     Mutation(
         "13 what fills in a running stage is not swept, where tasks have no ids of their own",
-        "connectors/continuous/stage_sink.py",
+        "connectors/continuous/stage_committer.py",
         "owner = dataclasses.replace(owner, run_epoch=owner.run_epoch - 1)",
         "pass",
         "tests/simulation/test_continuous_files.py::test_a_sweep_of_what_fills_is_found",

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from connectors.continuous import stage_sink, stage_task
-from connectors.continuous.stage_sink import StageSink
+from connectors.continuous import stage_committer, stage_task
+from connectors.continuous.stage_committer import StageCommitter
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.spark.continuous_driver import ContinuousDriver
@@ -148,10 +148,10 @@ def test_c4_a_checkpoint_that_was_acknowledged_but_not_decided_is_not_skipped(mo
 
 def test_c3_a_second_ender_is_found(monkeypatch):
     """A driver that "makes sure": its EndTxn comes late, in the middle of the next transaction."""
-    commit = StageSink.commit
+    commit = StageCommitter.commit
     worlds: list[ContinuousWorld] = []
 
-    def making_sure(self: StageSink, committables: Any, deadline: Any) -> Any:
+    def making_sure(self: StageCommitter, committables: Any, deadline: Any) -> Any:
         outcomes = commit(self, committables, deadline)
         network = worlds[-1].network
         with worlds[-1].lock:
@@ -160,7 +160,7 @@ def test_c3_a_second_ender_is_found(monkeypatch):
                 network.late.append((now + 60, "the driver", wire_requests.end_txn(one)))
         return outcomes
 
-    monkeypatch.setattr(StageSink, "commit", making_sure)
+    monkeypatch.setattr(StageCommitter, "commit", making_sure)
 
     def make() -> ContinuousWorld:
         worlds.append(ContinuousWorld(seed=len(worlds), rows=40, wave=3))
@@ -194,21 +194,21 @@ def test_rule_3_a_request_that_librdkafka_repeats_by_itself_is_found(monkeypatch
 def test_a_commit_that_no_task_confirmed_is_found(monkeypatch):
     """Without the look at the partitions, which would wait for it: that sees what is there."""
 
-    def trusting(self: StageSink, committables: Any, deadline: Any) -> Any:
+    def trusting(self: StageCommitter, committables: Any, deadline: Any) -> Any:
         writers = {one.subtask for one in committables}
         self._stage.commit(committables[0].checkpoint_id, writers, deadline)
         return {one.token: Outcome.COMMITTED for one in committables}
 
-    monkeypatch.setattr(StageSink, "commit", trusting)
+    monkeypatch.setattr(StageCommitter, "commit", trusting)
     monkeypatch.setattr(KafkaTransactionalSink, "hidden", lambda *_: [])
     found("aborted by|lost|pending", *[killed("commit_received", n) for n in (1, 2, 3)])
 
 
 def test_a_sweep_of_live_producers_is_found(monkeypatch):
-    monkeypatch.setattr(stage_sink.RunningStage, "is_writer", lambda *_: False)
+    monkeypatch.setattr(stage_committer.RunningStage, "is_writer", lambda *_: False)
     monkeypatch.setattr("connectors.continuous.checkpoint_loop._SWEEP_EVERY_S", 0.0)
 
-    def commit(self: StageSink, committables: Any, deadline: Any) -> Any:
+    def commit(self: StageCommitter, committables: Any, deadline: Any) -> Any:
         writers = {one.subtask for one in committables}
         confirmed = self._stage.commit(committables[0].checkpoint_id, writers, deadline)
         return {
@@ -216,7 +216,7 @@ def test_a_sweep_of_live_producers_is_found(monkeypatch):
             for one in committables
         }
 
-    monkeypatch.setattr(StageSink, "commit", commit)
+    monkeypatch.setattr(StageCommitter, "commit", commit)
     found(
         "INVALID_PRODUCER_EPOCH|not as it was left",
         *[lambda seed=seed: ContinuousWorld(seed=seed, rows=30) for seed in range(5)],
@@ -238,7 +238,7 @@ LATER = [
 
 def test_a_running_stage_that_does_not_look_for_hidden_commits_is_found(monkeypatch):
     """As it was: a later transaction of the same producer is swept, and takes them along."""
-    monkeypatch.setattr(StageSink, "hidden", lambda *_: [])
+    monkeypatch.setattr(StageCommitter, "hidden", lambda *_: [])
     found("lost", *LATER)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from connectors.continuous.contract_writer import ContractWriter
 from connectors.continuous.kafka_task import KafkaTask
-from connectors.continuous.stage_sink import StageSink
+from connectors.continuous.stage_committer import StageCommitter
 from connectors.files import FileSink, committed_files
 from connectors.options.kafka_source import KafkaSource
 from connectors.records.message_schema import SINK_SCHEMA
@@ -221,7 +221,7 @@ def test_a_task_writes_to_any_sink_that_it_is_given(files, tmp_path):
     assert committed_files(tmp_path / "out") == []
 
     stage: Any = SimpleNamespace(is_writer=lambda _: False)
-    staged = StageSink(files, stage, sweep_every_s=0.0)
+    staged = StageCommitter(files, stage, sweep_every_s=0.0)
     assert staged.check_prepared([one], Deadline(SOON_S)) == [one]
     assert staged.commit([one], Deadline(SOON_S)) == {one.token: Outcome.COMMITTED}
     (file,) = committed_files(tmp_path / "out")
@@ -241,7 +241,7 @@ def test_while_a_stage_runs_only_what_an_older_run_left_is_swept(files):
     """Without ids of the tasks nothing else tells what fills from what lingers."""
     old, mine = filling(files, 2), filling(files, 3)
     stage: Any = SimpleNamespace(is_ready=True, has_writers=False, is_writer=lambda _: False)
-    staged = StageSink(files, stage, sweep_every_s=0.0)
+    staged = StageCommitter(files, stage, sweep_every_s=0.0)
     assert files.lingering(OWNER, Deadline(SOON_S)) == sorted([old, mine])
     assert staged.lingering(OWNER, Deadline(SOON_S)) == [old]
     stage.is_ready = False
@@ -252,5 +252,5 @@ def test_where_the_tasks_have_ids_only_those_are_spared(files):
     """Kafka's: a producer of this very run that no task owns any more is swept."""
     other, mine = filling(files, 3), filling(files, 3)
     stage: Any = SimpleNamespace(is_ready=True, has_writers=True, is_writer=mine.__eq__)
-    staged = StageSink(files, stage, sweep_every_s=0.0)
+    staged = StageCommitter(files, stage, sweep_every_s=0.0)
     assert staged.lingering(OWNER, Deadline(SOON_S)) == [other]

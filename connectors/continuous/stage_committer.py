@@ -1,4 +1,4 @@
-"""The sink of a running stage, as the checkpoint coordinator sees it: one of the contract.
+"""The committer of a running stage, as the checkpoint coordinator sees it: one of the contract.
 
 Transactions of any sink but Kafka's are prepared and ended as in micro-batches, by the driver's
 `commit`; of theirs this file only says what is swept while they fill (`lingering`). The rest is
@@ -34,60 +34,43 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from connectors.continuous.running_stage import RunningStage
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.sink import AnySink, Attempt, Owner
+from transactions.sink import Committer, Owner
 
 
-class StageSink:
-    """Commits through the tasks of a stage; everything else is the wrapped sink's.
+class StageCommitter:
+    """Commits through the tasks of a stage; everything else is the wrapped committer's.
 
     Args:
-        sink: talks to the target from the driver.
+        committer: of the sink; it talks to the target from the driver.
         stage: the tasks.
         sweep_every_s: checkpoints come many times a second; what lingers is looked for less often.
     """
 
-    def __init__(self, sink: AnySink, stage: RunningStage, *, sweep_every_s: float) -> None:
-        self._sink = sink
+    def __init__(self, committer: Committer, stage: RunningStage, *, sweep_every_s: float) -> None:
+        self._committer = committer
         self._stage = stage
         self._sweep_every_s = sweep_every_s
         self._next_sweep = Deadline(0.0)
 
     @property
     def name(self) -> str:
-        """See `TwoPhaseCommitSink.name`."""
-        return self._sink.name
-
-    def begin_transaction(self, attempt: Attempt) -> Any:
-        """See `TwoPhaseCommitSink`; called on the driver for what is healed."""
-        return self._sink.begin_transaction(attempt)
-
-    def invoke(self, transaction: Any, batch: Any) -> None:
-        """See `TwoPhaseCommitSink`."""
-        self._sink.invoke(transaction, batch)
-
-    def pre_commit(self, transaction: Any) -> Committable | None:
-        """See `TwoPhaseCommitSink`."""
-        return self._sink.pre_commit(transaction)
-
-    def abort(self, transaction: Any) -> None:
-        """See `TwoPhaseCommitSink`."""
-        self._sink.abort(transaction)
+        """See `Committer.name`."""
+        return self._committer.name
 
     def check_prepared(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> list[Committable]:
-        """See `TwoPhaseCommitSink`."""
-        return self._sink.check_prepared(committables, deadline)
+        """See `Committer`."""
+        return self._committer.check_prepared(committables, deadline)
 
     def commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink`: tasks with ids of their own do it. What one of them did not
+        """See `Committer`: tasks with ids of their own do it. What one of them did not
         confirm is UNKNOWN; its stage is over then, and the coordinator settles it by asking the
         broker.
         """
@@ -103,16 +86,16 @@ class StageSink:
             for one in ours
         }
         healed = [one for one in committables if one.token not in outcomes]
-        return {**outcomes, **(self._sink.commit(healed, deadline) if healed else {})}
+        return {**outcomes, **(self._committer.commit(healed, deadline) if healed else {})}
 
     def recover_and_commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink`; only for tasks whose channel is closed."""
-        return self._sink.recover_and_commit(committables, deadline)
+        """See `Committer`; only for tasks whose channel is closed."""
+        return self._committer.recover_and_commit(committables, deadline)
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
-        """See `TwoPhaseCommitSink`: the tasks' own transactions are open all the time.
+        """See `Committer`: the tasks' own transactions are open all the time.
 
         Where tasks have no ids of their own, nothing tells a transaction that fills from one that
         lingers, but for its run: this one's are left to the sweep after its end. An older one's are
@@ -124,17 +107,17 @@ class StageSink:
         self._next_sweep = Deadline(self._sweep_every_s)
         if not self._stage.has_writers:
             owner = dataclasses.replace(owner, run_epoch=owner.run_epoch - 1)
-        found = self._sink.lingering(owner, deadline)
+        found = self._committer.lingering(owner, deadline)
         return [one for one in found if not self._stage.is_writer(one)]
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
-        """See `TwoPhaseCommitSink`."""
-        self._sink.recover_and_abort(transaction_ids, deadline)
+        """See `Committer`."""
+        self._committer.recover_and_abort(transaction_ids, deadline)
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
-        """See `TwoPhaseCommitSink`: tasks write meanwhile, on their other producers."""
-        return self._sink.hidden(committed, deadline)
+        """See `Committer`: tasks write meanwhile, on their other producers."""
+        return self._committer.hidden(committed, deadline)
 
     def retired(self) -> frozenset[str]:
-        """See `TwoPhaseCommitSink`."""
-        return self._sink.retired()
+        """See `Committer`."""
+        return self._committer.retired()
