@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from connectors.continuous.contract_writer import ContractWriter
+from connectors.kafka.sink.kafka_writer import KafkaWriter
 from connectors.kafka.sink.plain_sink import AnyKafkaSink, KafkaPlainSink
 from connectors.kafka.sink.plain_writer import PlainWriter
 from connectors.kafka.sink.stage_writer import StageWriter
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.native.chosen_path import plain_producer_kind, producer_kind, reader_kind
 from connectors.options.branch_sink import OpenSink
@@ -56,7 +56,7 @@ class KafkaTask:
         if isinstance(self.sink, KafkaPlainSink):
             kind = plain_producer_kind(native=self.native)
             return PlainWriter(self.sink, producer_kind=kind)
-        if not isinstance(self.sink, KafkaTransactionalSink):
+        if not isinstance(self.sink, KafkaWriter):
             assert self.schema is not None, "the driver has told it to the sink"
             return ContractWriter(self.sink, self.schema)
         same = self.source.bootstrap_servers == self.sink.options.bootstrap_servers

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import orjson
 
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.kafka_committer import KafkaCommitter
 from connectors.machine.user_folders import checkpoint_folder, existing_log
 from connectors.operations.transaction_table import Row, Seen, Standing, join
 from connectors.options.kafka_sink import KafkaSink
@@ -56,7 +56,7 @@ class TransactionReader:
         self.state = read_log(self.backend)
         self.open_ids: dict[str, list[str]] = {}
         self.sinks = {
-            name: KafkaTransactionalSink(options, timeout_ms=0, checkpoint_timeout_s=0.0)
+            name: KafkaCommitter(options, timeout_ms=0)
             for name, options in _options(self.state, kafka, sinks or {}).items()
         }
 
@@ -231,7 +231,7 @@ def _by_token(rows: list[Row], hidden: Mapping[str, list[Unended]]) -> dict[str,
 
 
 def _markers(
-    sink: KafkaTransactionalSink, committables: list[Committable], deadline: Deadline
+    sink: KafkaCommitter, committables: list[Committable], deadline: Deadline
 ) -> dict[str, tuple[int, str]]:
     """Read what is committed where the tokens belong; never waits for an open transaction."""
     groups: dict[str, list[str]] = {}

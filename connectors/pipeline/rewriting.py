@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.kafka_writer import KafkaWriter
 from connectors.kafka.source.offsets import OffsetRange, parse_offsets, split_key
 from connectors.kafka.source.range_reader import read_range
 from connectors.options.kafka_source import KafkaSource
@@ -59,7 +59,7 @@ class Rewriting:
         made = []
         with contextlib.ExitStack() as until_written:
             for sink in self.sinks.values():
-                if isinstance(sink, KafkaTransactionalSink):
+                if isinstance(sink, KafkaWriter):
                     until_written.enter_context(sink.own_producers(self.owner))
             for one in lost:
                 try:

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from connectors.clients.transactional_id import TransactionalId
+from connectors.kafka.sink.kafka_committer import KafkaCommitter
 from connectors.kafka.sink.ownership import Ownership
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.pipeline.witness import CommittedToken, await_ends, newer_than, read_tokens
 from connectors.wire.wire_requests import OPEN_STATES, OpenTransaction
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -54,14 +54,14 @@ class Takeover:
         self._accepts = accept_duplicates
         self._clock = clock
         self._owned: dict[str, Ownership] = dict(before._owned) if before else {}  # noqa: SLF001
-        self._sinks: dict[str, KafkaTransactionalSink] = {}
+        self._sinks: dict[str, KafkaCommitter] = {}
         self._known = LogState()
 
     def write_to(self, sinks: Mapping[str, object]) -> None:
         """Say what this run writes to. Sinks on one cluster have one owner."""
         self._sinks = {}
         for sink in sinks.values():
-            if isinstance(sink, KafkaTransactionalSink):
+            if isinstance(sink, KafkaCommitter):
                 cluster = sink.wire.cluster_id or sink.options.bootstrap_servers
                 owned = self._owned.setdefault(
                     cluster, Ownership(self._application_id, self._clock)
@@ -129,9 +129,7 @@ class Takeover:
         for cluster, sink in self._sinks.items():
             self._owned[cluster].check_now(sink.wire, sink.timeout_ms, deadline)
 
-    def _refuse_other_logs(
-        self, sink: KafkaTransactionalSink, ids: Sequence[OpenTransaction]
-    ) -> None:
+    def _refuse_other_logs(self, sink: KafkaCommitter, ids: Sequence[OpenTransaction]) -> None:
         named = [
             TransactionalId.of(self._application_id, row.transactional_id)
             for row in ids
@@ -149,7 +147,7 @@ class Takeover:
             )
 
     def _refuse_newer(
-        self, sink: KafkaTransactionalSink, newer: Sequence[CommittedToken]
+        self, sink: KafkaCommitter, newer: Sequence[CommittedToken]
     ) -> Sequence[CommittedToken]:
         if not newer:
             return ()

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.sink import producer_pool
-from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
+from connectors.kafka.sink.kafka_writer import KafkaTransaction
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.options.kafka_sink import KafkaSink
 from tests.auditor.reader import read_committed
 from transactions import crash_points

@@ -19,7 +19,8 @@ from confluent_kafka import Producer
 from kafka.protocol.admin import UpdateFeaturesRequest
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
+from connectors.kafka.sink.kafka_writer import KafkaTransaction
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_sink import KafkaSink

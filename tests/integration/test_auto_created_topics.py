@@ -1,7 +1,7 @@
 """Topics that a broker makes at their first use, which is Kafka's default.
 
 The marker is the first operation of a transaction, and names a partition of the first record's
-topic where the task has no source offsets (`transactional_sink._send_marker`).
+topic where the task has no source offsets (`kafka_writer._send_marker`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
+from connectors.kafka.sink.kafka_writer import KafkaTransaction
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from tests.integration.checkpoints import Job, Run, hooked, row
 from tests.integration.wire_helpers import write_over_marker
 from tests.tiers import sampled

@@ -16,8 +16,9 @@ from confluent_kafka.admin import AdminClient
 from kafka.admin import KafkaAdminClient
 
 from connectors.cluster.local_cluster import LocalCluster
-from connectors.kafka.sink import transactional_sink
-from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
+from connectors.kafka.sink import kafka_writer
+from connectors.kafka.sink.kafka_writer import KafkaTransaction
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.options.kafka_sink import KafkaSink
 from connectors.testing.topics import TopicFactory
 from tests.auditor.reader import Follower
@@ -140,7 +141,7 @@ def test_f33_each_step_fails_in_bounded_time_without_a_broker(
     cluster: LocalCluster, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ):
     """Write, flush, offsets, close, check, commit, sweep, recover: typed, in time, nothing lost."""
-    monkeypatch.setattr(transactional_sink, "_ABORT_SECONDS", PATIENCE_S)
+    monkeypatch.setattr(kafka_writer, "_ABORT_SECONDS", PATIENCE_S)
     job = make_job(cluster, kafka={"queue.buffering.max.messages": "10"})
     run = job.start(subtasks=2)
     run.checkpoint(*some(4))

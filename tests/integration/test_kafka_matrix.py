@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
+from connectors.kafka.sink.kafka_writer import KafkaTransaction
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.range_reader import close_idle_consumers, read_range
 from connectors.kafka.source.source_planner import SourcePlanner

@@ -21,7 +21,8 @@ from confluent_kafka.admin import (
 )
 
 from connectors.cluster.local_cluster import LocalCluster
-from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
+from connectors.kafka.sink.kafka_writer import KafkaTransaction
+from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_source import KafkaSource
 from connectors.wire.wire_client import TRANSACTION, WireClient

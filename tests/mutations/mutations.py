@@ -29,7 +29,8 @@ class Mutation:
     test: str
 
 
-SINK = "connectors/kafka/sink/transactional_sink.py"
+WRITER = "connectors/kafka/sink/kafka_writer.py"
+COMMITTER = "connectors/kafka/sink/kafka_committer.py"
 POOL = "connectors/kafka/sink/producer_pool.py"
 PRODUCER = "connectors/kafka/sink/transactional_producer.py"
 RECORD_PRODUCER = "connectors/kafka/sink/record_producer.py"
@@ -66,7 +67,7 @@ ON_OBJECTS = "tests/unit/test_object_file_sink.py::"
 MUTATIONS = (
     Mutation(
         "1 an id is of one log only",
-        SINK,
+        COMMITTER,
         "self.wire.list_open(owner.application_id, owner.log_id, deadline)",
         "self.wire.list_open(owner.application_id, None, deadline)",
         ON_SINK + "test_rule_1_x13_x21_a_sweep_is_of_one_log_and_its_older_runs",
@@ -87,7 +88,7 @@ MUTATIONS = (
     ),
     Mutation(
         "3 retire on doubt",
-        SINK,
+        COMMITTER,
         "self._retired.add(self.wire.doubtful & {one.transactional_id for one in committables})",
         "pass",
         SEEDS,
@@ -166,14 +167,14 @@ MUTATIONS = (
     ),
     Mutation(
         "8 everything is acknowledged",
-        SINK,
+        WRITER,
         "        producer.flush(transaction.deadline)\n",
         "",
         ON_SINK + "test_w6_x22_a_record_the_broker_refuses_fails_the_attempt",
     ),
     Mutation(
         "9 an empty transaction is no committable",
-        SINK,
+        WRITER,
         "if transaction.flushed or (transaction.slot is None and not attempt.source_offsets):",
         "if transaction.flushed:",
         ON_SINK + "test_f15_an_empty_transaction_is_no_committable",
@@ -209,7 +210,7 @@ MUTATIONS = (
     ),
     Mutation(
         "10 describe before deciding",
-        SINK,
+        COMMITTER,
         "if problem := not_prepared(one, now, self.offsets_partitions):",
         "if problem := '':",
         ON_SINK + "test_rule_10_a_transaction_that_was_ended_behind_our_back_is_not_decided",
@@ -353,42 +354,42 @@ MUTATIONS = (
     ),
     Mutation(
         "recovery: what is open and ours is committed",
-        SINK,
+        COMMITTER,
         'if ours and now.state == "Ongoing" and now.producer_epoch == one.producer_epoch:',
         "if False:",
         ON_HEALING + "test_x5_what_is_open_as_it_was_prepared_is_committed",
     ),
     Mutation(
         "recovery: a completed commit is a proof",
-        SINK,
+        COMMITTER,
         '_COMMITTED_STATES = frozenset({"PrepareCommit", "CompleteCommit"})',
         '_COMMITTED_STATES = frozenset({"PrepareCommit", "CompleteCommit", "CompleteAbort"})',
         ON_HEALING + "test_x9_a_real_timeout_is_a_positive_proof",
     ),
     Mutation(
         "recovery: a completed abort is a proof",
-        SINK,
+        COMMITTER,
         '_ABORTED_STATES = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})',
         "_ABORTED_STATES = frozenset()",
         ON_HEALING + "test_x9_a_real_timeout_is_a_positive_proof",
     ),
     Mutation(
         "recovery: the start time tells two transactions of one id apart",
-        SINK,
+        COMMITTER,
         "and now.start_time_ms == one.start_time_ms",
         "",
         SEEDS,
     ),
     Mutation(
         "recovery: an absent marker that may have expired proves nothing",
-        SINK,
+        COMMITTER,
         "return Outcome.ABORTED if self._is_young(one, deadline) else Outcome.UNKNOWN",
         "return Outcome.ABORTED",
         ON_HEALING + "test_x19_an_absent_marker_proves_an_abort_while_it_could_not_have_expired",
     ),
     Mutation(
         "recovery: a marker that was overwritten proves nothing",
-        SINK,
+        COMMITTER,
         'if state == "Ongoing" or standing is Token.FOREIGN:',
         'if state == "Ongoing":',
         ON_HEALING + "test_x19_a_marker_that_somebody_overwrote_proves_nothing",
@@ -424,7 +425,7 @@ MUTATIONS = (
     ),
     Mutation(
         "recovery: the marker is looked for below open transactions too",
-        SINK,
+        COMMITTER,
         "for stable in (False, True):",
         "for stable in (True,):",
         "tests/integration/test_flink_matrix.py::"
@@ -484,7 +485,7 @@ MUTATIONS = (
     ),
     Mutation(
         "3 a producer whose transaction failed is not used again",
-        SINK,
+        WRITER,
         "        self._pool(transaction.attempt.owner).drop(transaction.slot)\n",
         "        transaction.slot.ended = True\n",
         "tests/integration/test_flink_matrix.py::"

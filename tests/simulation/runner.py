@@ -13,10 +13,10 @@ from typing import Any
 from unittest import mock
 
 from connectors.kafka.sink import (
+    kafka_writer,
     producer_pool,
     record_producer,
     transactional_producer,
-    transactional_sink,
 )
 from tests.simulation.adversary import Profile
 from tests.simulation.fake_producer import FakeProducer
@@ -84,7 +84,7 @@ def installed(world: World) -> Iterator[None]:
             # A fenced run names the process of the newer one, in its trace too.
             mock.patch.object(decision_log, "os", SimpleNamespace(getpid=lambda: 1)),
             mock.patch.object(
-                transactional_sink, "Deadline", lambda seconds: Deadline(seconds, world.clock)
+                kafka_writer, "Deadline", lambda seconds: Deadline(seconds, world.clock)
             ),
             mock.patch.object(producer_pool, "_PROCESS", CurrentProcess()),
             mock.patch.object(producer_pool, "_SLOTS", itertools.count()),

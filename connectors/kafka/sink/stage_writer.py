@@ -1,4 +1,4 @@
-"""What a continuous task writes with: the transactional sink on producers of the task's own.
+"""What a continuous task writes with: the sink's writer on producers of the task's own.
 
 Two of them, so that one fills while the other one commits. It is no pool: nothing is ever found on
 them that was left by somebody else. A producer is free again when its own task has ended its
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from connectors.clients.client_settings import librdkafka_settings
+from connectors.kafka.sink.kafka_writer import KafkaTransaction, KafkaWriter
 from connectors.kafka.sink.producer_pool import Slot, initialised, new_slot
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
-from connectors.kafka.sink.transactional_sink import KafkaTransaction, KafkaTransactionalSink
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.errors import PhaseOneError
@@ -43,7 +43,7 @@ class StageWriter:
     transaction; `invoke` and `flush` never at once.
 
     Args:
-        sink: options and timeouts; the task's own copy.
+        writer: options and timeouts; the task's own copy.
         carries_offsets: the source lies on the sink's cluster, so that its offsets can be part of
             the transactions.
         producer_kind: the class of its producers.
@@ -54,18 +54,18 @@ class StageWriter:
 
     def __init__(
         self,
-        sink: KafkaTransactionalSink,
+        writer: KafkaWriter,
         *,
         carries_offsets: bool,
         producer_kind: type[TransactionalProducer] = TransactionalProducer,
         parallelism: int = 1,
     ) -> None:
-        self._sink = sink
+        self._writer = writer
         self._carries_offsets = carries_offsets
         self._producer_kind = producer_kind
         self._statistics_ms = statistics_ms(parallelism)
         self._free: list[Slot] = []
-        sink.producers = self
+        writer.producers = self
 
     def open(self, owner: Owner, deadline: Deadline) -> tuple[str, ...]:
         """Make the producers and return their ids.
@@ -74,15 +74,15 @@ class StageWriter:
             PhaseOneError: the coordinator did not answer, or refused.
         """
         settings = {
-            **librdkafka_settings(self._sink.options.settings),
+            **librdkafka_settings(self._writer.options.settings),
             "statistics.interval.ms": self._statistics_ms,
         }
         make = functools.partial(
             new_slot,
             owner,
             settings,
-            timeout_ms=self._sink.timeout_ms,
-            offsets_partitions=self._sink.offsets_partitions,
+            timeout_ms=self._writer.timeout_ms,
+            offsets_partitions=self._writer.offsets_partitions,
             kind=self._producer_kind,
         )
         connecting = [make() for _ in range(_PRODUCERS)]
@@ -93,26 +93,26 @@ class StageWriter:
         """See `connectors.continuous.stage_task.Writer`."""
         if not self._carries_offsets:
             attempt = dataclasses.replace(attempt, source_offsets={})
-        return self._sink.begin_transaction(attempt)
+        return self._writer.begin_transaction(attempt)
 
     def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
-        """See `TwoPhaseCommitSink`."""
+        """See `Writer`."""
         # Of this call: the barrier of the transaction comes when it comes, after minutes perhaps.
-        transaction.deadline = self._sink.new_deadline()
-        self._sink.invoke(transaction, batch)
+        transaction.deadline = self._writer.new_deadline()
+        self._writer.invoke(transaction, batch)
 
     def flush(self, transaction: KafkaTransaction, source_offsets: Mapping[str, int]) -> None:
         """See `connectors.continuous.stage_task.Writer`. Takes a producer for offsets alone, too:
         in `pre_commit` that would race with the next transaction's first record.
         """
-        transaction.deadline = self._sink.new_deadline()
+        transaction.deadline = self._writer.new_deadline()
         carried = dict(source_offsets) if self._carries_offsets else {}
         transaction.attempt = dataclasses.replace(transaction.attempt, source_offsets=carried)
-        self._sink.flush(transaction)
+        self._writer.flush(transaction)
 
     def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
-        """See `TwoPhaseCommitSink`."""
-        return self._sink.pre_commit(transaction)
+        """See `Writer`."""
+        return self._writer.pre_commit(transaction)
 
     def end(self, transaction: KafkaTransaction) -> None:
         """Commit a decided transaction; its producer is free again.

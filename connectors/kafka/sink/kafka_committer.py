@@ -1,0 +1,231 @@
+"""The Kafka sink's half on the driver: it ends transactions whose writers may be dead.
+
+`check_prepared`, `commit`, `recover_and_commit`, `lingering` and `recover_and_abort` talk to the
+transaction coordinator themselves, by raw requests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from connectors.clients.transactional_id import TransactionalId, probe_id
+from connectors.kafka.sink.prepared import not_prepared, output_partitions
+from connectors.kafka.sink.retired_ids import RetiredIds
+from connectors.kafka.sink.transaction_marker import Token, compare
+from connectors.options.kafka_sink import KafkaSink
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+from transactions.errors import PhaseOneError
+from transactions.sink import Owner
+
+if TYPE_CHECKING:
+    from connectors.kafka.sink.ownership import Ownership
+    from connectors.kafka.sink.visibility import CommitVisibility
+    from connectors.wire.coordinator_wire import CoordinatorWire
+
+_COMMITTED_STATES = frozenset({"PrepareCommit", "CompleteCommit"})
+_ABORTED_STATES = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
+
+
+class KafkaCommitter:
+    """Asks the coordinator about transactions, and ends them.
+
+    Attributes:
+        options: what the user said.
+        timeout_ms: the transaction timeout, checked against the broker.
+        offsets_partitions: how many `__consumer_offsets` has; 0 before it was asked.
+        ownership: the run's claim to its application on this cluster; None where nobody else can
+            run, as in a test.
+
+    Args:
+        options: see above.
+        timeout_ms: see above.
+    """
+
+    offsets_partitions: int = 0
+    ownership: Ownership | None = None
+
+    def __init__(self, options: KafkaSink, *, timeout_ms: int) -> None:
+        self.options = options
+        self.timeout_ms = timeout_ms
+        self._wire: CoordinatorWire | None = None
+        self._visibility: CommitVisibility | None = None
+        self._retired = RetiredIds()
+
+    @property
+    def name(self) -> str:
+        """See `Committer.name`."""
+        return self.options.name
+
+    @property
+    def wire(self) -> CoordinatorWire:
+        """The driver's connection to the transaction coordinator, made when first needed."""
+        if self._wire is None:
+            # Imported here: a worker never talks to the coordinator, and starts faster without.
+            from connectors.wire.coordinator_wire import CoordinatorWire  # noqa: PLC0415
+
+            self._wire = CoordinatorWire(self.options.settings)
+        return self._wire
+
+    def close(self) -> None:
+        """Close the driver's connections."""
+        if self._visibility is not None:
+            self._visibility.close()
+            self._visibility = None
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def check_prepared(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> list[Committable]:
+        """See `Committer.check_prepared`: Ongoing, same pid and epoch, and with its
+        marker's partition (the second half of a transaction that a late EndTxn has split has it
+        not). The same request asks whether this run owns the application still.
+        """
+        owner = [] if self.ownership is None else [self.ownership.transactional_id]
+        ids = [one.transactional_id for one in committables]
+        found = self.wire.describe([*ids, *owner], deadline)
+        if self.ownership is not None:
+            self.ownership.check(found[self.ownership.transactional_id])
+        checked = []
+        for one in committables:
+            now = found[one.transactional_id]
+            if problem := not_prepared(one, now, self.offsets_partitions):
+                raise PhaseOneError(
+                    f"A prepared transaction is not as it was left: {problem}.",
+                    where=f"checkpoint {one.checkpoint_id}, subtask {one.subtask}, "
+                    f"{one.transactional_id}: {now}",
+                    cause="it timed out, or another driver or an operator ended it",
+                    option=f"transactionTimeoutMs={one.timeout_ms}",
+                )
+            described = one.described(start_time_ms=now.start_time_ms)
+            written = tuple(sorted(output_partitions(now)))
+            checked.append(dataclasses.replace(described, partitions=written))
+        return checked
+
+    def commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """See `Committer.commit`: EndTxn(commit) for all, in parallel."""
+        outcomes = self.wire.commit(committables, deadline)
+        self._retired.reached(one.checkpoint_id for one in committables)
+        self._retired.add(self.wire.doubtful & {one.transactional_id for one in committables})
+        return {one.token: outcomes[one.transactional_id] for one in committables}
+
+    def recover_and_commit(
+        self, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        """See `Committer.recover_and_commit`: the recovery table of docs/design.md,
+        whose proofs are the start time and producer id that the broker keeps after the end.
+        """
+        found = self.wire.describe([one.transactional_id for one in committables], deadline)
+        self._retired.reached(one.checkpoint_id for one in committables)
+        outcomes: dict[str, Outcome] = {}
+        still_open: list[Committable] = []
+        for one in committables:
+            now = found[one.transactional_id]
+            ours = now.producer_id == one.producer_id and now.start_time_ms == one.start_time_ms
+            if ours and now.state == "Ongoing" and now.producer_epoch == one.producer_epoch:
+                still_open.append(one)
+            elif ours and now.state in _COMMITTED_STATES:
+                outcomes[one.token] = Outcome.ALREADY_COMMITTED
+            elif ours and now.state in _ABORTED_STATES:
+                outcomes[one.token] = Outcome.ABORTED
+            else:
+                outcomes[one.token] = self._by_marker(one, now.state, deadline)
+            if outcomes.get(one.token) is Outcome.ABORTED:
+                self._retired.add([one.transactional_id])
+        if still_open:
+            outcomes.update(self.commit(still_open, deadline))
+        return outcomes
+
+    def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
+        """See `Committer.lingering`.
+
+        On a copy of the folder run epochs say nothing of who is newer: the owner does. What is
+        open when it is asked about, *after* the list, was begun by runs that are not newer.
+        """
+        found = self.wire.list_open(owner.application_id, owner.log_id, deadline)
+        ids = [
+            row.transactional_id
+            for row in found
+            if row.state == "Ongoing"
+            and (one := TransactionalId.of(owner.application_id, row.transactional_id)) is not None
+            and (self.ownership is not None or one.run_epoch <= owner.run_epoch)
+        ]
+        if self.ownership is not None and (ids or self.ownership.is_due()):
+            self.ownership.check_now(self.wire, self.timeout_ms, deadline)
+        return ids
+
+    def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
+        """See `Committer.recover_and_abort`: InitProducerId aborts and fences."""
+        for transactional_id in transaction_ids:
+            self.wire.fence(transactional_id, self.timeout_ms, deadline)
+            self._retired.add([transactional_id])
+
+    def count_offsets_partitions(self, deadline: Deadline) -> None:
+        """Ask how many partitions `__consumer_offsets` has, before tasks choose ids by it; on a new
+        cluster, how many it will have.
+
+        Raises:
+            BrokerUnavailableError: no answer.
+            AuthenticationError: DESCRIBE_CONFIGS on the cluster is missing.
+        """
+        self.offsets_partitions = len(self.visibility.offsets_partitions(deadline)) or int(
+            self.wire.broker_setting("offsets.topic.num.partitions", deadline)
+        )
+
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
+        """See `Committer.hidden`: a partition that has got no marker."""
+        return [str(one) for one in self.visibility.hidden(committed, deadline)]
+
+    @property
+    def visibility(self) -> CommitVisibility:
+        """The driver's connection to the partitions' leaders, made when first needed."""
+        if self._visibility is None:
+            from connectors.kafka.sink.visibility import CommitVisibility  # noqa: PLC0415 - as wire
+
+            self._visibility = CommitVisibility(self.options.settings, self.wire)
+        return self._visibility
+
+    def retired(self) -> frozenset[str]:
+        """See `Committer.retired`."""
+        return self._retired.all()
+
+    def _by_marker(self, one: Committable, state: str, deadline: Deadline) -> Outcome:
+        """The id went on, was re-initialised or has expired: only its token can prove the commit.
+
+        A driver that died in the next checkpoint's phase 1 left transactions open that hold the
+        same offsets, and they are swept only after this: a stable read would wait for them. The
+        token of a transaction is a committed value only if that transaction was committed.
+
+        That the token is absent proves an abort only while the broker would still have it: nothing
+        open may hide it, it may not have expired, and nobody else may have written in its place.
+        """
+        standing = Token.ABSENT
+        for stable in (False, True):
+            found = self.wire.read_markers(
+                one.marker_group, [one.marker_partition], deadline, stable=stable
+            )
+            standing = compare(found.get(one.marker_partition), one)
+            if standing is Token.COMMITTED:
+                return Outcome.ALREADY_COMMITTED
+        if state == "Ongoing" or standing is Token.FOREIGN:
+            return Outcome.UNKNOWN
+        return Outcome.ABORTED if self._is_young(one, deadline) else Outcome.UNKNOWN
+
+    def _is_young(self, one: Committable, deadline: Deadline) -> bool:
+        """Tell whether its marker cannot have expired. Start and now are by the brokers' clocks: a
+        tenth is left for what two of them differ, and a start in the future proves nothing.
+        """
+        if one.start_time_ms < 0:
+            return False
+        application_id, _, _ = one.transactional_id.partition(".")
+        now_ms = self.wire.broker_now_ms(
+            probe_id(application_id), application_id, one.timeout_ms, deadline
+        )
+        minutes = int(self.wire.broker_setting("offsets.retention.minutes", deadline))
+        return now_ms is not None and 0 <= now_ms - one.start_time_ms < minutes * 60_000 * 0.9

@@ -1,0 +1,232 @@
+"""The Kafka sink's half in the tasks: it writes Arrow batches in Kafka transactions.
+
+It travels to the workers in a task's closure as plain data; there `begin_transaction`, `invoke`,
+`pre_commit` and `abort` find a live producer in the process's pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from connectors.clients.client_settings import librdkafka_settings
+from connectors.kafka.sink.producer_pool import ProducerPool, Producers, Slot, pool_for
+from connectors.options.kafka_sink import KafkaSink
+from connectors.records.fingerprint import Fingerprint, TopicFingerprint
+from transactions import crash_points
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.errors import SparkOnceError
+from transactions.sink import Attempt, Owner
+from transactions.two_phase import Event, Lifecycle
+
+logger = logging.getLogger(__name__)
+
+_ABORT_SECONDS = 10.0
+
+
+@dataclasses.dataclass(slots=True)
+class KafkaTransaction:
+    """A transaction on the worker that writes it; live, never pickled."""
+
+    attempt: Attempt
+    token: str
+    deadline: Deadline
+    lifecycle: Lifecycle
+    fingerprint: Fingerprint = dataclasses.field(default_factory=Fingerprint)
+    slot: Slot | None = None
+    marker_partition: str = ""
+    flushed: bool = False
+
+
+class KafkaWriter:
+    """Writes Arrow batches of SINK_SCHEMA (`connectors.records.message_schema`) in transactions.
+
+    Attributes:
+        options: what the user said.
+        timeout_ms: the transaction timeout, checked against the broker by the driver.
+        offsets_partitions: how many `__consumer_offsets` has; 0 where the driver has not asked.
+        producers: where a task's producers come from; None: this process's pool.
+
+    Args:
+        options: see above.
+        timeout_ms: see above.
+        checkpoint_timeout_s: how long any one task may take.
+    """
+
+    offsets_partitions: int = 0
+    producers: Producers | None = None
+
+    def __init__(self, options: KafkaSink, *, timeout_ms: int, checkpoint_timeout_s: float) -> None:
+        self.options = options
+        self.timeout_ms = timeout_ms
+        self._checkpoint_timeout_s = checkpoint_timeout_s
+
+    @property
+    def name(self) -> str:
+        """See `Writer.name`."""
+        return self.options.name
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave producers at home when a closure takes the writer to a worker."""
+        return {**self.__dict__, "producers": None}
+
+    def begin_transaction(self, attempt: Attempt) -> KafkaTransaction:
+        """See `Writer.begin_transaction`; the producer is taken with the first
+        record, so that an idle branch costs nothing.
+        """
+        token = f"{attempt.checkpoint_id}.{attempt.subtask}.{secrets.token_hex(8)}"
+        lifecycle = Lifecycle(token)
+        lifecycle.advance(Event.BEGIN)
+        return KafkaTransaction(attempt, token, self.new_deadline(), lifecycle)
+
+    @contextlib.contextmanager
+    def own_producers(self, owner: Owner) -> Iterator[None]:
+        """Write inside with producers that end with it, for a process that has no tasks. In the
+        pool nobody would serve them: each queues its statistics for ever then, 104 kB a second
+        (measured). What they have prepared does not need them.
+        """
+        settings = librdkafka_settings(self.options.settings)
+        self.producers = ProducerPool(
+            owner,
+            settings,
+            timeout_ms=self.timeout_ms,
+            offsets_partitions=self.offsets_partitions,
+        )
+        try:
+            yield
+        finally:
+            self.producers = None
+
+    def new_fingerprint(self) -> TopicFingerprint:
+        """Return an empty one, for records that are compared with what was decided."""
+        return TopicFingerprint(self.options.topic)
+
+    def new_deadline(self) -> Deadline:
+        """Return when a step that begins now must be done."""
+        return Deadline(self._checkpoint_timeout_s)
+
+    def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
+        """See `Writer.invoke`.
+
+        Args:
+            transaction: from `begin_transaction`.
+            batch: columns of `SINK_SCHEMA`; `value` must be there, others may be missing.
+        """
+        if batch.num_rows == 0:
+            return
+        transaction.lifecycle.advance(Event.INVOKE)
+        assert not transaction.flushed, "a record after the flush would be committed unacknowledged"
+        slot = self._slot(transaction)
+        if not transaction.marker_partition:
+            self._send_marker(transaction, self.options.topic or batch.column("topic")[0].as_py())
+        transaction.fingerprint.add(batch, self.options.topic)
+        slot.producer.produce(batch, self.options.topic, transaction.deadline)
+
+    def flush(self, transaction: KafkaTransaction) -> None:
+        """The first half of `pre_commit`, for a caller that goes on writing after it, with another
+        producer; nothing is invoked on this transaction any more.
+
+        Raises:
+            DeliveryError: a record was refused, or not acknowledged in time.
+        """
+        attempt = transaction.attempt
+        if transaction.flushed or (transaction.slot is None and not attempt.source_offsets):
+            return
+        producer = self._slot(transaction).producer
+        if not transaction.marker_partition:
+            self._send_marker(transaction)
+        crash_points.reach("records_queued", attempt.checkpoint_id)
+        if attempt.source_offsets:
+            group = attempt.owner.application_id
+            producer.send_offsets(
+                group, attempt.source_offsets, transaction.token, transaction.deadline
+            )
+        producer.flush(transaction.deadline)
+        transaction.flushed = True
+        crash_points.reach("records_flushed", attempt.checkpoint_id)
+
+    def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
+        """See `Writer.pre_commit`: records and offsets, both at their brokers."""
+        attempt = transaction.attempt
+        self.flush(transaction)
+        if transaction.slot is None:
+            transaction.lifecycle.advance(Event.PRE_COMMIT_EMPTY)
+            return None
+        producer = transaction.slot.producer
+        fingerprint = transaction.fingerprint.hex()  # what is left of it, while offsets are sent
+        if attempt.source_offsets:
+            producer.await_offsets()
+        transaction.lifecycle.advance(Event.PRE_COMMIT)
+        crash_points.reach("offsets_sent", attempt.checkpoint_id)
+        return Committable(
+            sink=self.name,
+            transactional_id=producer.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            timeout_ms=self.timeout_ms,
+            checkpoint_id=attempt.checkpoint_id,
+            subtask=attempt.subtask,
+            attempt=attempt.attempt_id,
+            token=transaction.token,
+            record_count=transaction.fingerprint.count,
+            fingerprint=fingerprint,
+            source_offsets=dict(attempt.source_offsets),
+            marker_group=producer.transactional_id,
+            marker_partition=transaction.marker_partition,
+        )
+
+    def abort(self, transaction: KafkaTransaction) -> None:
+        """See `Writer.abort`. The producer is retired: reports of the failed
+        transaction can still arrive on it and would be taken for the next one's (seen).
+        """
+        transaction.lifecycle.advance(Event.ABORT)
+        if transaction.slot is None:
+            return
+        self._pool(transaction.attempt.owner).drop(transaction.slot)
+        try:
+            transaction.slot.producer.abort(Deadline(_ABORT_SECONDS))
+        except SparkOnceError as error:
+            logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
+
+    def _pool(self, owner: Owner) -> Producers:
+        if self.producers is not None:
+            return self.producers
+        settings = librdkafka_settings(self.options.settings)
+        return pool_for(
+            owner,
+            self.name,
+            settings,
+            timeout_ms=self.timeout_ms,
+            offsets_partitions=self.offsets_partitions,
+        )
+
+    def _slot(self, transaction: KafkaTransaction) -> Slot:
+        if transaction.slot is None:
+            pool = self._pool(transaction.attempt.owner)
+            slot = pool.take(transaction.attempt, transaction.token, transaction.deadline)
+            transaction.slot = slot
+            slot.producer.begin()
+        return transaction.slot
+
+    def _send_marker(self, transaction: KafkaTransaction, first_topic: str | None = None) -> None:
+        """Make the marker the first operation of the transaction: see `transaction_marker`."""
+        attempt, slot = transaction.attempt, transaction.slot
+        assert slot is not None
+        # Its partition has to exist, and to be one that we may read: those of the source are.
+        where = min(attempt.source_offsets, default=first_topic and f"{first_topic}-0")
+        if not where:
+            return  # a row without a topic, which the producer refuses in better words
+        producer, deadline = slot.producer, transaction.deadline
+        if not attempt.source_offsets and first_topic and not self.options.topic:
+            producer.find_topic(first_topic, deadline)
+        marker = {where: attempt.checkpoint_id}
+        producer.send_offsets(producer.transactional_id, marker, transaction.token, deadline)
+        producer.await_offsets()
+        transaction.marker_partition = where
