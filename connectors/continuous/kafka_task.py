@@ -15,6 +15,7 @@ from connectors.kafka.sink.stage_writer import StageWriter
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.native.chosen_path import plain_producer_kind, producer_kind, reader_kind
 from connectors.options.branch_sink import OpenSink
+from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
 from connectors.records.arrow_transform import ArrowFunction
 
@@ -59,7 +60,8 @@ class KafkaTask:
         if not isinstance(self.sink, KafkaWriter):
             assert self.schema is not None, "the driver has told it to the sink"
             return ContractWriter(self.sink, self.schema)
-        same = self.source.bootstrap_servers == self.sink.options.bootstrap_servers
+        read, written = self.source.bootstrap_servers, self.sink.options.bootstrap_servers
+        same = servers_of(read) == servers_of(written)
         transactional = producer_kind(native=self.native)
         return StageWriter(
             self.sink,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from connectors.options.client_options import ClientOptions
+from connectors.options.client_options import ClientOptions, servers_of
 from connectors.options.job_definition import JobDefinition
 from transactions.errors import ConfigurationError
 
@@ -46,7 +46,7 @@ class JobTopics:
             )
         read = job.source.bootstrap_servers
         for sink in sinks:
-            if _servers(sink.bootstrap_servers) != _servers(read):
+            if servers_of(sink.bootstrap_servers) != servers_of(read):
                 raise _refused(
                     job,
                     "The job writes to another cluster than it reads from.",
@@ -58,10 +58,6 @@ class JobTopics:
             inputs=tuple(inputs) or job.source.topics,
             outputs=tuple(outputs) or tuple(sink.topic for sink in sinks if sink.topic),
         )
-
-
-def _servers(text: str) -> set[str]:
-    return {server.strip() for server in text.split(",")}
 
 
 def _refused(job: JobDefinition, what: str, cause: str, option: str) -> ConfigurationError:

@@ -22,6 +22,13 @@ class ClientOptions(dict[str, str]):
         return repr({name: without_secret(name, value) for name, value in self.items()})
 
 
+def servers_of(bootstrap: str) -> frozenset[str]:
+    """Return the brokers that a ``bootstrap.servers`` names, so that two texts can be compared:
+    neither order nor spaces say which cluster it is.
+    """
+    return frozenset(one.strip().lower() for one in bootstrap.split(",") if one.strip())
+
+
 def is_secret(name: str) -> bool:
     """Tell whether the value of an option must not be shown, by its name."""
     return _SECRET.search(name) is not None

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import merged_offsets, parse_offsets
+from connectors.options.client_options import servers_of
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
 from connectors.spark.batch_size import BatchSize
 from connectors.spark.durable_files import DurableFiles
@@ -51,7 +52,7 @@ class MicroBatches:
         log: DecisionLog,
         sinks: Mapping[str, Committer],
         *,
-        clusters: frozenset[str],
+        clusters: frozenset[frozenset[str]],
         only_moved: bool = False,
         spark_checkpoint: Path,
         durable: DurableFiles,
@@ -69,7 +70,7 @@ class MicroBatches:
                 number
                 for number, one in enumerate(self._sinks)
                 if isinstance(one, KafkaTransactionalSink)
-                and {one.options.bootstrap_servers} == clusters
+                and {servers_of(one.options.bootstrap_servers)} == clusters
             ),
             -1,
         )

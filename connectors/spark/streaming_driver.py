@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.branch_sink import BranchSink, kafka_sinks
+from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.trigger import trigger_ms
 from connectors.pipeline.driver_metrics import DriverMetrics
@@ -230,7 +231,7 @@ class StreamingDriver(DriverLife):
                 self._coordinator,
                 self._run.log,
                 self._run.sinks,
-                clusters=frozenset(source.bootstrap_servers for source in self._sources),
+                clusters=frozenset(servers_of(one.bootstrap_servers) for one in self._sources),
                 only_moved=not all(source.fail_on_data_loss for source in self._sources),
                 spark_checkpoint=self._checkpoint / SPARK,
                 durable=DurableFiles.of_run(self._checkpoint / SPARK, self._finished.decision),

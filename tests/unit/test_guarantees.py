@@ -11,9 +11,12 @@ import pyarrow as pa
 import pytest
 
 from connectors.cli.doctor import _cases
+from connectors.continuous.kafka_task import KafkaTask
 from connectors.kafka.sink.plain_sink import KafkaPlainSink
 from connectors.kafka.sink.plain_writer import PlainWriter
+from connectors.kafka.sink.stage_writer import StageWriter
 from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.options.client_options import servers_of
 from connectors.options.kafka_sink import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -23,6 +26,7 @@ from connectors.options.kafka_sink import (
 )
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline.run import RunOptions
+from connectors.records.arrow_transform import copy_records
 from connectors.spark.micro_batch import MicroBatches
 from tests.simulation.fake_broker import FakeBroker, FakeSink
 from tests.unit.samples import committable
@@ -219,13 +223,51 @@ def test_source_offsets_travel_in_the_sink_that_has_transactions():
     }
     none: Any = None
     here: Mapping[str, Any] = {
-        "clusters": frozenset({"b:9092"}),
+        "clusters": frozenset({servers_of("b:9092")}),
         "spark_checkpoint": Path("/none"),
         "durable": None,
     }
     assert MicroBatches(none, none, sinks, **here)._offsets_sink == 1
     del sinks["exactly"]
     assert MicroBatches(none, none, sinks, **here)._offsets_sink == -1
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "same"),
+    [("a:1,b:1", "b:1, A:1", True), ("a:1", "a:1,b:1", False), ("a:1", "a:2", False)],
+)
+def test_one_cluster_is_one_however_its_brokers_are_listed(read: str, written: str, same: bool):
+    """The order of the list changed in silence whether transactions carry the offsets."""
+    sink = KafkaTransactionalSink(
+        KafkaSink(bootstrap_servers=written, topic="out"),
+        timeout_ms=60_000,
+        checkpoint_timeout_s=5.0,
+    )
+    none: Any = None
+    batches = MicroBatches(
+        none,
+        none,
+        {"out": sink},
+        clusters=frozenset({servers_of(read)}),
+        spark_checkpoint=Path("/none"),
+        durable=none,
+    )
+    assert (batches._offsets_sink == 0) is same
+    task = KafkaTask(
+        address=("here", 1),
+        key=b"",
+        stage="stage",
+        source=KafkaSource(bootstrap_servers=read, subscribe="in"),
+        transform=copy_records,
+        sink=sink,
+        schema=None,
+        native=False,
+        timeout_s=5.0,
+        parallelism=1,
+    )
+    writer = task.writer()
+    assert isinstance(writer, StageWriter)
+    assert writer._carries_offsets is same
 
 
 # --- phase 1 ----------------------------------------------------------------------------------
