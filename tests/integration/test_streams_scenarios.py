@@ -73,7 +73,7 @@ def make(spark: SparkSession, bootstrap: str, application_id: str, tmp_path: Pat
 
 
 #: Where an instance is stalled, and what it says when it wakes up after another has taken over.
-STALLED = {"committables_collected@1": "another driver", "decision_durable@1": "FencedError"}
+STALLED = {"committables_collected@1": "the newest wins", "decision_durable@1": "FencedError"}
 
 
 class CrashError(Exception):
