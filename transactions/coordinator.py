@@ -135,13 +135,27 @@ class CheckpointCoordinator:
         """Return the ids that no task may use again."""
         return frozenset().union(*(sink.retired() for sink in self._sinks.values()))
 
-    def replay_of(self, checkpoint: Checkpoint) -> Replay:
-        """Tell whether this checkpoint was decided before.
+    def run(
+        self,
+        checkpoint: Checkpoint,
+        phase_one: Callable[[], Sequence[Committable]],
+        rerun: Rerun | None = None,
+    ) -> CheckpointReport:
+        """Make a checkpoint, or finish it where an earlier attempt has decided it: all that an
+        engine asks for, at the first time and at a replay. The report says which of them it was.
+
+        Args:
+            checkpoint: what it covers.
+            phase_one: runs the tasks; not called for what was decided.
+            rerun: see `transactions.healing`; without it a lost transaction is an error.
 
         Raises:
-            ReplayMismatchError: see `transactions.replay`.
+            ReplayMismatchError: it was decided with other offsets: see `transactions.replay`.
+            SparkOnceError: see `commit_batch` and `finish_decided`.
         """
-        return replay_of(self._log.state, checkpoint)
+        if replay_of(self._log.state, checkpoint) is Replay.DECIDED:
+            return self.finish_decided(checkpoint, rerun)
+        return self.commit_batch(checkpoint, phase_one, rerun)
 
     @_told
     def finish_decided(

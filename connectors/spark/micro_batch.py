@@ -26,7 +26,7 @@ from transactions.decision_log import DecisionLog
 from transactions.errors import DataLossError
 from transactions.healing import Replayed, check_replayed, refusal
 from transactions.list_state import offsets_of, offsets_state
-from transactions.replay import Checkpoint, Replay
+from transactions.replay import Checkpoint
 from transactions.sink import Committer
 
 
@@ -79,7 +79,7 @@ class MicroBatches:
         """Make checkpoint `batch_id`; returns only when every record of it is committed.
 
         Raises:
-            SparkOnceError: see `CheckpointCoordinator.commit_batch`; or Spark's files could not be
+            SparkOnceError: see `CheckpointCoordinator.run`; or Spark's files could not be
                 made durable.
             Exception: what Spark raised while the job ran.
         """
@@ -113,17 +113,13 @@ class MicroBatches:
             check_replayed(self._log.state, replayed)
             return written
 
-        if self._coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            report = self._coordinator.finish_decided(checkpoint, rerun)
-            if self._state.exists() and not report.healed:
-                # A stateful plan must run once more, or its state is corrupt (seen).
-                again = dataclasses.replace(order, write=False, compares=True)
-                check_replayed(self._log.state, self._run_job(frame, again)[1])
-            self._make_state_durable()
-            return report
-        report = self._coordinator.commit_batch(checkpoint, phase_one, rerun)
+        report = self._coordinator.run(checkpoint, phase_one, rerun)
+        if report.replayed and self._state.exists() and not report.healed:
+            # A stateful plan must run once more, or its state is corrupt (seen).
+            again = dataclasses.replace(order, write=False, compares=True)
+            check_replayed(self._log.state, self._run_job(frame, again)[1])
         self._make_state_durable()
-        if self._size is not None:
+        if self._size is not None and not report.replayed:
             self._size.after(_most_read(offsets), SYSTEM_CLOCK.monotonic() - began)
         return report
 

@@ -30,7 +30,7 @@ from transactions.decision_log import DecisionLog
 from transactions.list_state import offsets_of, offsets_state
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
-from transactions.replay import Checkpoint, Replay
+from transactions.replay import Checkpoint
 from transactions.sink import Attempt
 
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -170,13 +170,8 @@ class Run:
         def rerun(lost: Sequence[Committable]) -> Sequence[Committable]:
             return self.phase_one(number, {one.subtask for one in lost})
 
-        if self.coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            report = self.coordinator.finish_decided(checkpoint, rerun)
-        else:
-            everything = set(range(self.subtasks))
-            report = self.coordinator.commit_batch(
-                checkpoint, lambda: self.phase_one(number, everything), rerun
-            )
+        everything = set(range(self.subtasks))
+        report = self.coordinator.run(checkpoint, lambda: self.phase_one(number, everything), rerun)
         self.job.commits.add(number)
         return report
 

@@ -25,7 +25,7 @@ from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
-from transactions.replay import Checkpoint, Replay
+from transactions.replay import Checkpoint
 from transactions.sink import AnySink, Attempt
 
 PER_BATCH = 40
@@ -93,10 +93,7 @@ class Driver:
         def rerun(lost: Sequence[Committable]) -> list[Committable]:
             return self.phase_one(number, {(one.sink, one.subtask) for one in lost})
 
-        if self.coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            self.coordinator.finish_decided(checkpoint, rerun)
-        else:
-            self.coordinator.commit_batch(checkpoint, lambda: self.phase_one(number), rerun)
+        self.coordinator.run(checkpoint, lambda: self.phase_one(number), rerun)
 
     def phase_one(self, number: int, only: set[tuple[str, int]] | None = None) -> list[Committable]:
         """Write a batch to both sinks; `only` names what a healing writes again."""

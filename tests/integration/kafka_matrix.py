@@ -36,7 +36,7 @@ from transactions.errors import SparkOnceError
 from transactions.list_state import offsets_of, offsets_state
 from transactions.log_backend import MemoryBackend
 from transactions.recovery import recover
-from transactions.replay import Checkpoint, Replay
+from transactions.replay import Checkpoint
 from transactions.sink import Attempt, Owner
 
 SUBTASKS = 2
@@ -297,10 +297,7 @@ class Copier:
         def rerun(lost: Sequence[Committable]) -> list[Committable]:
             return phase_one(frozenset(one.subtask for one in lost))
 
-        if coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            coordinator.finish_decided(checkpoint, rerun)
-        else:
-            coordinator.commit_batch(checkpoint, phase_one, rerun)
+        coordinator.run(checkpoint, phase_one, rerun)
 
 
 def by_partition(records: Sequence[Any]) -> Mapping[int, list[str]]:

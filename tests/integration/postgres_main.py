@@ -22,7 +22,7 @@ from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
-from transactions.replay import Checkpoint, Replay
+from transactions.replay import Checkpoint
 from transactions.sink import Attempt
 
 APPLICATION = "said-once"
@@ -78,13 +78,8 @@ class Pipeline:
         def rerun(lost: Collection[Committable]) -> list[Committable]:
             return self.phase_one(number, {one.subtask for one in lost})
 
-        if self.coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            self.coordinator.finish_decided(checkpoint, rerun)
-        else:
-            everyone = range(SUBTASKS)
-            self.coordinator.commit_batch(
-                checkpoint, lambda: self.phase_one(number, everyone), rerun
-            )
+        everyone = range(SUBTASKS)
+        self.coordinator.run(checkpoint, lambda: self.phase_one(number, everyone), rerun)
 
     def phase_one(self, number: int, subtasks: Collection[int]) -> list[Committable]:
         """Write the numbers of a batch, those of the subtasks that are named."""

@@ -43,7 +43,7 @@ from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
-from transactions.replay import Checkpoint, Replay
+from transactions.replay import Checkpoint
 from transactions.sink import Attempt
 
 TOTAL, PER_BATCH = 40, 10
@@ -189,10 +189,7 @@ class Driver:
         def phase_one() -> list[Committable]:
             return [self.task(number, subtask, subtasks) for subtask in range(subtasks)]
 
-        if self.coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            self.coordinator.finish_decided(checkpoint, rerun)
-        else:
-            self.coordinator.commit_batch(checkpoint, phase_one, rerun)
+        self.coordinator.run(checkpoint, phase_one, rerun)
 
     def task(self, number: int, subtask: int, subtasks: int) -> Committable:
         """Do what a worker does, with the sink as it arrives there."""

@@ -16,7 +16,7 @@ from transactions.decision_log import DecisionLog
 from transactions.list_state import offsets_of, offsets_state
 from transactions.log_backend import MemoryBackend
 from transactions.recovery import recover
-from transactions.replay import Checkpoint, Replay
+from transactions.replay import Checkpoint
 from transactions.sink import Attempt
 
 PER_BATCH = 4
@@ -87,10 +87,7 @@ class Driver:
         def rerun(lost):
             return self.phase_one(number, {(one.sink, one.subtask) for one in lost})
 
-        if self.coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            self.coordinator.finish_decided(checkpoint, rerun)
-        else:
-            self.coordinator.commit_batch(checkpoint, lambda: self.phase_one(number), rerun)
+        self.coordinator.run(checkpoint, lambda: self.phase_one(number), rerun)
 
     def phase_one(self, number: int, only=None):
         """Write the numbers of a batch to both sinks; `only` names what a healing writes again."""

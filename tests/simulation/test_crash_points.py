@@ -11,13 +11,14 @@ import pytest
 
 from tests.simulation.pipeline import Crash, Driver, Durable
 from transactions import crash_points
+from transactions.committable import Committable
 from transactions.errors import (
     FencedError,
     OutcomeUnknownError,
     ReplayMismatchError,
 )
 from transactions.events import Event, subscribe
-from transactions.replay import Checkpoint, Replay
+from transactions.replay import Checkpoint
 
 TOTAL = 14
 #: Those of healing need a transaction that was lost: test_healing.py.
@@ -129,9 +130,13 @@ def test_a_decided_checkpoint_with_another_range_or_query_is_refused(killer, oth
     decided = {"query_id": "q", "start_offsets": ("0",), "end_offsets": ("4",)}
     coordinator = Driver(durable).coordinator
     same = Checkpoint(checkpoint_id=0, **decided)
-    assert coordinator.replay_of(same) is Replay.DECIDED
+
+    def never() -> list[Committable]:
+        raise AssertionError("what was decided is not written again")
+
     with pytest.raises(ReplayMismatchError, match="checkpoint 0"):
-        coordinator.replay_of(dataclasses.replace(same, **other))
+        coordinator.run(dataclasses.replace(same, **other), never)
+    assert coordinator.run(same, never).replayed
 
 
 def test_an_older_checkpoint_than_the_decided_one_is_refused(killer):

@@ -43,7 +43,7 @@ from transactions.list_state import offsets_of, offsets_state
 from transactions.log_backend import MemoryBackend
 from transactions.log_entries import Decision, Entry, Fence, Healed
 from transactions.recovery import recover
-from transactions.replay import Checkpoint, Replay
+from transactions.replay import Checkpoint
 from transactions.sink import Attempt, Owner
 
 TOTAL = 20
@@ -548,13 +548,8 @@ class DriverRun:
         def rerun(lost: Sequence[Committable]) -> Sequence[Committable]:
             return self._phase_one(number, {(one.sink, one.subtask) for one in lost})
 
-        if self.coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            self.coordinator.finish_decided(checkpoint, rerun)
-        else:
-            everything = {(name, subtask) for name in SIDES for subtask in range(SUBTASKS)}
-            self.coordinator.commit_batch(
-                checkpoint, lambda: self._phase_one(number, everything), rerun
-            )
+        everything = {(name, subtask) for name in SIDES for subtask in range(SUBTASKS)}
+        self.coordinator.run(checkpoint, lambda: self._phase_one(number, everything), rerun)
 
     def _phase_one(self, number: int, wanted: set[tuple[str, int]]) -> Sequence[Committable]:
         return [one for sub in range(SUBTASKS) for one in self._subtask(number, sub, wanted)]

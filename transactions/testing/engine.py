@@ -16,7 +16,7 @@ from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
-from transactions.replay import Checkpoint, Replay
+from transactions.replay import Checkpoint
 from transactions.sink import AnySink, Attempt
 from transactions.testing.killed_process import Answer
 
@@ -109,10 +109,7 @@ def run_checkpoint(
         return [one for one in tasks if one is not None]
 
     try:
-        if coordinator.replay_of(checkpoint) is Replay.DECIDED:
-            coordinator.finish_decided(checkpoint)
-        else:
-            coordinator.commit_batch(checkpoint, phase_one)
+        coordinator.run(checkpoint, phase_one)
         coordinator.await_visible()
     finally:
         coordinator.close()
