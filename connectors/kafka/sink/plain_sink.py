@@ -18,8 +18,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -29,9 +28,10 @@ from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.options.kafka_sink import AT_LEAST_ONCE, KafkaSink
 from transactions import crash_points
 from transactions.clock import Deadline
-from transactions.committable import Committable, Outcome
+from transactions.committable import Committable
 from transactions.errors import SparkOnceError
-from transactions.sink import Attempt, Owner
+from transactions.nothing_to_commit import NothingToCommit
+from transactions.sink import Attempt
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class PlainWrite:
     flushed: bool = False
 
 
-class KafkaPlainSink:
+class KafkaPlainSink(NothingToCommit):
     """Writes Arrow batches of `connectors.records.message_schema.SINK_SCHEMA`, visible at once.
 
     Attributes:
@@ -67,7 +67,7 @@ class KafkaPlainSink:
 
     @property
     def name(self) -> str:
-        """See `TwoPhaseCommitSink.name`."""
+        """See `Writer.name`."""
         return self.options.name
 
     @property
@@ -78,7 +78,7 @@ class KafkaPlainSink:
     # --- in the task ------------------------------------------------------------------------
 
     def begin_transaction(self, attempt: Attempt) -> PlainWrite:
-        """See `TwoPhaseCommitSink.begin_transaction`; nothing is sent, no producer taken yet."""
+        """See `Writer.begin_transaction`; nothing is sent, no producer taken yet."""
         return PlainWrite(attempt, self.new_deadline())
 
     def new_deadline(self) -> Deadline:
@@ -99,7 +99,7 @@ class KafkaPlainSink:
         return kind(settings, name, strict=self.waits)
 
     def invoke(self, write: PlainWrite, batch: pa.RecordBatch) -> None:
-        """See `TwoPhaseCommitSink.invoke`. What was invoked is visible soon, whatever follows.
+        """See `Writer.invoke`. What was invoked is visible soon, whatever follows.
 
         Args:
             write: from `begin_transaction`.
@@ -137,7 +137,7 @@ class KafkaPlainSink:
         crash_points.reach("records_flushed", number)
 
     def pre_commit(self, write: PlainWrite) -> Committable | None:
-        """See `TwoPhaseCommitSink.pre_commit`, and `flush`.
+        """See `Writer.pre_commit`, and `flush`.
 
         Returns:
             What was written, with nothing left to commit; None when nothing was.
@@ -165,7 +165,7 @@ class KafkaPlainSink:
         )
 
     def abort(self, write: PlainWrite) -> None:
-        """See `TwoPhaseCommitSink.abort`: what has left stays visible.
+        """See `Writer.abort`: what has left stays visible.
 
         The producer is dropped too: reports of the failed attempt can still arrive on it, and would
         be taken for the next one's.
@@ -191,51 +191,6 @@ class KafkaPlainSink:
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def check_prepared(
-        self,
-        committables: Sequence[Committable],
-        deadline: Deadline,  # noqa: ARG002
-    ) -> list[Committable]:
-        """See `TwoPhaseCommitSink.check_prepared`: never called, nothing of ours needs a commit."""
-        self._never(committables)
-
-    def commit(
-        self,
-        committables: Sequence[Committable],
-        deadline: Deadline,  # noqa: ARG002
-    ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.commit`: never called, nothing of ours needs a commit."""
-        self._never(committables)
-
-    def recover_and_commit(
-        self,
-        committables: Sequence[Committable],
-        deadline: Deadline,  # noqa: ARG002
-    ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.recover_and_commit`: never called; a checkpoint whose log has
-        transactions of this sink is refused at start (`connectors.pipeline.run`).
-        """
-        self._never(committables)
-
-    def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.lingering`: nothing is ever open."""
-        return []
-
-    def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.recover_and_abort`: nothing is ever open."""
-        assert not transaction_ids
-
-    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.hidden`: records without a transaction need no marker."""
-        return []
-
-    def retired(self) -> frozenset[str]:
-        """See `TwoPhaseCommitSink.retired`: there are no ids."""
-        return frozenset()
-
-    def _never(self, committables: Sequence[Committable]) -> NoReturn:
-        raise AssertionError(f"{self.name} has no transactions: {committables}")
 
 
 AnyKafkaSink = KafkaTransactionalSink | KafkaPlainSink

@@ -1,0 +1,68 @@
+"""The committer of a sink that promises less than exactly-once: it is never asked for anything.
+
+What such a sink's writer returns says `Committable.needs_commit` False, so that nothing of it is
+decided, committed, recovered or swept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
+from transactions.sink import Owner
+
+
+class NothingToCommit:
+    """A base for sinks whose records are visible as soon as they are written."""
+
+    @property
+    def name(self) -> str:
+        """See `Committer.name`."""
+        raise NotImplementedError
+
+    def check_prepared(
+        self,
+        committables: Sequence[Committable],
+        deadline: Deadline,  # noqa: ARG002
+    ) -> list[Committable]:
+        """See `Committer.check_prepared`: never called."""
+        self._never(committables)
+
+    def commit(
+        self,
+        committables: Sequence[Committable],
+        deadline: Deadline,  # noqa: ARG002
+    ) -> Mapping[str, Outcome]:
+        """See `Committer.commit`: never called."""
+        self._never(committables)
+
+    def recover_and_commit(
+        self,
+        committables: Sequence[Committable],
+        deadline: Deadline,  # noqa: ARG002
+    ) -> Mapping[str, Outcome]:
+        """See `Committer.recover_and_commit`: never called; a checkpoint whose log has transactions
+        of this sink is refused at start.
+        """
+        self._never(committables)
+
+    def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:  # noqa: ARG002
+        """See `Committer.lingering`: nothing is ever open."""
+        return []
+
+    def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:  # noqa: ARG002
+        """See `Committer.recover_and_abort`: nothing is ever open."""
+        assert not transaction_ids
+
+    def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
+        """See `Committer.hidden`: a record without a transaction needs no marker."""
+        return []
+
+    def retired(self) -> frozenset[str]:
+        """See `Committer.retired`: there are no ids."""
+        return frozenset()
+
+    def _never(self, committables: Sequence[Committable]) -> NoReturn:
+        raise AssertionError(f"{self.name} has no transactions: {committables}")
