@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.clients.client_errors import ErrorWatch, is_refused
 from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.clients.topic_leaders import has_leaders
 from connectors.wire.coordinator_wire import CoordinatorWire
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import (
@@ -74,7 +75,7 @@ class BenchTopics:
             self._made.append(name)
         except KafkaException as error:
             raise self._not_made(error.args[0], partitions) from error
-        while not self._has_leaders(name, partitions):
+        while not has_leaders(self._admin, name, partitions):
             if deadline.expired():
                 raise BrokerUnavailableError(
                     "A new topic has no leaders.",
@@ -135,14 +136,6 @@ class BenchTopics:
 
     def _is_ours(self, group: str) -> bool:
         return any(group == name or group.startswith(f"{name}.") for name in self._names)
-
-    def _has_leaders(self, name: str, partitions: int) -> bool:
-        try:
-            known = self._admin.list_topics(timeout=_ASK_S).topics.get(name)
-        except KafkaException:
-            return False
-        leaders = [] if known is None else [p for p in known.partitions.values() if p.leader >= 0]
-        return len(leaders) == partitions
 
     def _not_made(self, error: KafkaError, partitions: int) -> SparkOnceError:
         replicas = self._replication_factor or "(the brokers' default)"

@@ -26,6 +26,7 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from connectors.clients.topic_leaders import has_leaders
 from connectors.cluster import broker_settings
 from connectors.cluster.broker_jars import ensure_broker_jars
 from connectors.cluster.broker_jvm import BrokerJvm, log_tail
@@ -235,7 +236,9 @@ class LocalCluster:
                 option=f"partitions={partitions}",
             ) from error
         for broker, address in enumerate(self._addresses):
-            while self.pid(broker) is not None and not self._knows_topic(address, name, partitions):
+            while self.pid(broker) is not None and not has_leaders(
+                self._admin(address.bootstrap), name, partitions
+            ):
                 self._not_expired(deadline, broker)
 
     # -- steps --------------------------------------------------------------------------------
@@ -336,14 +339,6 @@ class LocalCluster:
                     return
             self._not_ended(broker)
             self._not_expired(deadline, broker)
-
-    def _knows_topic(self, address: BrokerAddress, name: str, partitions: int) -> bool:
-        try:
-            topic = self._admin(address.bootstrap).list_topics(name, timeout=2.0).topics[name]
-        except KafkaException:
-            return False
-        leaders = [p for p in topic.partitions.values() if p.leader >= 0]
-        return topic.error is None and len(leaders) == partitions
 
     def _end(self, broker: int, how: signal.Signals) -> None:
         pid = self.pid(broker)

@@ -15,6 +15,7 @@ import psutil
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from connectors.clients.topic_leaders import has_leaders
 from connectors.cluster.local_cluster import LocalCluster
 from connectors.machine.user_folders import state_folder
 from transactions.clock import SYSTEM_CLOCK, Deadline
@@ -131,7 +132,7 @@ def make_topic(bootstrap_servers: str, name: str, partitions: int) -> bool:
     try:
         new = NewTopic(name, num_partitions=partitions)
         admin.create_topics([new], request_timeout=deadline.remaining())[name].result()
-        while not _has_leaders(admin, name, partitions):
+        while not has_leaders(admin, name, partitions):
             if deadline.expired():
                 raise BrokerUnavailableError(
                     "A new topic has no leaders.",
@@ -150,11 +151,6 @@ def make_topic(bootstrap_servers: str, name: str, partitions: int) -> bool:
             option=f"--topic={name}:{partitions}",
         ) from error
     return True
-
-
-def _has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
-    topic = admin.list_topics(name, timeout=5.0).topics[name]
-    return len([each for each in topic.partitions.values() if each.leader >= 0]) == partitions
 
 
 def state_file() -> Path:

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.clients.client_log import log_settings
 from connectors.clients.client_settings import librdkafka_settings
+from connectors.clients.topic_leaders import has_leaders
 from connectors.demo.demo_reader import read_committed
 from connectors.operations.bounded_scan import TopicEnds
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -99,8 +100,4 @@ class DemoTopics:
             done.result()
 
     def _have_leaders(self) -> bool:
-        known = self._admin.list_topics(timeout=_ASK_S).topics
-        return all(
-            name in known and all(p.leader >= 0 for p in known[name].partitions.values())
-            for name in self._names
-        )
+        return all(has_leaders(self._admin, name) for name in self._names)

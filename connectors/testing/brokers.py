@@ -9,6 +9,7 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from connectors.clients.topic_leaders import has_leaders
 from connectors.cluster.local_cluster import LocalCluster
 from connectors.testing.containers import IMAGE, running_containers
 from transactions.clock import Deadline
@@ -91,10 +92,7 @@ class RunningBroker:
         topic = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
         self._admin.create_topics([topic])[name].result(timeout=_TOPIC_SECONDS)
         deadline = Deadline(_TOPIC_SECONDS)
-        while True:
-            known = self._admin.list_topics(name, timeout=5.0).topics[name]
-            if known.error is None and all(p.leader >= 0 for p in known.partitions.values()):
-                return
+        while not has_leaders(self._admin, name, partitions):
             if deadline.expired():
                 raise TimeoutError(f"topic {name} has no leaders")
             deadline.pause(0.05)

@@ -26,6 +26,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from connectors.clients.topic_leaders import has_leaders
 from connectors.testing.auditor.reader import (
     Follower,
     Record,
@@ -227,7 +228,7 @@ class Stranger:
         """There is a topic of that name again, which is another one."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         _until(lambda: _is_created(admin, self.topic))
-        _until(lambda: _has_leaders(admin, self.topic))
+        _until(lambda: has_leaders(admin, self.topic))
 
     # --- what they do -------------------------------------------------------------------------
 
@@ -389,13 +390,6 @@ def _is_created(admin: AdminClient, topic: str) -> bool:
             raise
         return False
     return True
-
-
-def _has_leaders(admin: AdminClient, topic: str) -> bool:
-    """Tell whether brokers know a topic: the controller has created it a moment before they do."""
-    # All topics are asked for: naming one could create it on the broker.
-    known = admin.list_topics(timeout=30).topics.get(topic)
-    return known is not None and all(one.leader >= 0 for one in known.partitions.values())
 
 
 def _what_is_wrong(came: list[int]) -> str:
