@@ -13,53 +13,29 @@ that is started again after a crash gains the most: its records wait for Spark.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyspark
 
 from connectors.machine.java import ensure_java_home
 from connectors.machine.notices import Say, say
-from connectors.machine.user_folders import cache_folder
-from connectors.spark.spark_home import home_of_jvm
+from connectors.spark.archived_classes import (
+    OPTIONS_KEY,
+    QUIET,
+    find_archive,
+    place_of_archive,
+    size_of,
+)
+from connectors.spark.session import build_session
 from transactions.errors import ConfigurationError
 
-#: Spark puts it in front of the user's own `spark.driver.extraJavaOptions`.
-OPTIONS_KEY = "spark.driver.defaultJavaOptions"
-#: An archive that does not fit is no reason to write to the user's terminal.
-_QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 _LEARN_S = 300.0
-
-
-def class_archive_conf(java_home: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the Spark settings that use the archive; none where there is none.
-
-    Args:
-        java_home: the Java of the driver.
-        conf: the user's settings; default Java options among them are kept.
-    """
-    archive = find_archive(java_home)
-    if archive is None:
-        return {}
-    ours = f"{_QUIET} {shlex.quote(f'-XX:SharedArchiveFile={archive}')}"
-    return {OPTIONS_KEY: f"{ours} {conf[OPTIONS_KEY]}" if OPTIONS_KEY in conf else ours}
-
-
-def find_archive(java_home: str) -> Path | None:
-    """Return the archive of this Java and this installation of PySpark, if it is there and whole.
-
-    A JVM dies of an archive that was cut off (SIGBUS, Java 17), so its name has its size.
-    """
-    folder, stem = _place(java_home)
-    whole = (one for one in folder.glob(f"{stem}-*.jsa") if one.stem == f"{stem}-{_size(one)}")
-    return next(whole, None)
 
 
 def ensure_class_archive(*, tell: Say = say) -> Path:
@@ -74,7 +50,7 @@ def ensure_class_archive(*, tell: Say = say) -> Path:
         return found
     tell("making a class archive of Spark, once, for quicker starts (half a minute, 170 MB) ...")
     began = time.monotonic()
-    folder, stem = _place(java_home)
+    folder, stem = place_of_archive(java_home)
     folder.mkdir(parents=True, exist_ok=True)
     # In the same folder, so that it is published in one step.
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -94,21 +70,19 @@ def ensure_class_archive(*, tell: Say = say) -> Path:
                 cause=said.rpartition("\n")[2] or "the JVM wrote none and said nothing",
                 option="XDG_CACHE_HOME: a folder with 400 MB to spare; Spark runs without it too",
             )
-        archive = made.replace(folder / f"{stem}-{_size(made)}.jsa")
+        archive = made.replace(folder / f"{stem}-{size_of(made)}.jsa")
     tell(f"made in {time.monotonic() - began:.0f} s: {archive}")
     return archive
 
 
 def learn(archive: Path) -> int:
     """Run what a pipeline runs in a JVM that writes the archive when it ends; its exit code."""
-    from connectors.spark.session import build_session  # noqa: PLC0415 - it imports this module
-
     with tempfile.TemporaryDirectory() as folder:
         session = build_session(
             "class archive",
             master="local[2]",
             conf={
-                OPTIONS_KEY: f"{shlex.quote(f'-XX:ArchiveClassesAtExit={archive}')} {_QUIET}",
+                OPTIONS_KEY: f"{shlex.quote(f'-XX:ArchiveClassesAtExit={archive}')} {QUIET}",
                 "spark.sql.streaming.checkpointLocation": folder,
             },
         )
@@ -128,25 +102,6 @@ def learn(archive: Path) -> int:
     gateway.shutdown()
     gateway.proc.stdin.close()  # the JVM ends with its parent
     return int(gateway.proc.wait())
-
-
-def _place(java_home: str) -> tuple[Path, str]:
-    """Return the folder of all archives, and how the name of this one begins."""
-    jars = home_of_jvm() / "jars"
-    release = Path(java_home) / "release"
-    belongs_to = (
-        str(Path(java_home).resolve()),
-        release.read_text("utf-8", "replace") if release.is_file() else "",
-        str(jars),
-        # The JVM refuses an archive of jars that have changed.
-        str(max((one.stat().st_mtime_ns for one in jars.glob("spark-core_*.jar")), default=0)),
-    )
-    digest = hashlib.sha256("\n".join(belongs_to).encode()).hexdigest()[:12]
-    return cache_folder() / "class-archives", f"spark-{pyspark.__version__}-{digest}"
-
-
-def _size(file: Path) -> int:
-    return file.stat().st_size
 
 
 def _pass(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

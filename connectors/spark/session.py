@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from connectors.machine.java import ensure_java_home
 from connectors.spark import spark_home, worker_daemon
-from connectors.spark.class_archive import OPTIONS_KEY, class_archive_conf
+from connectors.spark.archived_classes import OPTIONS_KEY, class_archive_conf
 from connectors.spark.driver_jvm import ensure_jvm, quiet_log_options
 from connectors.spark.local_file_system import local_file_system_conf
 from transactions.errors import ConfigurationError

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from connectors.machine.java import ensure_java_home
-from connectors.spark import class_archive
-from connectors.spark.class_archive import ensure_class_archive, find_archive
+from connectors.spark.archived_classes import find_archive, place_of_archive
+from connectors.spark.class_archive import ensure_class_archive
 from tests.integration.job_process import PATIENCE_S
 
 SESSION = """
@@ -45,7 +45,7 @@ def test_a_session_maps_the_archive_and_starts_with_a_strange_one_too(tmp_path, 
 
     content = b"not one of ours" * 1000
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder, stem = class_archive._place(ensure_java_home())
+    folder, stem = place_of_archive(ensure_java_home())
     folder.mkdir(parents=True)
     strange = folder / f"{stem}-{len(content)}.jsa"
     strange.write_bytes(content)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from connectors.spark import class_archive
-from connectors.spark.class_archive import (
+from connectors.spark.archived_classes import (
     OPTIONS_KEY,
     class_archive_conf,
-    ensure_class_archive,
     find_archive,
+    place_of_archive,
 )
+from connectors.spark.class_archive import ensure_class_archive
 from transactions.errors import ConfigurationError
 
 
@@ -25,7 +26,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def made(java_home: str, content: bytes = b"classes", size: int = 7) -> Path:
-    folder, stem = class_archive._place(java_home)
+    folder, stem = place_of_archive(java_home)
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / f"{stem}-{size}.jsa"
     archive.write_bytes(content)

@@ -1,0 +1,63 @@
+"""Where the class archive of the driver's JVM lies, and the settings that use it."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from connectors.machine.user_folders import cache_folder
+from connectors.spark.spark_home import home_of_jvm
+
+#: Spark puts it in front of the user's own `spark.driver.extraJavaOptions`.
+OPTIONS_KEY: Final = "spark.driver.defaultJavaOptions"
+#: An archive that does not fit is no reason to write to the user's terminal.
+QUIET: Final = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+
+
+def class_archive_conf(java_home: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the Spark settings that use the archive; none where there is none.
+
+    Args:
+        java_home: the Java of the driver.
+        conf: the user's settings; default Java options among them are kept.
+    """
+    archive = find_archive(java_home)
+    if archive is None:
+        return {}
+    ours = f"{QUIET} {shlex.quote(f'-XX:SharedArchiveFile={archive}')}"
+    return {OPTIONS_KEY: f"{ours} {conf[OPTIONS_KEY]}" if OPTIONS_KEY in conf else ours}
+
+
+def find_archive(java_home: str) -> Path | None:
+    """Return the archive of this Java and this installation of PySpark, if it is there and whole.
+
+    A JVM dies of an archive that was cut off (SIGBUS, Java 17), so its name has its size.
+    """
+    folder, stem = place_of_archive(java_home)
+    whole = (one for one in folder.glob(f"{stem}-*.jsa") if one.stem == f"{stem}-{size_of(one)}")
+    return next(whole, None)
+
+
+def place_of_archive(java_home: str) -> tuple[Path, str]:
+    """Return the folder of all archives, and how the name of this one begins."""
+    jars = home_of_jvm() / "jars"
+    release = Path(java_home) / "release"
+    belongs_to = (
+        str(Path(java_home).resolve()),
+        release.read_text("utf-8", "replace") if release.is_file() else "",
+        str(jars),
+        # The JVM refuses an archive of jars that have changed.
+        str(max((one.stat().st_mtime_ns for one in jars.glob("spark-core_*.jar")), default=0)),
+    )
+    digest = hashlib.sha256("\n".join(belongs_to).encode()).hexdigest()[:12]
+    return cache_folder() / "class-archives", f"spark-{pyspark.__version__}-{digest}"
+
+
+def size_of(file: Path) -> int:
+    """Return the size of a file, which stands in its name."""
+    return file.stat().st_size
