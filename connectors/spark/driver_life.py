@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import logging
 import secrets
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from connectors.pipeline.restoring import EngineFiles, FromSavepoint, restore
 from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.savepoint_request import SavepointRequests
 from connectors.spark.restarts import Restarts
-from connectors.spark.stop_signals import stop_signals
+from connectors.spark.stop_signals import StopFlag, stop_signals
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointReport
 from transactions.decision_log import DecisionLog
@@ -75,7 +74,7 @@ class DriverLife(abc.ABC):
         self._failed_to_stop: BaseException | None = None
         #: What ended the last run with something decided that no run has proven committed yet.
         self._unfinished: BaseException | None = None
-        self._stopping = threading.Event()
+        self._stopping = StopFlag()
         self._run: Run | None = None
 
     @abc.abstractmethod

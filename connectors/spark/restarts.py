@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from random import Random
 
 from pyspark.sql import SparkSession
 
+from connectors.spark.stop_signals import StopFlag
 from transactions import events
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
@@ -92,7 +92,7 @@ class Restarts:
             error,
         )
 
-    def wait(self, stopping: threading.Event, timeout_s: float) -> bool:
+    def wait(self, stopping: StopFlag, timeout_s: float) -> bool:
         """Wait for the moment of the next run, not longer than the timeout or until a stop.
 
         Returns:

@@ -6,6 +6,36 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+from transactions.clock import Deadline
+
+_LOOK_S: Final = 0.02
+
+
+class StopFlag:
+    """Whether a stop was asked for; a signal handler may set it.
+
+    It may not set a `threading.Event`: `Event.set` takes a lock that the main thread, which the
+    handler has interrupted, may hold at that moment, and then waits for it for ever.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def set(self) -> None:
+        """Ask for a stop."""
+        self._asked = True
+
+    def is_set(self) -> bool:
+        """Tell whether a stop was asked for."""
+        return self._asked
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a stop was asked for, not longer than the timeout."""
+        deadline = Deadline(timeout_s)
+        while not self._asked and not deadline.expired():
+            deadline.pause(_LOOK_S)
 
 
 @contextmanager
