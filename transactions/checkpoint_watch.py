@@ -1,4 +1,4 @@
-"""What is told about a checkpoint: how long its phases took, and its events."""
+"""What is published about a checkpoint: how long its phases took, and its events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tell_decided(
 
 
 def tell_refused(app: str, checkpoint_id: int, written: Iterable[Committable]) -> None:
-    """Publish what a sink that promises nothing could not deliver, if there was anything."""
+    """Publish how many records a sink without a guarantee could not deliver, if there was any."""
     for one in written:
         if one.refused:
             name, count = one.sink, one.refused
@@ -49,7 +49,7 @@ def tell_refused(app: str, checkpoint_id: int, written: Iterable[Committable]) -
 
 
 def tell_recommitted(app: str, checkpoint_id: int, transactions: int) -> None:
-    """Publish that transactions were found open and committed by settling, if there were any."""
+    """Publish that settling found transactions open and committed them, if there were any."""
     if transactions:
         publish("recommitted", app=app, checkpoint=checkpoint_id, transactions=transactions)
 
@@ -57,8 +57,8 @@ def tell_recommitted(app: str, checkpoint_id: int, transactions: int) -> None:
 def tell_aging(committables: Iterable[Committable], now_ms: int) -> None:
     """Publish that decided transactions have used up half of their timeout, if any have.
 
-    At the whole of it the broker aborts them, and only healing brings their records back: the
-    checkpoint or the downtime was longer than the timeout was made for: rule 14 (docs/design.md).
+    After the whole timeout the broker aborts them, and only healing brings their records back. The
+    checkpoint or the downtime was then longer than the timeout allows: rule 14 (docs/design.md).
     """
     old = [one for one in committables if 0 <= one.start_time_ms < now_ms - one.timeout_ms / 2]
     if old:
@@ -74,7 +74,7 @@ def tell_aging(committables: Iterable[Committable], now_ms: int) -> None:
 
 
 def tell_retried(committables: Sequence[Committable], cause: str) -> None:
-    """Publish that the end of these transactions is asked for again, if there are any."""
+    """Publish that this run tries again to end these transactions, if there are any."""
     if not committables:
         return
     first = committables[0]
@@ -96,7 +96,7 @@ def tell_completed(
 
 
 def tell_failed(app: str, checkpoint_id: int, error: Exception) -> None:
-    """Publish the kind of an error and the first line of its text; a refused heal is told too."""
+    """Publish the kind and the first line of an error; publish a refused heal as well."""
     kind, cause = type(error).__name__, str(error).partition("\n")[0]
     if isinstance(error, TransactionLostError):
         publish("heal_refused", app=app, checkpoint=checkpoint_id, cause=cause)

@@ -1,7 +1,7 @@
 """Time as an argument: a clock that tests can replace, and one deadline for a whole step.
 
-No other module of the project calls `time.sleep` or reads the time, so that the simulation can
-run the protocol under a virtual clock (acceptance of the trio project's rule: tests never sleep).
+No other module of the project calls `time.sleep` or reads the time, so the simulation can run the
+protocol under a virtual clock. (A rule of the trio project: tests never sleep.)
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the protocol may ask of time."""
+    """What the protocol needs to know about time."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean something."""
+        """Seconds that never go back; only differences have a meaning."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970 UTC."""
@@ -59,7 +59,7 @@ class Deadline:
         return max(0.0, self._end - self._clock.monotonic())
 
     def expired(self) -> bool:
-        """Tell whether the moment has come."""
+        """Return whether the moment has come."""
         return self.remaining() == 0.0
 
     def now_ms(self) -> int:

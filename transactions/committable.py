@@ -32,7 +32,7 @@ class Outcome(enum.Enum):
 
     @property
     def is_committed(self) -> bool:
-        """Tell whether the records are, or are about to be, visible."""
+        """Return whether the records are visible or are about to be."""
         return self in (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED)
 
 
@@ -59,7 +59,7 @@ class Committable:
         marker_group: consumer group under which the token is stored with the transaction.
         marker_partition: ``topic-partition`` whose offset metadata holds the token.
         partitions: ``topic-partition`` written to, where known; else empty.
-        refused: records that the target would not take, of a sink that promises nothing.
+        refused: number of records that the target refused, for a sink that promises nothing.
     """
 
     sink: str
@@ -83,9 +83,9 @@ class Committable:
 
     @property
     def needs_commit(self) -> bool:
-        """Tell whether there is a transaction to end. Where there is none (at-least-once, or no
-        guarantee at all) the records are visible already: nothing is decided about them, and they
-        never come into the decision log.
+        """Return whether there is a transaction to end. Without one (at-least-once, or no guarantee
+        at all) the records are visible already: no decision covers them, and they never enter the
+        decision log.
         """
         return bool(self.transactional_id)
 
@@ -131,9 +131,9 @@ class Committable:
 
 
 def oldest_start_ms(committables: Iterable[Committable]) -> int:
-    """Return when the first of them began, by the broker's clock; -1 when none was described.
+    """Return when the oldest of them began, by the broker's clock; -1 when none was described.
 
-    From there the transaction timeout counts, so their age is the time that is used up.
+    The transaction timeout counts from there, so this age is the part of it that is used up.
     """
     return min((o.start_time_ms for o in committables if o.start_time_ms >= 0), default=-1)
 

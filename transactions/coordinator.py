@@ -1,7 +1,7 @@
 """The checkpoint coordinator: one checkpoint, from its first task to its last visible record.
 
-It knows neither Spark nor Kafka: phase 1 is a function that it is given, sinks are users of the
-two-phase contract, and the decision log is the only thing it believes.
+It knows neither Spark nor Kafka. The caller passes phase 1 as a function, the sinks fulfil the
+two-phase contract, and the coordinator believes only the decision log.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _Step = Callable[Concatenate["CheckpointCoordinator", Checkpoint, P], Checkpoint
 
 
 def _told(step: _Step[P]) -> _Step[P]:
-    """Publish how a checkpoint ended; a stop that was asked for is no failure."""
+    """Publish how a checkpoint ended; a requested stop is no failure."""
 
     @functools.wraps(step)
     def telling(
@@ -94,10 +94,10 @@ class CheckpointCoordinator:
     """Makes checkpoints, one at a time, for one run. Lives on the driver.
 
     Args:
-        log: of this run.
+        log: the log of this run.
         sinks: by name.
         timeout_s: how long one checkpoint may take.
-        stopping: tells whether a stop was asked for.
+        stopping: returns whether a stop was requested.
         lost: what `recover` found lost; no new checkpoint is made before it is healed.
         idle_sweep_s: see `Janitor`.
         clock: replaced in tests.
@@ -128,7 +128,7 @@ class CheckpointCoordinator:
         self._lost = tuple(lost)
 
     def last_decided(self) -> Mapping[str, DecidedToken]:
-        """Return, per transactional id of this run, its last decided token, for the closure."""
+        """Return the last decided token per transactional id of this run, for the closure."""
         return dict(self._last_decided)
 
     def retired(self) -> frozenset[str]:
@@ -141,12 +141,12 @@ class CheckpointCoordinator:
         phase_one: Callable[[], Sequence[Committable]],
         rerun: Rerun | None = None,
     ) -> CheckpointReport:
-        """Make a checkpoint, or finish it where an earlier attempt has decided it: all that an
-        engine asks for, at the first time and at a replay. The report says which of them it was.
+        """Make a checkpoint, or finish it if an earlier attempt decided it. An engine needs only
+        this call, at the first run and at a replay. The report says which of the two it was.
 
         Args:
             checkpoint: what it covers.
-            phase_one: runs the tasks; not called for what was decided.
+            phase_one: runs the tasks; not called for a decided checkpoint.
             rerun: see `transactions.healing`; without it a lost transaction is an error.
 
         Raises:
@@ -161,8 +161,8 @@ class CheckpointCoordinator:
     def finish_decided(
         self, checkpoint: Checkpoint, rerun: Rerun | None = None
     ) -> CheckpointReport:
-        """Finish a checkpoint that an earlier attempt decided; only what was lost is written
-        again, and the report says how much that was.
+        """Finish a checkpoint that an earlier attempt decided. Only lost records are written again,
+        and the report says how many.
 
         Args:
             checkpoint: the one for which `replay_of` said DECIDED.
@@ -193,7 +193,7 @@ class CheckpointCoordinator:
     ) -> CheckpointReport:
         """Make one checkpoint; returns only when every record of it is committed.
 
-        `written_ms`: what of phase 1 was done before this call, for the report.
+        `written_ms`: the milliseconds of phase 1 before this call, for the report.
 
         1. No newer run, no stop, and the sweep after the checkpoint before is done.
         2. Phase 1: the tasks write and prepare; one committable per non-empty transaction.
@@ -214,7 +214,8 @@ class CheckpointCoordinator:
         """
         number = checkpoint.checkpoint_id
         if self._lost:
-            # Going on would make this the last decision, and forget what the one before lost.
+            # This checkpoint would become the last decision, and the loss before it would be
+            # forgotten.
             raise refusal(self._lost, f"the engine went on to checkpoint {number} without them")
         report = CheckpointReport(checkpoint_id=number)
         watch = PhaseWatch(self._clock, report.phase_ms)
@@ -267,12 +268,12 @@ class CheckpointCoordinator:
         self._janitor.await_visible()
 
     def is_settled(self) -> bool:
-        """Tell whether every decided transaction is proven to have ended: a sweep is safe."""
+        """Return whether every decided transaction has a proven end; then a sweep is safe."""
         return self._settled
 
     def unfinished(self) -> SparkOnceError | None:
-        """Return why this is no good end of the run: something that was decided is not proven
-        committed, or lost and not healed; None when nothing is.
+        """Return why the run did not end well, or None if it did: a decided transaction is not
+        proven committed, or is lost and not healed.
         """
         if not self._settled:
             return OutcomeUnknownError(
@@ -344,7 +345,7 @@ class CheckpointCoordinator:
         """Produce again what the broker aborted, until nothing is lost (docs/design.md).
 
         A crash before `Healed` is durable leaves an open transaction that is in no decision: the
-        sweep ends it. A crash after it leaves a pending one: recovery commits it.
+        sweep ends it. A crash after that leaves a pending transaction: recovery commits it.
         """
         number = report.checkpoint_id
         for _ in range(MOST_ROUNDS):
@@ -377,7 +378,7 @@ class CheckpointCoordinator:
         settlement: Settlement,
         number: int,
     ) -> None:
-        """Write down, for each lost transaction, what has taken its place: nothing, or another."""
+        """Append what takes the place of each lost transaction: another transaction, or nothing."""
         replacements = {(one.sink, one.subtask): one for one in new}
         for old in lost:
             replacement = replacements.get((old.sink, old.subtask))
@@ -395,13 +396,13 @@ class CheckpointCoordinator:
             crash_points.reach("heal_durable", number)
 
     def _remember(self, committables: Sequence[Committable]) -> None:
-        # Only Kafka's ids are used again; of the others no worker ever finds one.
+        # Only Kafka's ids are used again; no worker ever finds an id of another sink.
         for one in (each for each in committables if each.producer_id >= 0):
             self._last_decided.pop(one.transactional_id, None)
             self._last_decided[one.transactional_id] = DecidedToken(
                 checkpoint_id=one.checkpoint_id, token=one.token
             )
-        # An id that fell out costs its worker a new producer, never a record: aborting a
-        # committed transaction is refused by the broker and retires the producer.
+        # A forgotten id costs its worker a new producer, never a record: the broker refuses to
+        # abort a committed transaction, and this refusal retires the producer.
         while len(self._last_decided) > _REMEMBERED_IDS:
             del self._last_decided[next(iter(self._last_decided))]

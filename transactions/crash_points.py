@@ -7,8 +7,8 @@
     SPARKONCE_CRASH_WHEN=<path>                 a file; before it exists no process crashes
     SPARKONCE_CRASH_SIGNAL=KILL|STOP|TERM       KILL by default
 
-in its environment, which Python workers inherit from the driver. (The idea of TigerBeetle's
-marks: production code names the moments that a test is about.)
+in its environment, which Python workers inherit from the driver. (The idea comes from TigerBeetle's
+marks: production code names the moments that a test needs.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ POINTS: Final = (
     "recovery_settled",  # driver, at start: the last decision is settled, nothing is swept
 )
 
-#: Points that only a healing comes to: the broker has aborted what was decided.
+#: Points that only healing reaches: the broker has aborted decided transactions.
 HEALING_POINTS: Final = tuple(point for point in POINTS if point.startswith("heal_"))
 
 #: Points that only the tasks of a continuous stage meet, between the worker's points above.
@@ -67,7 +67,7 @@ OBJECT_POINTS: Final = (
 #: Points of a savepoint that the driver makes, between two checkpoints.
 SAVEPOINT_POINTS: Final = (
     "savepoint_copied",  # driver: all is durable, and has no name yet
-    "savepoint_named",  # driver: it is one, and nobody has been told
+    "savepoint_named",  # driver: it has its name, and no answer was sent
 )
 
 #: All of them.
@@ -77,13 +77,13 @@ Hook = Callable[[str, int], None]
 
 
 def reach(point: str, checkpoint_id: int = -1) -> None:
-    """Mark that the protocol has come to a point; a no-op outside tests."""
+    """Mark that the protocol has reached a point; a no-op outside tests."""
     if _hook is not None:
         _hook(point, checkpoint_id)
 
 
 def install(hook: Hook | None) -> None:
-    """Let a test be called at every point of this process; None removes it again."""
+    """Call a test's hook at every point of this process; None removes the hook."""
     global _hook  # noqa: PLW0603 - one hook per process, set by tests only
     _hook = hook
 
@@ -109,7 +109,7 @@ def _from_environment() -> Hook | None:
                 os.close(os.open(once, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 return
-        # To this very thread: a SIGSTOP to the process may stop another one first.
+        # Signal this very thread: a SIGSTOP to the process may stop another thread first.
         signal.pthread_kill(threading.get_ident(), number)
 
     return crash

@@ -1,13 +1,13 @@
 """The decision log: append-only, dense, fenced. What it says is what happened.
 
-A run begins by appending a Fence; the number it gets is the run epoch. Numbers are dense and
-each is written with put-if-absent, so an older run finds its next number taken, reads a newer
-Fence there and stops: it can never decide again. The newest wins.
+A run begins by appending a Fence; the number of the Fence is the run epoch. Numbers are dense and
+each is written with put-if-absent, so an older run finds its next number taken, reads a newer Fence
+there and stops: it can never decide again. The newest wins.
 
-Compaction frees numbers, and a freed number could be taken by a zombie that slept through it.
-So the floor is raised durably *before* anything below it is deleted, and the writer looks at the
-floor after every append: a floor above its number means fenced. Floors are put-if-absent files
-of their own (``floor-<number>``, the highest counts), so that a slow older run cannot lower one.
+Compaction frees numbers, and a zombie that slept meanwhile could take a freed number. So the writer
+raises the floor durably *before* it deletes anything below, and looks at the floor after every
+append: a floor above its number means that it is fenced. Floors are put-if-absent files of their
+own (``floor-<number>``, the highest counts), so a slow older run cannot lower the floor.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _UNKNOWN_PUT_SECONDS = 30.0
 
 
 def read_log(backend: LogBackend) -> LogState:
-    """Read the whole log from its floor; the reader's side, safe beside a running writer.
+    """Read the whole log from its floor; safe beside a running writer.
 
     Raises:
         LogCorruptedError: an entry is torn, or a number above the floor is missing.
@@ -136,7 +136,7 @@ def _answering(backend: LogBackend) -> Iterator[None]:
 class DecisionLog:
     """The writer's side: one run, from its Fence to the newer Fence that ends it.
 
-    Made on the driver. One thread at a time writes; `check_newest` is for any.
+    Made on the driver. One thread at a time writes; any thread may call `check_newest`.
     """
 
     def __init__(
@@ -149,11 +149,11 @@ class DecisionLog:
         self._log_id = state.log_id or secrets.token_hex(4)
         self.state = state
         self.run_epoch, self._told_fenced = 0, False
-        #: An entry whose fate is unknown: this run appends nothing behind it.
+        #: An entry whose fate is unknown: this run appends nothing after it.
         self._in_doubt: Entry | None = None
-        #: Between an entry and its number's `tail`, our own entry would look like another run's.
+        #: Held from a put until `tail` counts it: meanwhile our own entry looks like another run's.
         self._appending = threading.RLock()
-        #: Carries out what need not be waited for: a hundred deletes take as many milliseconds.
+        #: Runs work that nobody needs to wait for: a hundred deletes take a hundred milliseconds.
         self.later: Callable[[Callable[[], None]], object] = lambda work: work()
 
     @classmethod
@@ -170,11 +170,11 @@ class DecisionLog:
         """Read the log, check that it is ours, and fence every older run.
 
         Args:
-            backend: where it is.
-            application_id: whose it must be.
-            identity: the options that must be as they were.
-            may_change: see `transactions.identity`; nothing, by default.
-            check: looks at what was read, and raises before any older run is fenced; returns the
+            backend: where the log is.
+            application_id: the application that the log must belong to.
+            identity: the options that must not have changed.
+            may_change: see `transactions.identity`; by default nothing may change.
+            check: judges what was read, and can raise before any older run is fenced; returns the
                 tokens that the Fence accepts.
             clock: replaced in tests.
 
@@ -213,7 +213,7 @@ class DecisionLog:
 
     @property
     def owner(self) -> Owner:
-        """Whose transactions those of this run are."""
+        """The owner of this run's transactions."""
         return Owner(
             application_id=self._application_id, log_id=self._log_id, run_epoch=self.run_epoch
         )
@@ -227,7 +227,7 @@ class DecisionLog:
         self._append(start)
 
     def decide(self, decision: Decision) -> None:
-        """Append a decision: when this returns the checkpoint will be committed.
+        """Append a decision: when this returns, the checkpoint will be committed.
 
         Raises:
             FencedError: a newer run owns the log; nothing was decided.
@@ -241,11 +241,11 @@ class DecisionLog:
         self._append(healed)
 
     def settle(self) -> None:
-        """Append that the last decision needs no proof any more, if it still does.
+        """Append that the last decision needs no proof any more, if the log does not say so yet.
 
-        Precondition: every transaction of it is proven committed, and readers see it, or a person
-        has given it up. A broker forgets (ids and offsets expire, an abort on an id takes the end
-        of the transaction before along): what is settled is believed without it.
+        Precondition: every transaction of it is proven committed and readers see it, or a person
+        has given it up. A broker forgets: ids and offsets expire, and an abort on an id removes the
+        end of the transaction before. A later run believes `Settled` without asking the broker.
 
         Raises:
             FencedError, DecisionLogError: see `decide`.
@@ -284,7 +284,7 @@ class DecisionLog:
             number = self.state.tail + 1
             data = self._backend.get(entry_name(number))
             if data is not None and self._is_in_doubt(data):
-                data = self._backend.get(entry_name(number + 1))  # ours is no newer run's
+                data = self._backend.get(entry_name(number + 1))  # that entry is our own
             if data is not None:
                 raise self._fenced_by(data)
             self._check_floor()
@@ -360,8 +360,8 @@ class DecisionLog:
 
     def _check_floor(self) -> None:
         """A floor above our last number means that a newer run compacted while we slept."""
-        # Nothing is built on a floor that is seen here but to stop, so it need not be durable yet:
-        # a synced folder twice a checkpoint is a millisecond of latency (measured).
+        # A floor that is seen here can only stop this run, so it need not be durable yet: syncing
+        # the folder twice a checkpoint costs a millisecond of latency (measured).
         floor = _floor_in(self._backend.list(durable=False))
         if floor > self.state.tail + 1:
             self._backend.delete(entry_name(self.state.tail + 1))  # a freed number, taken by us
@@ -369,7 +369,7 @@ class DecisionLog:
         self._floor = floor
 
     def compact_if_due(self) -> None:
-        """Keep the part that a restart reads bounded; called between two checkpoints.
+        """Bound the part that a restart reads; called between two checkpoints.
 
         Raises:
             FencedError: a newer run owns the log.
@@ -383,7 +383,7 @@ class DecisionLog:
         self.later(functools.partial(self._delete_below, number))
 
     def _delete_below(self, floor: int) -> None:
-        """What nobody reads any more; a crash in here leaves it to the next compaction."""
+        """Delete what nobody reads any more; after a crash in here the next compaction does it."""
         for name in self._backend.list():
             old_floor = name.startswith(_FLOOR) and int(name.removeprefix(_FLOOR)) < floor
             old_entry = not name.startswith(_FLOOR) and int(name) < floor
@@ -391,7 +391,7 @@ class DecisionLog:
                 self._backend.delete(name)
 
     def _tell_fenced(self, by: str, entry: int) -> None:
-        """Once per run; an open() that was too slow has no run yet, and tries again."""
+        """Publish it once per run; an open() that was too slow has no run yet, and tries again."""
         if self.run_epoch and not self._told_fenced:
             self._told_fenced = True
             publish("fenced", app=self._application_id, run=self.run_epoch, by=by, entry=entry)

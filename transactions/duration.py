@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-#: What an error says a duration looks like.
+#: How the text of an error describes a duration.
 WANTED: Final = "a duration: 500ms, 10s, 1min, 10 minutes, 1h"
 
 _TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
@@ -27,10 +27,10 @@ def seconds_of(text: str, *, unit: str = "s") -> float:
 
     Args:
         text: a number and a unit, with or without a space; upper and lower case are the same.
-        unit: of a number that stands alone.
+        unit: the unit of a number that stands alone.
 
     Raises:
-        ValueError: it is no duration; `WANTED` says what is.
+        ValueError: the text is no duration; `WANTED` describes one.
     """
     match = _TEXT.fullmatch(text.strip().lower())
     factor = _SECONDS.get(match[2] or unit) if match else None
@@ -43,7 +43,7 @@ def milliseconds_of(text: str) -> int:
     """Return the milliseconds of a duration; a number that stands alone is in milliseconds.
 
     Raises:
-        ValueError: it is no duration, or a part of a millisecond.
+        ValueError: the text is no duration, or is not whole milliseconds.
     """
     value = round(seconds_of(text, unit="ms") * 1000, 6)
     if value != int(value):

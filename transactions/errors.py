@@ -26,7 +26,7 @@
     ├── BrokerUnavailableError        no broker answered within the deadline; safe to retry
     └── IllegalTransitionError        a bug of ours: the two-phase table has no such step
 
-`permanent` tells a restart strategy that trying again cannot help.
+`permanent` says that trying again cannot help.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WAY_BACK: Final = (
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the cause of an error about a name that nobody knows: what its writer may have meant.
+    """Return the cause for an error about an unknown name: the name that was probably meant.
 
     Args:
         name: what was written; upper and lower case are the same.
@@ -169,11 +169,11 @@ class RecordRefusedError(DeliveryError):
 
 
 class OutcomeUnknownError(SparkOnceError):
-    """A decided transaction is neither proven committed nor aborted yet. Restart settles it."""
+    """A decided transaction is neither proven committed nor aborted yet. A restart settles it."""
 
 
 class TransactionLostError(SparkOnceError):
-    """A decided transaction was aborted outside of us; its records must be produced again."""
+    """A person or the broker aborted a decided transaction; its records must be produced again."""
 
     permanent = True
 
@@ -181,7 +181,7 @@ class TransactionLostError(SparkOnceError):
 class HiddenCommitError(SparkOnceError):
     """Committed records are hidden: a partition has no marker, and none will come by itself.
 
-    Nothing is lost as long as nobody aborts under the same producer id. A person with rights on
+    No record is lost as long as nobody aborts under the same producer id. A person with rights on
     the cluster writes the marker: ``sparkonce transactions write-markers``.
     """
 
@@ -205,6 +205,6 @@ class BrokerUnavailableError(SparkOnceError):
 
 
 class IllegalTransitionError(SparkOnceError):
-    """A bug in sparkonce: a transaction met an event its state does not allow. Report it."""
+    """A bug in sparkonce: a transaction met an event that its state does not allow. Report it."""
 
     permanent = True

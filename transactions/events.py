@@ -2,10 +2,9 @@
 
     sparkonce event=recommitted app=flights checkpoint=17 transactions=4
 
-A line is made for people and for `parse_event`: a value stands bare when it is a plain word or a
-number, else in JSON's quotes, always in ASCII and without a line break. Listeners (the metrics)
-get the same event as an object. Publishing never fails: no protocol step may end because of what
-is told about it.
+A line is for people and for `parse_event`. A plain word or a number stands bare; any other value
+stands in JSON's quotes. The line is ASCII, without a line break. Listeners (the metrics) get the
+same event as an object. Publishing never fails: no protocol step may fail because of its event.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Final
 
 Value = str | int | float
 
-#: Kind -> level. What happens at every checkpoint is for debugging; what deserves a look, warns.
+#: Kind -> level. What happens at every checkpoint is DEBUG; what deserves a look is a warning.
 KINDS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "recovering": logging.INFO,  # a new run begins to settle the last decision
@@ -31,15 +30,15 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
         "aging": logging.WARNING,  # decided transactions have used up half of their timeout
         "lost": logging.WARNING,  # decided transactions were aborted by the broker; to be healed
         "healed": logging.WARNING,  # a lost transaction was produced again
-        "heal_refused": logging.ERROR,  # it could not be: a person must decide
+        "heal_refused": logging.ERROR,  # it could not be produced again: a person must decide
         "hidden_commit": logging.ERROR,  # committed, and kept from readers by a broker's fault
         "fenced": logging.WARNING,  # a newer run owns the log, this one stops
         "swept": logging.WARNING,  # open transactions without an owner were aborted
         "refused": logging.WARNING,  # records that a sink without a guarantee lost at the broker
         "retried": logging.WARNING,  # a step is tried again
         "restarted": logging.WARNING,  # the query is started again by the restart strategy
-        "savepoint": logging.INFO,  # one was made
-        "restored": logging.INFO,  # a checkpoint folder was begun from one
+        "savepoint": logging.INFO,  # a savepoint was made
+        "restored": logging.INFO,  # a checkpoint folder was begun from a savepoint
         "decided": logging.DEBUG,  # the point of no return of a checkpoint
         "checkpoint_completed": logging.DEBUG,
         "checkpoint_failed": logging.WARNING,
@@ -63,14 +62,14 @@ class Event:
 
     Attributes:
         kind: one of `KINDS`.
-        fields: text or numbers; durations end in ``_ms``, as do times since 1970.
+        fields: text or numbers; names of durations and of times since 1970 end in ``_ms``.
     """
 
     kind: str
     fields: Mapping[str, Value] = dataclasses.field(default_factory=dict)
 
     def line(self) -> str:
-        """Return it as the text of its log line; `parse_event` reads it back."""
+        """Return the text of the event's log line; `parse_event` reads it back."""
         pairs = [f" {_NO_KEY.sub('_', key)}={_text(value)}" for key, value in self.fields.items()]
         return f"{_PREFIX}{_NO_KEY.sub('_', self.kind)}{''.join(pairs)}"
 
@@ -85,7 +84,7 @@ def publish(kind: str, /, **fields: Value) -> None:
     """Write one log line and call every listener, on the caller's thread. Never raises.
 
     Args:
-        kind: one of `KINDS`; another one is written as a warning.
+        kind: one of `KINDS`; an unknown kind is logged as a warning.
         fields: see `Event`; ``app`` says whose event it is.
     """
     try:
@@ -109,7 +108,7 @@ def subscribe(listener: Listener) -> Callable[[], None]:
     """Call `listener` with every event from now on; the returned function ends that.
 
     The listener runs on the thread that publishes, in the middle of a protocol step: it must be
-    quick and must not wait. What it raises is logged, no more.
+    quick and must not wait. An error that it raises is only logged.
     """
     global _listeners  # noqa: PLW0603 - replaced whole, so that publish needs no lock
     key = object()  # the same listener may be given twice
@@ -125,10 +124,9 @@ def subscribe(listener: Listener) -> Callable[[], None]:
 
 
 def parse_event(line: str) -> Event | None:
-    """Return the event in a log line, whatever a formatter wrote before it; None if it has none.
+    """Return the event in a log line, whatever a formatter wrote before it; None without one.
 
-    Numbers come back as numbers, text as text. A line that was cut short gives the fields that
-    are whole.
+    Numbers come back as numbers, text as text. A line that was cut short gives its complete fields.
     """
     _, found, rest = line.partition(_PREFIX)
     kind = _KIND.match(rest) if found else None
@@ -169,5 +167,5 @@ def _value(text: str) -> Value:
 
 
 def _complain(what: str, kind: str) -> None:
-    with contextlib.suppress(Exception):  # the log fails too: there is nobody left to tell
+    with contextlib.suppress(Exception):  # the log fails too: nothing more can be done
         logger.exception("%s of the kind %s", what, kind)

@@ -1,11 +1,11 @@
 """Healing: a decided transaction that the broker aborted is produced again, proven, committed.
 
-The decision was the promise; the broker broke it (its timeout passed while every driver was down,
-or an operator aborted the transaction). The records are still in the source, and Spark's batch can
-run again: so the lost subtasks write once more, in new transactions, and only when count and
-fingerprint say that these are the same records is the new transaction put in the place of the old
-one, durably, and committed. (Flink logs such a loss and goes on without the records:
-`KafkaCommitter`, "will be lost".)
+The decision was a promise, and the broker broke it: the transaction's timeout passed while every
+driver was down, or an operator aborted the transaction. The records are still in the source, and
+Spark's batch can run again. So the lost subtasks write once more, in new transactions. If count and
+fingerprint prove that the records are the same, the log durably puts the new transaction in the
+place of the old one, and the new one is committed; otherwise it is not. (Flink logs such a loss and
+goes on without the records: `KafkaCommitter`, "will be lost".)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from transactions.log_state import LogState
 #: Runs the plan of the checkpoint again, and writes only what these committables have lost.
 Rerun = Callable[[Sequence[Committable]], Sequence[Committable]]
 
-#: A transaction that was produced again can be lost again: the broker is broken, not slow.
+#: A healed transaction can be lost again; after so many rounds the broker is broken, not slow.
 MOST_ROUNDS = 3
 
 
@@ -33,13 +33,13 @@ def matched(
     produced: Sequence[Committable],
     resolved: Mapping[str, str],
 ) -> list[tuple[Committable, Committable | None]]:
-    """Pair each lost transaction with the one that holds its records now; with None where a
-    person wanted whatever a replay gives, and it gave nothing.
+    """Pair each lost transaction with the one that holds its records now. The pair has None where a
+    person accepted any replay, and the replay gave nothing.
 
     Args:
         lost: what the broker aborted.
         produced: what the replay wrote, prepared and not committed.
-        resolved: per lost token what a person decided; REPLAY switches the comparison off.
+        resolved: what a person decided, per lost token; REPLAY switches the comparison off.
 
     Raises:
         TransactionLostError: the replay gave other records; nothing of it may be committed.
@@ -60,13 +60,13 @@ def matched(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a subtask gave in a replay for the state's sake, and did not write.
+    """What a subtask produced, but did not write, in a replay that only rebuilds state.
 
     Attributes:
-        sink: of which branch.
+        sink: name of the sink of its branch.
         subtask: number of the sink task.
         record_count: how many records.
-        fingerprint: as a committable of this sink would have it.
+        fingerprint: the one that a committable of this sink would have.
     """
 
     sink: str
@@ -80,15 +80,16 @@ class Replayed:
 
 
 def check_replayed(state: LogState, replayed: Sequence[Replayed]) -> None:
-    """Compare a replay that makes the engine's state with what the last decision wrote.
+    """Compare a replay that rebuilds the engine's state with what the last decision wrote.
 
-    Per sink and subtask, as healing does. A sink that nothing is told of is not compared: it has no
-    fingerprints (none of its records were decided), or cannot take them without writing.
+    It compares per sink and subtask, as healing does. It skips a sink that is not in `replayed`:
+    that sink has no fingerprints (none of its records were decided), or cannot take them without
+    writing.
 
     Args:
-        state: of the log; where a person has resolved something of this decision nothing is
-            compared: it was about a replay that differs.
-        replayed: of every subtask that was not written again.
+        state: of the log. If a person has resolved something of this decision, nothing is compared:
+            that verdict was about a replay that differs.
+        replayed: one for every subtask that was not written again.
 
     Raises:
         ReplayMismatchError: they differ: state and output would never agree again.
@@ -146,7 +147,7 @@ def not_healed(lost: Sequence[Committable]) -> TransactionLostError:
 
 
 def tell_lost(app: str, lost: Sequence[Committable]) -> None:
-    """Publish that the broker has aborted transactions that were decided, if it has any."""
+    """Publish that the broker has aborted decided transactions, if there are any."""
     if lost:
         publish("lost", app=app, transactions=len(lost), where=names(lost))
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from transactions.errors import IdentityMismatchError
 
-#: Tells of an option (its name, its value before, its value now; "" where it is absent) that a run
-#: may change it; it can raise an error of its own.
+#: Returns whether a run may change an option. Its arguments are the option's name, its value before
+#: and its value now ("" if it is absent). It can raise an error of its own.
 MayChange = Callable[[str, str, str], bool]
 
 
@@ -38,7 +38,7 @@ def check_identity(
         may_change: see above.
 
     Raises:
-        IdentityMismatchError: one differs, and may not.
+        IdentityMismatchError: an option differs and may not change.
     """
     for name in sorted({*now, *before}):
         was, is_now = before.get(name, ""), now.get(name, "")

@@ -74,7 +74,7 @@ class PartitionOffset:
     """One element of a source's ListState: the next offset to read of one partition.
 
     Attributes:
-        partition: ``topic-partition``; the number stands behind the last dash.
+        partition: ``topic-partition``; the number stands after the last dash.
         offset: the next offset to read.
     """
 

@@ -19,18 +19,18 @@ class LogBackend(Protocol):
 
     @property
     def reads_are_durable(self) -> bool:
-        """Tell whether what `get` returns survives a power cut."""
+        """Return whether what `get` returns survives a power cut."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Store data under a name that nobody has used, durably.
 
         Returns:
-            True: it is stored and survives a power cut. False: the name was taken, by something
-            that survives one as well; nothing changed.
+            True: it is stored and survives a power cut. False: the name was taken, and its data
+                survives a power cut as well; nothing changed.
 
         Raises:
             OSError: the result is *unknown*. It never means "not stored". The caller can read the
-                name; only where `reads_are_durable` data that is found there settles it.
+                name; data that is found there settles the doubt only if `reads_are_durable`.
         """
 
     def get(self, name: str) -> bytes | None:
@@ -40,8 +40,8 @@ class LogBackend(Protocol):
         """Return all names, sorted.
 
         Args:
-            durable: what is listed survives a power cut when the call returns. Who only looks
-                whether it must stop can do without.
+            durable: what is listed survives a power cut when the call returns. A caller that only
+                checks whether it must stop can do without.
         """
 
     def delete(self, name: str) -> None:
@@ -90,12 +90,12 @@ class MemoryBackend:
 class LocalFileBackend:
     """One file per name in a folder of a local (or fsync-honest shared) file system.
 
-    link() is the put-if-absent: it fails when the name exists, and the linked file is already
-    complete and synced, so no reader ever sees half an entry: what a name leads to is durable as
-    soon as the name is, and that takes one fsync of the folder.
+    link() is the put-if-absent: it fails when the name exists. The linked file is already complete
+    and synced, so no reader ever sees half an entry. One fsync of the folder makes the name
+    durable, and the data under a durable name is durable.
     """
 
-    #: A name is seen in the page cache before its folder is synced, and also when that failed.
+    #: The page cache shows a name before its folder is synced, and also when the sync failed.
     reads_are_durable: Final = False
 
     def __init__(self, folder: str | Path) -> None:
@@ -130,7 +130,7 @@ class LocalFileBackend:
     def list(self, *, durable: bool = True) -> list[str]:
         """See `LogBackend.list`; the folder is synced first.
 
-        Without it a power cut could undo an entry that a reader has already acted on.
+        Without that sync, a power cut could undo an entry that a reader has already acted on.
         """
         if durable:
             sync_folder(self._folder)
@@ -147,13 +147,13 @@ class LocalFileBackend:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder with those above it; when this returns its name survives a power cut.
+    """Make a folder and those above it; when this returns, the folder's name survives a power cut.
 
-    It is synced also where it was there: who made it may have died before that. Folders that we
-    may not write to were made by somebody else, long ago.
+    The name of an existing folder is synced too: the process that made it may have died before.
+    Folders that we may not write to were made by somebody else, long ago.
 
     Raises:
-        OSError: it is not known to.
+        OSError: it is not known whether the name survives.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for above in folder.absolute().parents:
@@ -166,7 +166,7 @@ def sync_folder(folder: Path) -> None:
     """Wait until what was created, renamed or removed in a folder survives a power cut.
 
     Raises:
-        OSError: it is not known to.
+        OSError: it is not known whether all of it survives.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,7 +1,7 @@
 """What the decision log says: its entries, as bytes with version, checksum and identity.
 
-An entry is one JSON object. The checksum covers everything else in it; the format version is
-read before anything is believed.
+An entry is one JSON object. The checksum covers everything else in it; a reader checks the format
+version before it believes anything else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import orjson
 from transactions.committable import Committable
 from transactions.errors import WAY_BACK, LogCorruptedError, LogVersionError
 
-#: What the oldest reader reads: an entry has the lowest format that says all of it.
+#: The format of the oldest reader. An entry has the lowest format that can express all of it.
 FORMAT_VERSION = 1
 _NEWEST_FORMAT = 3
 
@@ -33,7 +33,7 @@ class Fence:
     Attributes:
         host: where the run lives, as ``host/process``, for the older run's error text.
         identity: options that must match at every restart.
-        accepted: tokens of output that this log does not know and the cluster has: a person has
+        accepted: tokens of output that the cluster has and this log does not know; a person has
             said that it may be written twice.
     """
 
@@ -67,7 +67,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Healed:
-    """A subtask of a decided checkpoint has been produced again; prove this committable now."""
+    """A subtask of a decided checkpoint was produced again; from now on prove this committable."""
 
     checkpoint_id: int
     subtask: int
@@ -78,9 +78,9 @@ class Healed:
 class Settled:
     """Every transaction of decision N is proven to have ended, and readers see what is committed.
 
-    From here on the broker may forget it: a reader takes the decision for one without
-    committables, and keeps them apart, since the engine may still replay it. Only the last
-    decision is ever settled; of the ones before, the next decision says so.
+    From here on the broker may forget them. A reader treats the decision as one without
+    committables, and keeps these apart, because the engine may still replay the checkpoint. Only
+    the last decision is ever settled; for an earlier one, the next decision says the same.
     """
 
     checkpoint_id: int
@@ -93,9 +93,9 @@ class Resolved:
     Attributes:
         checkpoint_id: N, the last decided checkpoint.
         verdict: ACCEPT_LOSS (they count as ended), REPLAY (what a replay gives is committed, even
-            if it is not what was lost), or ACCEPT_STATE (the state of the engine may come from
-            another replay than the output: says nothing of how they ended).
-        tokens: of the committables that it is about.
+            if it is not what was lost), or ACCEPT_STATE (the engine's state may come from another
+            replay than the output; it does not say how the transactions ended).
+        tokens: those of the committables that the verdict is about.
         note: who said it and why, for the record.
     """
 
@@ -114,12 +114,12 @@ class Restore:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where each source begins, resolved once: "latest" is another place at every look.
+    """Where each source begins, resolved once, because "latest" is a new place at every look.
 
     Attributes:
-        sources: JSON per source, in the driver's order: offsets, and the ids of its topics. One
-            that goes on from offsets of its own has no offsets in it.
-        asked: per source, the option that was resolved, for who changes it later; "" where it is
+        sources: JSON per source, in the driver's order: offsets, and the ids of its topics. A
+            source that goes on from its own offsets has none here.
+        asked: per source, the option that was resolved, for a later change of it; "" where it is
             not known. Entries of an older version have none.
     """
 
@@ -129,7 +129,7 @@ class Start:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All that entries below say and a reader still needs; they may be deleted.
+    """All that a reader still needs of the entries below; those may be deleted.
 
     Attributes:
         run_epoch: number of the newest Fence.
@@ -137,10 +137,10 @@ class Snapshot:
         identity: of that Fence.
         generation: the current one.
         decision: the last one, with healed committables in place; None before the first.
-        resolved: per token of the last decision, what a person decided about it.
+        resolved: what a person decided, per token of the last decision.
         start: of each source, see `Start`.
         accepted: of that Fence.
-        written: by a decision that is settled, for a replay of it to compare.
+        written: committables of a settled decision; a replay of it is compared with them.
         decided_in: epoch of the run that made the last decision; 0 before the first, and in a
             snapshot of a version that did not keep it.
         asked: see `Start`.
@@ -170,7 +170,7 @@ class Entry:
         sequence: dense number, from 1.
         application_id: whose log this is.
         log_id: random; made with the first entry.
-        nonce: random per append; tells the writer whether a doubtful put was its own.
+        nonce: random per append; shows the writer whether a doubtful put was its own.
         written_at_ms: wall clock of the writer.
         body: what it says.
     """
@@ -226,7 +226,7 @@ class Entry:
 
 
 def _format_of(body: Body) -> int:
-    """Return the format of the oldest reader that understands it."""
+    """Return the format of the oldest reader that understands the body."""
     if isinstance(body, Snapshot) and (body.decided_in or body.asked):
         return 3
     if isinstance(body, Snapshot) and (body.start or body.written):
@@ -254,7 +254,7 @@ def _body_to_dict(body: Body) -> dict[str, Any]:
     for field in dataclasses.fields(body):
         value = getattr(body, field.name)
         if field.name in ("accepted", "written", "decided_in", "asked") and not value:
-            continue  # an older reader has no such word
+            continue  # an older reader does not know this field
         if isinstance(value, Committable):
             value = value.to_dict()
         elif isinstance(value, Decision):

@@ -1,4 +1,4 @@
-"""Which backend holds the decision log: its address says it."""
+"""Which backend holds the decision log: its address decides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LogLocation:
 
     Attributes:
         address: see `backend_for`.
-        options: of an object store; they may be secrets, and are in no text of an error.
+        options: of an object store; they may be secrets, so no error text shows them.
     """
 
     address: str | Path
@@ -39,7 +39,7 @@ class LogLocation:
 def backend_for(
     location: str | Path, options: Mapping[str, str | float] | None = None
 ) -> LogBackend:
-    """Return the backend of an address. On the driver; a local folder is made, nothing is sent.
+    """Return the backend of an address. On the driver; it makes a local folder and sends nothing.
 
     Args:
         location: a path or ``file:///folder`` for the local file system, else the address of an

@@ -30,17 +30,18 @@ class LogState:
         log_id: random name of the log; empty before the first entry.
         tail: number of the last entry, 0 before the first.
         run_epoch: number of the newest Fence.
-        host: who wrote it.
-        identity: the options it carried.
+        host: the host that wrote that Fence.
+        identity: the options in that Fence.
         generation: number of restores so far.
-        decision: the last decision, with healed committables in place; with none when a `Settled`
-            says that nothing of it is left to prove.
-        resolved: per token of the last decision, what a person decided (see `Resolved`).
-        start: where each source begins (see `Start`); empty until it is decided.
-        accepted: tokens of output that a person knows of although this log does not.
-        written: by the last decision, if it is settled: what a replay of it is compared with.
-        decided_in: epoch of the run that made the last decision, 0 when that is not known: what
-            older runs wrote stands before that decision in the log.
+        decision: the last decision, with healed committables in place; without committables when a
+            `Settled` says that nothing of it is left to prove.
+        resolved: what a person decided, per token of the last decision (see `Resolved`).
+        start: where each source begins (see `Start`); empty until a `Start` says it.
+        accepted: tokens of output that a person knows and this log does not.
+        written: committables of the last decision, if it is settled; a replay is compared with
+            them.
+        decided_in: epoch of the run that made the last decision, 0 when that is not known. Entries
+            of older runs stand before that decision in the log.
         asked: for each source, the option that `start` was resolved from, where it is known.
     """
 
@@ -68,7 +69,7 @@ class LogState:
 
     @property
     def ended(self) -> Mapping[str, str]:
-        """What of `resolved` says how a transaction ended, or what takes its place."""
+        """The part of `resolved` that says how a transaction ended, or what takes its place."""
         return {token: one for token, one in self.resolved.items() if one != ACCEPT_STATE}
 
     def after(self, entry: Entry) -> LogState:

@@ -1,6 +1,6 @@
-"""The committer of a sink that promises less than exactly-once: it is never asked for anything.
+"""The committer of a sink that promises less than exactly-once: nobody asks it for anything.
 
-What such a sink's writer returns says `Committable.needs_commit` False, so that nothing of it is
+The writer of such a sink returns committables whose `needs_commit` is False, so nothing of them is
 decided, committed, recovered or swept.
 """
 
@@ -43,8 +43,8 @@ class NothingToCommit:
         committables: Sequence[Committable],
         deadline: Deadline,  # noqa: ARG002
     ) -> Mapping[str, Outcome]:
-        """See `Committer.recover_and_commit`: never called; a checkpoint whose log has transactions
-        of this sink is refused at start.
+        """See `Committer.recover_and_commit`: never called; a start refuses a checkpoint whose log
+        has transactions of this sink.
         """
         self._never(committables)
 

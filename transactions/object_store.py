@@ -2,16 +2,16 @@
 
 `put(mode="create")` is S3's ``If-None-Match: *``, Google's ``x-goog-if-generation-match: 0`` and
 Azure's ``If-None-Match: *``. All three are strongly consistent, and an acknowledged object is
-replicated: it needs no fsync of ours. A store that answers 200 to such a put of a name that exists
-(an old or half compatible one) would let two drivers decide; so a store is tried before its first
-such put, and refused. That finds a store without conditional put; it can not find one whose look
-and write are two steps, with room for another put between them.
+replicated: it needs no fsync of ours. A store that answers 200 to such a put of an existing name
+(an old or half compatible store) would let two drivers decide. So a trial comes before the first
+such put, and such a store is refused. The trial finds a store without conditional put. It cannot
+find a store that looks and writes in two steps and lets another put in between.
 
-What a network adds is doubt. A put is sent again after an error, and then finds the object of the
-first try: "exists" can mean our own. Who puts must be able to tell (by a nonce in an entry of the
-log) or not have to (a commit is the same whoever put it), so nothing here does.
+A network adds doubt. A put is sent again after an error, and then finds the object of the first
+try: "exists" can mean our own object. The caller must recognise its object (by a nonce in an entry
+of the log), or need not know (a commit is the same whoever put it). So nothing here finds out.
 
-Needs obstore, an optional part of the package: who imports this file says so in his words.
+Needs obstore, an optional part of the package: the importing module raises an error that says so.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from obstore.store import from_url
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, SparkOnceError
 
-#: Addresses that are understood; `file` and `memory` are for tests (nothing of them is synced).
+#: Addresses that are understood; `file` and `memory` are for tests (they sync nothing).
 SCHEMES: Final = frozenset(
     {"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "file", "memory"}
 )
 
-#: Options of obstore's HTTP client; all others are the store's. It panics when they are mixed up.
+#: Options of obstore's HTTP client; all others are the store's. obstore panics if they are mixed.
 _CLIENT_OPTIONS: Final = frozenset(
     {
         "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only",
@@ -52,7 +52,7 @@ _REFUSED: Final = frozenset({401, 403, 404})
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 
 
-#: Parts of an upload: as many of this size are in memory at once, and a store takes 10,000 of them.
+#: Parts of an upload: their size, how many are in memory at once, and how many a store takes.
 _PART_BYTES: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 4
 _MOST_PARTS: Final = 10_000
@@ -68,8 +68,8 @@ class Purpose:
 
     Attributes:
         of: whose store it is.
-        option: the one that names the address.
-        harm: what a put-if-absent that overwrites would lead to.
+        option: the option that names the address.
+        harm: what happens if a put-if-absent overwrites.
     """
 
     of: str
@@ -85,12 +85,12 @@ class ObjectStore:
             ``file:///folder`` and ``memory:///``.
         purpose: for the texts of errors.
         options: of the store and its HTTP client, by obstore's names (``endpoint``, ``region``,
-            ``access_key_id``, ``proxy_url``). What is not said is taken from the environment, as
-            the command-line tools of the store do it. And two of ours, in seconds: ``timeout_s``
-            (10), how long one request may take; ``retry_s`` (30), how long it is tried again after
-            an error. A call ends after the sum of both at the latest (a listing: each page; an
-            upload: each part), a put-if-absent after three times that, and the first one of an
-            object has a try before it (see above).
+            ``access_key_id``, ``proxy_url``). The environment gives the others, as for the
+            command-line tools of the store. Two options are ours, in seconds: ``timeout_s`` (10),
+            how long one request may take; ``retry_s`` (30), how long it is tried again after an
+            error. A call ends after the sum of both at the latest (a listing: each page; an upload:
+            each part), a put-if-absent after three times that. The first put-if-absent of an
+            `ObjectStore` has a trial before it (see above).
         clock: replaced in tests.
 
     Raises:
@@ -148,7 +148,7 @@ class ObjectStore:
             True: it is stored. False: the name was taken, maybe by an earlier try of this call.
 
         Raises:
-            OSError: unknown, see the module.
+            OSError: the result is unknown, see the module.
             ConfigurationError: at the first put, the store refuses us or does not keep the
                 promise of a conditional put; the data was not sent.
         """
@@ -181,10 +181,10 @@ class ObjectStore:
 
         Args:
             name: of the object.
-            data: of a file all of it, from its begin; in parts, of which a few are in memory.
+            data: bytes, or a file: all of it, from its start, in parts; a few are in memory.
 
         Raises:
-            ObjectStoreError: no answer in time; it may be stored, also later.
+            ObjectStoreError: no answer in time; the object may be stored, even later.
             ConfigurationError: the store refuses us.
         """
         size = len(data) if isinstance(data, bytes) else data.seek(0, os.SEEK_END)
@@ -207,8 +207,8 @@ class ObjectStore:
     # --- reading ----------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes | None:
-        """Return an object, None when it is absent. A bucket that has vanished looks empty; only
-        a listing tells.
+        """Return an object, None when it is absent. A vanished bucket looks empty here; only a
+        listing raises an error.
 
         Raises:
             ObjectStoreError: no answer in time.
@@ -238,7 +238,7 @@ class ObjectStore:
         return sorted(name for page in self._pages(folder) for name in page)
 
     def has_any(self, folder: str) -> bool:
-        """Tell whether there is anything in a folder; see `names`. It asks for one page."""
+        """Return whether there is anything in a folder; see `names`. It asks for one page."""
         return any(self._pages(folder))
 
     def _pages(self, folder: str) -> Iterator[list[str]]:
@@ -360,15 +360,15 @@ def _said(error: Exception) -> str:
 def _status_of(error: Exception) -> int:
     """Return the HTTP status in the text of an error, 0 without one.
 
-    The class does not tell: a listing raises GenericError whatever was answered (obstore 0.12).
+    The class does not say it: a listing raises GenericError for every answer (obstore 0.12).
     """
     found = _STATUS.search(str(error))
     return int(found[1]) if found else 0
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Tell whether trying again is in vain. Not where an upload's end was sent again because its
-    answer was lost, and meets an upload that is no more: that object may be stored.
+    """Return whether trying again is in vain. NoSuchUpload is no refusal: the end of an upload was
+    sent again because its answer was lost, the upload is gone, and its object may be stored.
     """
     return _status_of(error) in _REFUSED and "NoSuchUpload" not in str(error)
 

@@ -1,9 +1,9 @@
 """The decision log in an object store: one object per entry, written by conditional put.
 
-What a network adds is doubt (see `object_store`): "exists" can mean an earlier try of our own. The
-log tells by the nonce in the entry (see `decision_log`), so nothing here has to. A put that timed
-out can be stored after the log has looked for it: nobody decides on that but the next Fence, which
-wants the same number.
+A network adds doubt (see `object_store`): "exists" can mean an earlier try of our own. The log
+recognises its entry by the nonce (see `decision_log`), so nothing here has to. A put that timed out
+can be stored after the log has looked for it. Only the next Fence, which wants the same number,
+settles that.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ObjectStoreBackend:
         return self._store.put_if_absent(name, data)
 
     def get(self, name: str) -> bytes | None:
-        """See `LogBackend.get`. A bucket that has vanished looks empty; `list` tells.
+        """See `LogBackend.get`. A vanished bucket looks empty here; `list` raises an error.
 
         Raises:
             ObjectStoreError, ConfigurationError: see `ObjectStore.get`.

@@ -1,8 +1,8 @@
-"""Settling decided transactions: every one ends proven, committed or lost.
+"""Settling decided transactions: each one gets a proven end, committed or lost.
 
-Used twice with the same rules: by a new run, for the last decision of the log, and by a living
-run for answers that were lost. Only the last decision can be pending, because a decision is
-appended only when the one before is settled.
+Two users share these rules: a new run, for the last decision of the log, and a living run, for
+answers that were lost. Only the last decision can be pending, because a decision is appended only
+when the one before is settled.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from transactions.two_phase import Event, Lifecycle, State
 
 logger = logging.getLogger(__name__)
 
-#: Left of the deadline when no other round is begun; the sweep that follows takes it.
+#: With less than this left of the deadline no new round begins; the next sweep needs it.
 _LAST_ROUND_S = 1.0
-#: Rounds without a proof, five seconds of them, before the word of a person is taken.
+#: Rounds without a proof (five seconds in all) before the word of a person is taken.
 _ROUNDS_FOR_A_PERSON = 25
 
 _EVENTS: Mapping[Outcome, Event] = {
@@ -72,7 +72,7 @@ class Settlement:
 
     @property
     def lost(self) -> list[Committable]:
-        """What the broker aborted although it was decided, and nobody has healed or given up."""
+        """Decided transactions that the broker aborted, and nobody has healed or given up."""
         return self.in_state(State.LOST)
 
     def heal(self, token: str) -> None:
@@ -110,21 +110,21 @@ class Settlement:
     def _has_waited_enough(
         self, unproven: Sequence[Committable], rounds: int, deadline: Deadline
     ) -> bool:
-        """Tell whether asking again has no sense, or no time: the broker has answered so far, and
-        a round that is cut off by the deadline would look as if it were gone (seen).
+        """Return whether to stop asking: it has no sense, or no time. The broker has answered so
+        far, and a round that the deadline cuts off would look as if the broker were gone (seen).
         """
         answered = all(one.token in self._resolved for one in unproven)
         return deadline.remaining() < _LAST_ROUND_S or (answered and rounds >= _ROUNDS_FOR_A_PERSON)
 
     def _count(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Re-committed is what was not committed when it was looked at first."""
+        """Count as recommitted what was not committed at the first look."""
         for token, outcome in outcomes.items():
             ours = outcome is Outcome.COMMITTED or token in self._looked_at
             self.recommitted += outcome.is_committed and ours
             self._looked_at.add(token)
 
     def _believe_a_person(self, unproven: Sequence[Committable], deadline: Deadline) -> None:
-        """Where the broker keeps no proof (any more), only a person can say how it ended."""
+        """Take a person's word for the end: the broker keeps no proof (any more)."""
         if open_questions := [one for one in unproven if one.token not in self._resolved]:
             raise _unknown(open_questions, deadline)
         self.record({one.token: Outcome.ABORTED for one in unproven})
@@ -133,7 +133,7 @@ class Settlement:
 def settle_last_decision(
     log: DecisionLog, sinks: Mapping[str, Committer], deadline: Deadline
 ) -> Settlement:
-    """Finish the last decision of the log, whoever wrote it; what is lost is left to healing.
+    """Finish the last decision of the log, whoever wrote it; healing handles the lost ones.
 
     Raises:
         OutcomeUnknownError: see `Settlement.settle`.
@@ -155,22 +155,22 @@ def recover(
 
     1. The Fence is already written: no older run can decide any more.
     2. What is open under an id that the last decision does not name belongs to no checkpoint: it is
-       aborted, its writers are fenced. Some of it can hold the very offsets whose markers are the
-       proof in step 3, and a stable read waits for it (seen, after a crash while healing).
+       aborted, its writers are fenced. Such a transaction can hold the offsets whose markers are
+       the proof in step 3, and a stable read waits for it (seen, after a crash while healing).
     3. The last decision is settled: what it promised is visible, or proven lost. What is lost is
-       healed where its records can be had again: in the engine's replay of that checkpoint.
-    4. Readers must see what is committed before anything is aborted under its ids.
-    5. If nothing is lost, the log says so: `Settled`. An abort takes along what the broker keeps of
-       the transaction before, which is the proof of step 3 for a driver that comes after us.
-    6. What is open under the other ids is aborted as well: their producers had gone on.
+       healed in the engine's replay of that checkpoint: it can read the records again.
+    4. Readers must see what is committed before anything is aborted under the same ids.
+    5. If nothing is lost, the log says so: `Settled`. An abort removes what the broker keeps of the
+       transaction before, and a driver after us would need that proof in step 3.
+    6. What is open under the decided ids is aborted as well: their producers had begun again.
 
     Args:
         log: opened by this run.
         sinks: by name.
         deadline: when to give up.
-        finished: the newest checkpoint that the engine has written down as done, which it does
-            only when all of it is proven committed. After a month of downtime the broker has
-            forgotten ids and markers, and this is the proof that is left.
+        finished: the newest checkpoint that the engine has written down as done. It does so only
+            when all of it is proven committed. After a month of downtime the broker has forgotten
+            ids and markers, and this is the proof that is left.
 
     Raises:
         OutcomeUnknownError: see `Settlement.settle`.
@@ -206,7 +206,7 @@ def recover(
 
 
 def _committed(log: DecisionLog, settlement: Settlement) -> list[Committable]:
-    """Return what of the last decision is neither lost nor a person's to decide."""
+    """Return those of the last decision that are neither lost nor resolved by a person."""
     decision = log.state.decision
     others = {one.token for one in settlement.lost} | log.state.ended.keys()
     committables = () if decision is None else decision.committables

@@ -1,6 +1,7 @@
-"""What the log says of a checkpoint that the engine wants to run: new, decided before, or neither.
+"""What the log says about a checkpoint that the engine wants to run: new, decided before, or
+neither.
 
-Pure: it reads nothing but what it is given.
+Pure: it reads only its arguments.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ class Replay(enum.Enum):
 
 
 def replay_of(log: LogState, checkpoint: Checkpoint) -> Replay:
-    """Tell whether a checkpoint was decided before.
+    """Return whether a checkpoint was decided before.
 
     Args:
         log: what was decided.
         checkpoint: what the engine wants to run.
 
     Raises:
-        ReplayMismatchError: it was, with another query or other offsets, or a later one was; or it
-            is new and does not begin where the last decision ends.
+        ReplayMismatchError: it was decided with another query or other offsets, or a later one was
+            decided; or it is new and does not begin where the last decision ends.
     """
     last = log.decision
     if last is None:
@@ -83,8 +84,8 @@ def replay_of(log: LogState, checkpoint: Checkpoint) -> Replay:
 def _check_follows(last: Decision, checkpoint: Checkpoint) -> None:
     """Check that a new checkpoint begins where the last decision ends.
 
-    Spark plans from its own offsets/N. Another driver that was slow can have written this file
-    after the decision: records would be read twice, or never.
+    Spark plans from its own offsets/N. A slow other driver can have written that file after the
+    decision: records would be read twice, or never.
 
     Raises:
         ReplayMismatchError: it does not.
@@ -108,7 +109,7 @@ def _check_follows(last: Decision, checkpoint: Checkpoint) -> None:
 
 
 def _same_places(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Compare offsets: Spark may print the same ones in two ways."""
+    """Compare offsets: Spark may print the same offsets in two ways."""
     return some == others or [_parsed(one) for one in some] == [_parsed(one) for one in others]
 
 

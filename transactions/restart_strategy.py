@@ -11,7 +11,7 @@ part of its documentation, and `flink-runtime/.../executiongraph/failover/*Backo
                       attempts=infinite)        waits longer each time; a run without a failure
                                                 for reset_threshold begins anew
 
-What is never restarted, whatever the strategy says, is one table: `RETRIED`.
+One table, `RETRIED`, says what is never restarted, whatever the strategy says.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ExponentialDelay:
         multiplier: by how much the wait grows.
         jitter: part of the wait that is added or taken away at random, 0 to 1, so that many
             pipelines do not come back to one broker in the same moment.
-        reset_threshold_s: a run that lived so long without a failure begins anew.
+        reset_threshold_s: after a run of this length without a failure the count begins anew.
         attempts: restarts until such a reset; None for no limit.
     """
 
@@ -143,8 +143,8 @@ def parse_restart_strategy(given: str | RestartStrategy) -> RestartStrategy:
     """Return the strategy that a text describes; a strategy is returned as it is.
 
     Args:
-        given: ``"none"``, ``"fixed-delay(attempts=3, delay=10s)"`` and so on; what is not said
-            has its default. Times are durations (`transactions.duration`).
+        given: ``"none"``, ``"fixed-delay(attempts=3, delay=10s)"`` and so on; an option that is not
+            given has its default. Times are durations (`transactions.duration`).
 
     Raises:
         ConfigurationError: the name, an option or a value is wrong.
@@ -226,13 +226,13 @@ def _shown(strategy: RestartStrategy) -> str:
 # --- which failures are worth it ----------------------------------------------------------------
 
 
-#: What a driver does when nothing is said. Flink restarts a checkpointed job by exponential delay
-#: too, but for ever; here a supervisor or a person waits for the exit code, and a test that fails
-#: in a user's function shall end, so the tenth restart in a row is the last (two minutes of
-#: waiting in all, longer than most brokers need to come back).
+#: The default of a driver. Flink too restarts a checkpointed job by exponential delay, but for
+#: ever. Here a supervisor or a person waits for the exit code, and a test that fails in a user's
+#: function must end. So the tenth restart in a row is the last (two minutes of waiting in all,
+#: longer than most brokers need to come back).
 DEFAULT_RESTART_STRATEGY: Final[RestartStrategy] = ExponentialDelay(attempts=10)
 
-#: Error class -> whether a new run can do better, and why. Every class of ours stands here.
+#: Error class -> whether a new run can do better, and why. It has every class of ours.
 RETRIED: Final[Mapping[type[SparkOnceError], tuple[bool, str]]] = MappingProxyType(
     {
         SparkOnceError: (True, "nothing speaks against it"),
@@ -263,11 +263,11 @@ RETRIED: Final[Mapping[type[SparkOnceError], tuple[bool, str]]] = MappingProxyTy
 
 
 def is_retried(error: BaseException) -> bool:
-    """Tell whether a new run may do better after this failure.
+    """Return whether a new run may do better after this failure.
 
-    An exception that is not ours is retried, as in Flink: it is a killed worker, a lost executor
-    or a function of the user, whose own faults (a service that did not answer) often pass. One
-    that does not pass ends with the strategy's attempts.
+    An exception that is not ours is retried, as in Flink: it comes from a killed worker, a lost
+    executor or a function of the user, and such faults (a service that did not answer) often pass.
+    A fault that does not pass ends with the strategy's attempts.
     """
     for kind in type(error).__mro__:
         if kind in RETRIED:
@@ -279,14 +279,14 @@ def is_retried(error: BaseException) -> bool:
 
 
 class Random(Protocol):
-    """What is asked of a random generator; `random.Random` gives it."""
+    """What we need of a random generator; `random.Random` has it."""
 
     def uniform(self, a: float, b: float) -> float:
         """Return a number between the two."""
 
 
 class RestartPolicy:
-    """One pipeline's failures so far, and what follows from the next one.
+    """Counts one pipeline's failures, and decides what follows the next one.
 
     Args:
         strategy: what the user said.
@@ -371,7 +371,7 @@ def _exponential_delay(
     def failed() -> float | None:
         nonlocal wait, last_failure, attempts
         now = clock.monotonic()
-        # The wait itself is not life without a failure.
+        # The wait itself does not count as time without a failure.
         if now - last_failure >= strategy.reset_threshold_s + wait:
             wait, attempts = strategy.initial_s, 0
         else:

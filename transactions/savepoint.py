@@ -3,11 +3,11 @@
     NAME/savepoint.json     what it is, and size and SHA-256 of every other file; written last
     NAME/files/...          the engine's files of that checkpoint, as they lie below its folder
 
-It is taken of a checkpoint of which every transaction is proven committed, so it holds none that is
-pending, and restoring it any number of times commits nothing again. (Flink's may hold some, which
-it commits at the restore, wherever the first pipeline is by then.) It owns its files, and is whole
-or not there: it gets its name by a rename, after all of it is durable. Local file system, driver
-or command line; nothing here asks a broker.
+Every transaction of that checkpoint is proven committed. So a savepoint holds no pending one, and
+restoring it any number of times commits nothing again. (Flink's may hold some, and commits them at
+the restore, wherever the first pipeline is by then.) It owns its files. It is whole or not there: a
+rename gives it its name, after all of it is durable. It is for a local file system, on the driver
+or the command line; nothing here asks a broker.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class File:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """What a savepoint says of itself.
+    """The manifest of a savepoint.
 
     Attributes:
-        savepoint_id: random; a checkpoint folder that was restored from it remembers it.
+        savepoint_id: random; a checkpoint folder that was restored from the savepoint keeps it.
         log: the decision log at that moment, as one `Snapshot` entry. Its decision has no
-            committables: all of them are committed.
+            committables, because all of them are committed.
         files: by path below the checkpoint folder.
     """
 
@@ -73,7 +73,7 @@ class Savepoint:
 
     @property
     def decision(self) -> Decision:
-        """Of the checkpoint with which a pipeline goes on."""
+        """The decision of the checkpoint from which a pipeline goes on."""
         assert self.state.decision is not None
         return self.state.decision
 
@@ -122,10 +122,10 @@ class Savepoint:
 
 
 def savepoint_of(log: LogState) -> Savepoint:
-    """Return the savepoint of a log whose last decision is finished; its files are still to come.
+    """Return the savepoint of a log whose last decision is finished; it has no files yet.
 
     Args:
-        log: of it every transaction of the last decision is proven committed.
+        log: every transaction of its last decision is proven committed.
 
     Raises:
         SavepointError: nothing was decided yet.
@@ -188,8 +188,8 @@ def write_savepoint(folder: Path, savepoint: Savepoint, files: Mapping[str, Path
     """Copy files into a new savepoint below `folder` and return its place, durable and complete.
 
     Args:
-        folder: of all savepoints; made when it is not there.
-        savepoint: what to write; its `files` are found out here.
+        folder: the folder of all savepoints; made if it is absent.
+        savepoint: what to write; its `files` are filled in here.
         files: where each file lies now, by its path below the checkpoint folder.
 
     Raises:
@@ -216,7 +216,7 @@ def write_savepoint(folder: Path, savepoint: Savepoint, files: Mapping[str, Path
 
 
 def read_savepoint(place: Path) -> Savepoint:
-    """Return what a savepoint says of itself; its files are not read.
+    """Return the manifest of a savepoint; its files are not read.
 
     Raises:
         SavepointError: there is none, or it cannot be trusted.
@@ -237,7 +237,7 @@ def verify_savepoint(place: Path) -> Savepoint:
     """Read a savepoint with all of its files.
 
     Raises:
-        SavepointError: a file is missing, altered, or one that does not belong to it.
+        SavepointError: a file is missing, is altered, or does not belong to it.
     """
     savepoint = read_savepoint(place)
     there = {path.relative_to(place / FILES).as_posix() for path in _files_below(place / FILES)}
@@ -259,10 +259,10 @@ def find_savepoints(folder: Path) -> list[Path]:
 
 
 def delete_savepoint(place: Path) -> None:
-    """Delete a savepoint; it is none any more from the first step on.
+    """Delete a savepoint; the first step already makes it invisible.
 
     Raises:
-        SavepointError: it is none. What is not ours is never deleted.
+        SavepointError: there is no savepoint. What is not ours is never deleted.
     """
     read_savepoint(place)
     partial = place.with_name(f".{place.name}.partial")
@@ -282,19 +282,19 @@ def restored_log(
     identity: Mapping[str, str],
     end_offsets: tuple[str, ...],
 ) -> None:
-    """Begin a decision log that goes on behind a savepoint. Its generation is a new one: no older
+    """Begin a decision log that goes on from a savepoint. Its generation is new, so no older
     decision matches anything any more.
 
     Args:
-        backend: without any entry, or with this one only.
+        backend: it has no entry, or only this one.
         savepoint: where it goes on.
         log_id: the random name of the new log, part of every transactional id.
         identity: of the pipeline that will run on it.
-        end_offsets: where its sources go on: the savepoint's, without what is left out.
+        end_offsets: where its sources go on: the savepoint's offsets, without what is left out.
 
     Raises:
         SavepointError: another log lies there.
-        OSError: it is not known to be written; again is harmless.
+        OSError: it is not known whether it was written; a second call is harmless.
     """
     entry = dataclasses.replace(
         savepoint.log,
@@ -322,7 +322,7 @@ def restored_log(
 
 
 def has_decided(log: LogState) -> bool:
-    """Tell whether a log has a decision of its generation: of its own, if it was restored."""
+    """Return whether a log has a decision of its generation; a restored decision does not count."""
     return log.decision is not None and log.decision.generation == log.generation
 
 
@@ -339,7 +339,7 @@ def copy_files(place: Path, savepoint: Savepoint, target: Path) -> None:
     """Copy the files of a verified savepoint below `target`, durably.
 
     Raises:
-        SavepointError: one is not as it was written.
+        SavepointError: a file is not as it was written.
     """
     sources = {name: place / FILES / name for name in savepoint.files}
     for name, facts in _copy(sources, target).items():

@@ -1,8 +1,8 @@
 """The contract of a sink that commits in two phases, and what a task must know to begin.
 
 Flink's `TwoPhaseCommitSinkFunction` in Python, for an engine whose tasks come and go: a sink
-object only *describes* and travels to the workers as frozen data; what is live (a producer, a
-connection) is made where a method runs, and looked up again by it.
+object only *describes* and travels to the workers as frozen data; a method makes what is live (a
+producer, a connection) where it runs, and looks it up again.
 
 What the outside system must offer:
 
@@ -12,12 +12,12 @@ What the outside system must offer:
 * a transaction outlives the longest checkpoint plus the longest downtime.
 
 In a micro-batch a task's calls come one after the other on one thread. In a continuous stage they
-do, too, but some come from a second thread, and a task begins its next transaction when the one
-before is prepared, which may be before that is decided.
+also come one after the other, but some on a second thread. There a task begins its next transaction
+when the one before is prepared, maybe before that one is decided.
 
-A sink that promises less than exactly-once needs none of this, and is a user of the same contract:
-in phase 1 it writes and, where it promises at-least-once, waits for its target; what it returns
-says `Committable.needs_commit` False. No method of phase 2 is called for it.
+A sink that promises less than exactly-once needs none of this, and uses the same contract. In phase
+1 it writes and, if it promises at-least-once, waits for its target. It returns a committable whose
+`needs_commit` is False. No method of phase 2 is called for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from transactions.committable import Committable, Outcome
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Whose transactions these are.
+    """The owner of transactions.
 
     Attributes:
         application_id: stable name of the pipeline; ``[A-Za-z0-9_-]``, so that a dot ends it.
@@ -58,14 +58,14 @@ class Attempt:
     """One try of one subtask at one checkpoint; travels in the task's closure.
 
     Attributes:
-        owner: whose transaction it will be.
+        owner: the owner of its transaction.
         checkpoint_id: N.
         subtask: number of the sink task, from 0.
         attempt_id: ``<run epoch>.<task attempt id>``: unique for ever. Stage, partition and
             attempt number repeat after an executor was lost; the task attempt id does not.
         source_offsets: this subtask's even split of the ListState of the source.
-        last_decided: per transactional id of this run, the last decided token: what a task may
-            believe about a transaction that it finds on a cached producer.
+        last_decided: the last decided token per transactional id of this run; a task may believe it
+            about a transaction that it finds on a cached producer.
         retired: ids whose end was ever in doubt; they are never used again.
     """
 
@@ -83,8 +83,8 @@ BatchT_contra = TypeVar("BatchT_contra", contravariant=True)
 
 
 class Writer(Protocol[TransactionT, BatchT_contra]):
-    """The half of a sink that works in tasks: phase 1. All that passes from it to the other half is
-    a `Committable` (Flink: `TwoPhaseCommittingSink.PrecommittingSinkWriter`).
+    """The half of a sink that works in tasks: phase 1. Only a `Committable` passes from it to the
+    other half (Flink: `TwoPhaseCommittingSink.PrecommittingSinkWriter`).
     """
 
     @property
@@ -102,7 +102,7 @@ class Writer(Protocol[TransactionT, BatchT_contra]):
     def invoke(self, transaction: TransactionT, batch: BatchT_contra) -> None:
         """Write an Arrow record batch of the sink's schema. In a task, any number of times.
 
-        Not promised: that records have reached the target when it returns.
+        It does not promise that records have reached the target when it returns.
         """
 
     def pre_commit(self, transaction: TransactionT) -> Committable | None:
@@ -110,16 +110,16 @@ class Writer(Protocol[TransactionT, BatchT_contra]):
 
         Returns:
             None if nothing was written and no offsets are carried: an empty transaction never
-            becomes a committable, because Kafka refuses to end one. With `needs_commit` False if
-            there was no transaction.
+            becomes a committable, because Kafka refuses to end one. One with `needs_commit` False
+            if there was no transaction.
 
         Raises:
             DeliveryError: a record was refused or not acknowledged.
         """
 
     def abort(self, transaction: TransactionT) -> None:
-        """Give the transaction up. In a task, from its own `except`; not called when it is
-        killed (a Python worker has no last word), which is what the sweep is for.
+        """Give the transaction up. In a task, from its own `except`. A killed task does not call it
+        (a Python worker has no last word): that is what the sweep is for.
         """
 
 
@@ -130,7 +130,7 @@ class Committer(Protocol):
 
     @property
     def name(self) -> str:
-        """That of its writer."""
+        """The name of its writer."""
 
     def check_prepared(
         self, committables: Sequence[Committable], deadline: Deadline
@@ -175,9 +175,9 @@ class Committer(Protocol):
         """
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
-        """Return where the target keeps readers from transactions that are proven committed, for
-        people; empty when all of them are visible. On the driver, while no task writes under
-        their ids.
+        """Return, in words for people, where the target hides proven committed transactions from
+        readers; empty when all of them are visible. On the driver, while no task writes under their
+        ids.
 
         Raises:
             BrokerUnavailableError: it could not be learnt before the deadline.
@@ -200,10 +200,10 @@ AnySink = TwoPhaseCommitSink[Any, Any]
 def most_urgent_first(
     sinks: Mapping[str, Committer], committables: Sequence[Committable]
 ) -> list[tuple[Committer, list[Committable]]]:
-    """Return the sinks that have something to commit, each with what it is.
+    """Return the sinks that have something to commit, each with its committables.
 
-    Sinks whose transactions time out come first, Kafka's; otherwise in the order of the sinks. All
-    share one deadline, and a target that does not answer can use up all of it.
+    Sinks whose transactions time out (Kafka's) come first; otherwise the order of the sinks stays.
+    All share one deadline, and a target that does not answer can use up all of it.
     """
     mine = {name: [one for one in committables if one.sink == name] for name in sinks}
     names = [name for name in sinks if mine[name]]

@@ -20,7 +20,7 @@ from transactions.events import publish
 from transactions.log_entries import Decision
 from transactions.sink import Committer, Owner
 
-# A broker that is away for longer fails the run, which is restarted; and closing a failed run, or
+# A broker that is away for longer fails the run, and the run is restarted. Closing a failed run, or
 # ctrl-C, never waits for more than this.
 _MOST_SECONDS = 30.0
 _SHOWN = 10
@@ -36,8 +36,8 @@ def sweep(
     """Abort what lingers in every sink and return the ids.
 
     Precondition: no task of this run is writing, and the last decision is settled, or its ids are
-    spared. Where a later transaction can have begun on them the log says `Settled` first: the
-    broker's proof goes with the abort.
+    spared. If a later transaction can have begun on these ids, the log says `Settled` first: the
+    abort removes the broker's proof.
     """
     swept: list[str] = []
     for name, sink in sinks.items():
@@ -59,11 +59,11 @@ def refuse_hidden(
     """Make sure that readers see what is proven committed, before anything can be aborted.
 
     A broker can complete a transaction and never mark its end in a partition (Kafka 4.4.0 does so
-    for a partition without a leader). An abort under the same producer id would then take the
-    committed records along, and a sweep aborts: so this comes first.
+    for a partition without a leader). An abort under the same producer id would then remove the
+    committed records too. A sweep aborts, so this comes first.
 
     Raises:
-        HiddenCommitError: it never will be visible by itself.
+        HiddenCommitError: some of it will never be visible by itself.
         BrokerUnavailableError: it could not be learnt before the deadline.
     """
     for name, sink in sinks.items():
@@ -89,15 +89,15 @@ def refuse_hidden(
 class Janitor:
     """Sweeps after every batch, beside Spark's own log writes, and is done before the next.
 
-    One thread; `finish` is the barrier: no task may begin a transaction before it returned. A task
-    that was cancelled or overtaken can begin one after the sweep of its batch, and on an idle
-    stream no other batch comes: so the sweep is repeated while nothing runs. A stream that was idle
-    from one of these to the next can be so for weeks, and brokers forget: its log says `Settled`.
+    One thread; `finish` is the barrier: no task may begin a transaction before `finish` returned. A
+    task that was cancelled or overtaken can begin one after the sweep of its batch, and an idle
+    stream has no other batch. So the sweep is repeated while nothing runs. A stream that was idle
+    between two of these sweeps can stay idle for weeks, and brokers forget: its log says `Settled`.
 
     Args:
         sinks: by name.
         log: of the run; its owner's transactions are swept.
-        timeout_s: of a checkpoint; a sweep takes half a minute at most.
+        timeout_s: the timeout of a checkpoint; a sweep takes half a minute at most.
         idle_every_s: seconds between two sweeps of an idle stream; None for none.
         clock: replaced in tests.
     """
@@ -132,7 +132,7 @@ class Janitor:
         """Begin a sweep; the batch before is settled and the next has not begun.
 
         Args:
-            decided: that batch, all of it committed; readers must see it first.
+            decided: the batch before, all of it committed; readers must see it first.
         """
         committed = () if decided is None else decided.committables
         self._looked = self._executor.submit(self._look, committed)
@@ -143,7 +143,7 @@ class Janitor:
     def await_visible(self) -> None:
         """Wait until readers see what was given to `start`; the sweep may still be under way.
 
-        Where tasks run on, nobody begins again under the same producer ids before this returned.
+        If tasks run on, none begins again under the same producer ids before this returned.
 
         Raises:
             HiddenCommitError, BrokerUnavailableError: see `refuse_hidden`.
@@ -162,9 +162,9 @@ class Janitor:
         if again is not None:
             try:
                 self.swept += len(again.result())
-            except DecisionLogError:  # whether its tail is ours is not known: no run goes on there
+            except DecisionLogError:  # it is not known whether the tail is ours: no run goes on
                 raise
-            except SparkOnceError:  # told already; the next batch is swept again
+            except SparkOnceError:  # published already; the next batch is swept again
                 pass
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class Janitor:
         self._executor.shutdown(wait=True)
 
     def _look(self, committed: Sequence[Committable]) -> Deadline:
-        """Return when the sweep that follows must be done."""
+        """Check that readers see what is committed; return the deadline of the next sweep."""
         deadline = Deadline(min(self._timeout_s, _MOST_SECONDS), self._clock)
         refuse_hidden(self._sinks, self._owner, committed, deadline)
         return deadline
@@ -184,13 +184,13 @@ class Janitor:
         return sweep(self._sinks, self._owner, looked.result())
 
     def _sweep_again(self, seen: Future[list[str]] | None) -> list[str]:
-        """Sweep an idle stream, whose last batch is committed and visible if `seen` went well."""
+        """Sweep an idle stream; its last batch is committed and visible if `seen` went well."""
         if seen is not None and seen.exception() is None:
             self._log.settle()
         return sweep(self._sinks, self._owner, self._look(()))
 
     def _found_hidden(self) -> bool:
-        """Tell whether an abort could take committed records along; the next batch is told."""
+        """Return whether an abort could remove committed records; the next `finish` raises it."""
         running = self._running
         if running is None or not running.done():
             return False

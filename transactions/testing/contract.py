@@ -13,9 +13,9 @@ class TwoPhaseCommitSinkContract(
 ):
     """Tests of a `TwoPhaseCommitSink`, to inherit in a pytest file (docs/write_your_own_sink.md).
 
-    A subclass says `new_sink` and `visible`, and `batch`, `drop_process`, `stall`, `leftovers` and
-    the attributes of `SinkUnderTest` where the default is not true of its target. A test that fails
-    quotes the sentence of `transactions/sink.py` that is broken.
+    A subclass defines `new_sink` and `visible`. It also defines `batch`, `drop_process`, `stall`,
+    `leftovers` and the attributes of `SinkUnderTest` if the default is not right for its target. A
+    test that fails quotes the sentence of `transactions/sink.py` that is broken.
     """
 
     __test__ = False

@@ -1,6 +1,6 @@
 """A sink driven as the engine drives it: one attempt of a task, and whole checkpoints of a driver.
 
-Functions of this module run in this process or, pickled, in one that is killed.
+Functions of this module run in this process, or pickled in a process that is killed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def run_checkpoint(
     Args:
         sink: the only one of the driver.
         number: of the checkpoint.
-        subtasks: the batches of each.
+        subtasks: the batches of each subtask.
         folder: of the decision log.
         application_id: of the pipeline.
         seconds: how long the checkpoint may take.

@@ -1,7 +1,7 @@
-"""Work in another process that ends by SIGKILL: without a last word, as an executor or a driver.
+"""Work in another process that SIGKILL ends without a last word, as an executor or a driver.
 
-The process is a fresh Python, not a fork, so that it has nothing of this one but what was pickled.
-It dies of this process's end too: its standard input ends then.
+The process is a fresh Python, not a fork, so it has only what was pickled of this process. It also
+ends when this process ends: its standard input ends then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAIN = "from transactions.testing.killed_process import main; main()"
 
 
 def killed_after(work: Callable[[Answer], object], seconds: float) -> bytes:
-    """Run work in another process and kill that when it has answered.
+    """Run work in another process and kill the process when it has answered.
 
     Args:
         work: a picklable function of an importable module, or a partial of one; it must answer.

@@ -27,7 +27,7 @@ class LingeringContract(SinkUnderTest):
 
     @pytest.mark.parametrize("end", ["-2", "_2", "2"])
     def test_lingering_never_names_another_applications(self, end: str) -> None:
-        """Requirement.FOREIGN: our name is where theirs begins, and the other way round."""
+        """Requirement.FOREIGN: their name begins with ours, and the other way round."""
         longer = f"{self.owner.application_id}{end}"
         self._assert_apart(dataclasses.replace(self.owner, application_id=longer))
 
@@ -49,7 +49,7 @@ class LingeringContract(SinkUnderTest):
 
     @pytest.mark.parametrize("older", [1, 9])
     def test_lingering_names_an_older_runs(self, older: int) -> None:
-        """Requirement.LINGERING: runs are numbers; as a word 9 stands behind 10."""
+        """Requirement.LINGERING: runs are numbers; as text 9 sorts after 10."""
         dead = dataclasses.replace(self.owner, run_epoch=older)
         theirs = self.prepared(self.attempt(owner=dead), [1])
         driver = self.driver()
@@ -85,7 +85,7 @@ class LingeringContract(SinkUnderTest):
             with contextlib.suppress(Exception):  # as a task does; the sweep ends what it leaves
                 task.abort(transaction)
         else:
-            # What the sweep could not see has not been there: such a transaction begins now.
+            # The sweep saw no transaction, so there was none: it began after the sweep.
             assert not swept, Requirement.FENCE.broken(
                 f"{swept} were swept; their task went on, and {checked} passed check_prepared"
             )
@@ -94,7 +94,7 @@ class LingeringContract(SinkUnderTest):
         self.assert_nothing_left(Requirement.FENCE, "after a swept task went on")
 
     def _assert_apart(self, longer: Owner) -> None:
-        """Assert that two owners do not see each other's, and each sees its own."""
+        """Assert that each owner sees its own transactions and not the other's."""
         owners = {"ours": self.owner, "theirs": longer}
         open_ones = {
             whose: self.prepared(self.attempt(owner=owner), [number]).transactional_id

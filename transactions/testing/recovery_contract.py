@@ -16,7 +16,7 @@ from transactions.testing.killed_process import killed_at
 from transactions.testing.requirements import Requirement
 from transactions.testing.sink_under_test import SinkUnderTest
 
-#: Where drivers die, one after another, each at its own point; the last one ends in peace.
+#: The points where drivers die, one driver after another; the last driver ends normally.
 _DEATHS = (
     ("committables_collected",),
     ("decision_durable",),
@@ -55,7 +55,7 @@ class RecoveryContract(SinkUnderTest):
         self.assert_nothing_left(Requirement.FENCE, "after the sweep")
 
     def test_recover_and_commit_asks_the_target_first(self) -> None:
-        """Requirement.RECOVER: what it finds open it commits, what it finds done it leaves."""
+        """Requirement.RECOVER: it commits what it finds open, and leaves what it finds done."""
         written = [self.prepared(self.attempt(subtask=n), [n]) for n in range(2)]
         self.commit(self.driver(), written[0])
         outcomes = self.restarted().recover_and_commit(written, self.deadline())
@@ -106,7 +106,7 @@ class RecoveryContract(SinkUnderTest):
 
     def test_of_two_attempts_only_the_committed_one_is_visible(self) -> None:
         """Requirement.FENCE: speculation, or a task whose answer was lost; the records are equal,
-        so only the transaction tells them apart.
+        so only the transaction distinguishes them.
         """
         lost = self.prepared_and_killed(self.attempt(), [1, 2])
         won = self.prepared(self.attempt(), [1, 2])
@@ -133,7 +133,7 @@ class RecoveryContract(SinkUnderTest):
     def test_the_engine_is_exactly_once_when_its_driver_dies_at(
         self, deaths: Sequence[str], tmp_path_factory: pytest.TempPathFactory
     ) -> None:
-        """Every requirement, in the hands of the real coordinator and the real recovery."""
+        """Every requirement, with the real coordinator and the real recovery."""
         folder = tmp_path_factory.mktemp("decision-log")
         for death in deaths:
             killed_at(death, self._checkpoint(folder, 1), self.deadline_s)

@@ -19,12 +19,12 @@ from transactions.testing.requirements import Requirement
 from transactions.testing.sink_under_test import SinkUnderTest
 
 _WARM_UP = 10
-#: Of other parts of the process, which come and go; a leak is one per cycle.
+#: Resources of other parts of the process, which come and go; a leak is one per cycle.
 _COINCIDENCE = 3
 
 
 class ResourceContract(SinkUnderTest):
-    """Nothing here is about records; each of it has stopped a pipeline somewhere."""
+    """No test here is about records; each of these faults has stopped a pipeline somewhere."""
 
     __test__ = False
 

@@ -1,7 +1,7 @@
-"""The sink under test: what its author says about it, and the steps that the contracts are made of.
+"""The sink under test: what its author defines, and the steps that the contracts are made of.
 
-Between the steps stands what stands there in production: a task has a pickled copy of the sink, a
-committable comes back as JSON, and every other sink object is that of another process.
+The steps are apart as in production: a task has a pickled copy of the sink, a committable comes
+back as JSON, and every other sink object belongs to another process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TASK_ATTEMPT = itertools.count(1)
 
 
 class SinkUnderTest:
-    """What a subclass says; each test has an instance, a folder and an application of its own.
+    """What a subclass defines; each test has an instance, a folder and an application of its own.
 
     Attributes:
         ordered: `visible` keeps the order in which readers meet the records. False where the
@@ -37,9 +37,9 @@ class SinkUnderTest:
         grace_s: how much longer than its deadline a commit may take: a busy machine's share.
         cycles: checkpoints after which a leak must show.
         source_offsets: ``topic-partition`` and next offset for the test of an attempt that carries
-            nothing else; the partition must exist where the target asks for that.
-        folder: empty, this test's own; the same path as its `tmp_path`.
-        owner: whose transactions it writes; no other test has it.
+            nothing else; the partition must exist if the target requires that.
+        folder: an empty folder of this test alone; the same path as its `tmp_path`.
+        owner: the owner of this test's transactions; no other test has it.
     """
 
     __test__ = False
@@ -60,14 +60,15 @@ class SinkUnderTest:
     # --- what the author of a sink says -----------------------------------------------------------
 
     def new_sink(self) -> AnySink:
-        """Return a sink on this test's target, as another process would make it: called again it
-        shares nothing live with the one before. It is pickled, so its class stands in a module.
+        """Return a sink on this test's target, as another process would make it. A second call
+        returns one that shares nothing live with the first. A sink is pickled, so its class must be
+        in a module.
         """
         raise NotImplementedError(f"{type(self).__name__} must say what new_sink() is")
 
     def visible(self) -> list[int]:
-        """Return the numbers that a reader of the target sees, in his order. It reads by its own
-        means, not through the sink, and waits where a target shows a commit late.
+        """Return the numbers that a reader of the target sees, in the reader's order. It reads by
+        its own means, not through the sink, and waits if the target shows a commit late.
         """
         raise NotImplementedError(f"{type(self).__name__} must say what visible() is")
 
@@ -77,18 +78,18 @@ class SinkUnderTest:
 
     def drop_process(self) -> None:
         """Forget everything that lives in this process, as after a SIGKILL: a module's producers or
-        connections. Where they belong to the sink object there is nothing to do.
+        connections. If they belong to the sink object, there is nothing to do.
         """
 
     def stall(self) -> AbstractContextManager[object]:
-        """Return a context in which the target takes no commit, or does not answer. Without it the
-        target is merely given no time.
+        """Return a context in which the target takes no commit, or does not answer. The default
+        only gives the target no time.
         """
         return nullcontext()
 
     def leftovers(self) -> Sequence[str]:
-        """Return what of transactions the target still holds and no reader sees: staged files, rows
-        of a staging table. Nothing, where only the sink could tell.
+        """Return what the target still holds of transactions and no reader sees: staged files, rows
+        of a staging table. Nothing, if only the sink could know it.
         """
         return ()
 

@@ -62,7 +62,7 @@ class VisibilityContract(SinkUnderTest):
         self.assert_visible([0, 1, 2, 10, 11, 12], Requirement.COMMIT, "with three subtasks")
 
     def test_checkpoints_keep_their_order(self) -> None:
-        """Requirement.ORDER; 9, 10, 11 and 100 are out of order as words."""
+        """Requirement.ORDER; as text 9, 10, 11 and 100 sort in another order."""
         driver = self.driver()
         numbers = {9: [[30, 10], [20]], 10: [[5]], 11: [[40, 4]], 100: [[1]]}
         for checkpoint, batches in numbers.items():
@@ -94,7 +94,7 @@ class VisibilityContract(SinkUnderTest):
         self.assert_visible([], Requirement.EMPTY, "after an empty attempt")
 
     def test_an_attempt_with_offsets_only_can_be_decided(self) -> None:
-        """Requirement.EMPTY: offsets without records are none, or a transaction like any other."""
+        """Requirement.EMPTY: offsets alone are no transaction, or one like any other."""
         attempt = self.attempt(source_offsets=self.source_offsets)
         task, transaction = self.begun(attempt)
         one = task.pre_commit(transaction)
