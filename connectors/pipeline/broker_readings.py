@@ -1,7 +1,7 @@
-"""What the brokers say about a running application, for its metrics: nothing is changed here.
+"""What the brokers say about a running application, for its metrics; nothing here changes anything.
 
-Connections of its own: a slow answer to a question of the metrics must not close the connection
-on which an EndTxn is under way. One reading costs a few requests per cluster.
+It has its own connections: a slow answer to the metrics must not close the connection on which an
+EndTxn is under way. One reading costs a few requests per cluster.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class BrokerReading:
 
     Attributes:
         open_transactions: how many transactions of the application are open, in any state that
-            holds readers back, the running checkpoint's among them.
+            holds readers back; those of the running checkpoint count too.
         oldest_open_ms: when the first of them began, by the broker's clock; -1 when none is open.
         stable_lag: per sink and ``topic-partition``, how many offsets (records and markers) lie
-            behind the last stable offset, where no read_committed consumer can go. Only sinks
+            after the last stable offset, where no read_committed consumer can go. Only for sinks
             with a topic of their own.
         latest: per ``topic-partition`` of the sources, where a reader would end now.
     """
@@ -44,9 +44,9 @@ class BrokerReader:
     """Asks the brokers of all sinks and sources. Lives in the driver process, for one thread.
 
     Args:
-        app_id: whose transactions are counted.
-        sinks: whose output is looked at.
-        sources: whose input is looked at.
+        app_id: the application whose transactions are counted.
+        sinks: the sinks whose output is looked at.
+        sources: the sources whose input is looked at.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class BrokerReader:
 
 
 def next_offsets(end_offsets: Sequence[str]) -> dict[str, int]:
-    """Merge the ends of a checkpoint's sources; of a partition that two read, the smaller one."""
+    """Merge the ends of a checkpoint's sources; if two read a partition, the smaller end counts."""
     merged: dict[str, int] = {}
     for text in end_offsets:
         for name, offset in parse_offsets(text).items():

@@ -1,7 +1,8 @@
 """The metrics endpoint in the life of a driver: opened at its start, closed at its end.
 
-Apart from `connectors.pipeline.metrics` because that one needs an optional package: a driver
-without metrics runs without it. Restarts inside a process keep the endpoint, and so its counters.
+It is apart from `connectors.pipeline.metrics` because that module needs an optional package: a
+driver without metrics runs without the package. Restarts inside a process keep the endpoint, and so
+its counters.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from transactions.log_entries import Decision
 
 
 class DriverMetrics:
-    """Nothing at all when no port is given.
+    """The metrics of one driver; without a port it does nothing.
 
     Args:
         app_id: label of every metric.
@@ -37,8 +38,8 @@ class DriverMetrics:
         """Listen, before any data moves.
 
         Args:
-            sinks: whose output is looked at.
-            sources: whose input is looked at.
+            sinks: the sinks whose output is looked at.
+            sources: the sources whose input is looked at.
             log: returns the log of the present run; called on a scrape, from another thread.
 
         Raises:
@@ -67,5 +68,5 @@ class DriverMetrics:
             raise
 
     def close(self) -> None:
-        """Stop listening; again is harmless."""
+        """Stop listening; a second call is harmless."""
         self._open.close()

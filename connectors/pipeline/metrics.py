@@ -1,10 +1,10 @@
-"""The Prometheus endpoint of a driver: events are counted, the brokers are asked on a scrape.
+"""The Prometheus endpoint of a driver: it counts events, and asks the brokers on a scrape.
 
     driver = StreamingDriver(..., metrics_port=9108)     # http://127.0.0.1:9108/metrics
 
 Three parts: `EventMetrics` turns events into numbers, `BrokerMetrics` asks the brokers when
-somebody scrapes, `MetricsEndpoint` serves both. A scrape never waits longer than `_PATIENCE_S`: a
-broker that does not answer is shown by the age of the last reading, never by a missing endpoint.
+somebody scrapes, `MetricsEndpoint` serves both. A scrape never waits longer than `_PATIENCE_S`: the
+age of the last reading shows a broker that does not answer; the endpoint never goes missing.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _COUNTERS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 class EventMetrics:
-    """Numbers made from events; `hear` is the listener. Safe for any thread.
+    """Turns events into numbers; `hear` is the listener. Safe for any thread.
 
     Args:
         app_id: label of every metric; events of other applications are not counted.
@@ -188,7 +188,7 @@ class EventMetrics:
             case "recovered":
                 self._set_pending(_number(event, "lost"), event)
             case "fenced":
-                self._set_pending(0, event)  # they are the newer run's now
+                self._set_pending(0, event)  # they belong to the newer run now
             case "checkpoint_completed":
                 self._set_pending(0, event)
                 self._complete(event)
@@ -227,15 +227,15 @@ class Reader(Protocol):
 
 
 class BrokerMetrics:
-    """Collects on a scrape what only the brokers know; a Prometheus collector.
+    """A Prometheus collector: on a scrape it collects what only the brokers know.
 
-    At most one reading is under way, on a thread of its own; a scrape waits for it a short time
+    At most one reading is under way, on a thread of its own; a scrape waits a short time for it,
     and otherwise shows the reading before.
 
     Args:
         app_id: label of every metric.
         reader: asks the brokers.
-        committed: returns the next offset to read per ``topic-partition``, as decided.
+        committed: returns the next offset to read per ``topic-partition``, as last decided.
         clock: replaced in tests.
     """
 
@@ -334,7 +334,7 @@ class BrokerMetrics:
         reading = None
         try:
             reading = self._reader.read(Deadline(_READING_S, self._clock))
-        except Exception as error:  # noqa: BLE001 - metrics must not end; the age tells it
+        except Exception as error:  # noqa: BLE001 - metrics must not end; the age shows it
             logger.debug("the brokers were not read: %s", error)
         with self._changed:
             self._under_way = False
@@ -350,7 +350,7 @@ class MetricsEndpoint:
 
     Args:
         app_id: label of every metric.
-        port: where to listen; 0 takes a free one and says which in the log.
+        port: where to listen; 0 takes a free port and logs it.
         reader: asks the brokers.
         committed: see `BrokerMetrics`.
         address: where to listen; only this machine by default.
@@ -396,7 +396,7 @@ class MetricsEndpoint:
         sources: Sequence[KafkaSource],
         last_decision: Callable[[], Decision | None],
     ) -> Self:
-        """Open it for a driver; `last_decision` is asked on a scrape, from another thread.
+        """Open the endpoint for a driver; a scrape calls `last_decision`, on another thread.
 
         Raises:
             ConfigurationError: the port is taken, or no port at all.
@@ -409,7 +409,7 @@ class MetricsEndpoint:
         return cls(app_id, port, reader=BrokerReader(app_id, sinks, sources), committed=committed)
 
     def close(self) -> None:
-        """Stop listening; again is harmless."""
+        """Stop listening; a second call is harmless."""
         self._unsubscribe()
         self._server.shutdown()
         self._server.server_close()
@@ -418,7 +418,7 @@ class MetricsEndpoint:
 
 
 def age_s(start_ms: int, clock: Clock) -> float:
-    """Return how long ago that was, 0 for -1 ("never")."""
+    """Return how many seconds ago `start_ms` was, 0 for -1 ("never")."""
     return max(0.0, clock.now_ms() / 1000 - start_ms / 1000) if start_ms >= 0 else 0.0
 
 

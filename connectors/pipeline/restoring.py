@@ -1,8 +1,8 @@
 """Beginning a checkpoint folder from a savepoint, before the first run on it. On the driver.
 
-What is refused, and why: a savepoint that is broken, is of another application or of the other
-mode; state of a source topic or a sink that the pipeline does not have; output that is newer than
-the savepoint, because it would be produced twice. The last two can be allowed.
+It refuses a savepoint that is broken, is of another application or of the other mode; state of a
+source topic or a sink that the pipeline does not have; output that is newer than the savepoint,
+because it would be produced twice. A person can allow the last two.
 """
 
 from __future__ import annotations
@@ -39,37 +39,38 @@ from transactions.savepoint import (
 logger = logging.getLogger(__name__)
 
 _RESTORED_FROM: Final = "restored-from"
-#: In the folder once its log, if it lies elsewhere, was begun: one that is empty later was lost.
+#: A file that says: the folder's log, which lies elsewhere, was begun. If it is empty later, it was
+#: lost.
 _LOG_BEGUN: Final = "log-begun"
 _SHOWN: Final = 5
 _MODE: Final = "mode"
 
 
 class EngineFiles(Protocol):
-    """What only the engine knows of its own files; see `connectors.spark.checkpoint_files`."""
+    """What only the engine knows about its own files; see `connectors.spark.checkpoint_files`."""
 
     def has_state(self, names: Mapping[str, Any]) -> bool:
-        """Tell whether files, named below the checkpoint folder, hold state of operators."""
+        """Return whether files, named below the checkpoint folder, hold state of operators."""
 
     def fit(self, folder: Path, checkpoint_id: int, sources: int, forget: frozenset[str]) -> None:
-        """Check that the files of a checkpoint are of so many sources, and take topics out.
+        """Check that the files of a checkpoint are of so many sources, and remove topics from them.
 
         Raises:
-            SavepointError: they are not, or it cannot be done.
+            SavepointError: they are not, or the removal fails.
         """
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FromSavepoint:
-    """Where a pipeline shall go on, and what it may lose or repeat by it.
+    """From where a pipeline goes on, and what it may lose or repeat by that.
 
     Attributes:
         place: the savepoint.
-        claim: it belongs to the pipeline from now on: it is deleted when the first checkpoint
-            after it is finished. Else it is copied, stays, and can be restored again.
+        claim: the savepoint belongs to the pipeline from now on, and is deleted when the first
+            checkpoint after it is finished. Else it is copied, stays, and can be restored again.
         allow_non_restored_state: leave out the offsets of topics, and the place of sinks, that
             the pipeline does not have.
-        accept_duplicates: go on although output exists that is newer than the savepoint.
+        accept_duplicates: go on even if newer output than the savepoint exists.
     """
 
     place: Path
@@ -79,7 +80,7 @@ class FromSavepoint:
 
 
 def accepts_duplicates(wanted: FromSavepoint | None) -> bool:
-    """Tell whether whoever restores also accepts output that is written twice."""
+    """Return whether the restore also accepts output that is written twice."""
     return wanted is not None and wanted.accept_duplicates
 
 
@@ -87,25 +88,25 @@ def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Save
     """Make the checkpoint folder of a pipeline from a savepoint.
 
     Args:
-        wanted: see the class.
+        wanted: see `FromSavepoint`.
         run: of the pipeline that will run on it.
-        engine: see the class.
+        engine: see `EngineFiles`.
 
     Returns:
-        The savepoint; None when the folder was restored from it before: the pipeline goes on
-        where it is, so that the same command line can start it again after a crash.
+        The savepoint; None when the folder was restored from it before. The pipeline then goes on
+        where it is, so the same command line can start it again after a crash.
 
     Raises:
         SavepointError: see the module; nothing was changed.
-        BrokerUnavailableError, AuthenticationError, MissingTopicError: whether newer output exists
-            is not known.
+        BrokerUnavailableError, AuthenticationError, MissingTopicError: it is not known whether
+            newer output exists.
     """
     if _was_restored(wanted, run):
         return None
     savepoint = verify_savepoint(wanted.place)
     gone = _check_fits(savepoint, wanted, run, engine)
     _refuse_newer_output(savepoint.decision.end_offsets, wanted, run)
-    # Of its own name: another process may restore at this very moment.
+    # It has a name of its own: another process may restore at this very moment.
     staged = run.checkpoint.with_name(f".{run.checkpoint.name}.{secrets.token_hex(4)}.restoring")
     try:
         staged.mkdir(parents=True)
@@ -133,7 +134,7 @@ def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Save
 def _bind(
     staged: Path, savepoint: Savepoint, place: Path, run: RunOptions, gone: frozenset[str]
 ) -> None:
-    """Write what is ours beside the engine's files: the log, and where all of it comes from."""
+    """Write our own files beside the engine's: the log, and where the folder comes from."""
     offsets = savepoint.decision.end_offsets
     kept = tuple(without_topics(one, gone) for one in offsets)
     log_id = secrets.token_hex(4)
@@ -157,7 +158,7 @@ def _facts(checkpoint: Path) -> dict[str, Any]:
 
 
 def _was_restored(wanted: FromSavepoint, run: RunOptions) -> bool:
-    """Tell whether the folder is the savepoint's already; a log that was not begun is, now."""
+    """Return whether the folder is the savepoint's already; begin its log if that was not done."""
     checkpoint = run.checkpoint
     if not checkpoint.exists() or not any(checkpoint.iterdir()):
         return False
@@ -180,7 +181,7 @@ def _was_restored(wanted: FromSavepoint, run: RunOptions) -> bool:
     if not begun:
         _begin_elsewhere(verify_savepoint(wanted.place), facts, run)
     log = read_log(run.log_location.backend())
-    if not has_decided(log):  # its first start failed: time has passed
+    if not has_decided(log):  # its first start failed, and time has passed
         _refuse_newer_output(facts["end_offsets"], wanted, run)
     return True
 
@@ -249,8 +250,8 @@ def _names(text: str) -> set[str]:
 def _refuse_newer_output(
     end_offsets: tuple[str, ...], wanted: FromSavepoint, run: RunOptions
 ) -> None:
-    """The application's consumer group says how far it has come: a transaction carries it. What
-    the savepoint does not know will be read from 0.
+    """The consumer group of the application says how far it has come: transactions carry that. A
+    partition that the savepoint does not know will be read from 0.
     """
     saved = merged_offsets(end_offsets)
     ahead = {

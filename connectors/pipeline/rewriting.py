@@ -1,7 +1,7 @@
 """Producing lost transactions of a continuous checkpoint again, in the driver's own process.
 
-A barrier stage holds every slot of Spark, and what is lost is one barrier interval of a few
-partitions: the driver reads it again itself.
+A barrier stage holds every slot of Spark, and the loss is one barrier interval of a few partitions.
+So the driver itself reads that again.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Rewriting:
     """What is needed to write a checkpoint's transactions once more. On the driver.
 
     Attributes:
-        source: what was read.
+        source: the source that was read.
         transform: the user's function.
         sinks: by name.
-        schemas: of the rows that those of them get which are not Kafka's.
+        schemas: of the rows of those sinks that are not Kafka's.
         owner: of this run.
     """
 
@@ -49,7 +49,8 @@ class Rewriting:
         """Return new, prepared transactions with the records of the lost ones.
 
         Args:
-            decision: of the checkpoint; it says which offsets, and whose partitions.
+            decision: of the checkpoint; it says which offsets, and which partitions of each
+                subtask.
             lost: what the broker aborted.
 
         Raises:

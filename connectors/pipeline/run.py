@@ -1,6 +1,6 @@
-"""One run of a driver: its sinks are open, its Fence is written, what was decided is settled.
+"""One run of a driver: it opens the sinks, writes the Fence, and settles what was decided.
 
-The first half of every start and restart, the same in both modes. What comes after it (Spark's
+This is the first half of every start and restart, the same in both modes. The second half (Spark's
 query, or the barrier stage) is the driver's own.
 """
 
@@ -54,7 +54,7 @@ def checked_app_id(app_id: str) -> str:
     """Return an application id that can be part of transactional ids.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: it cannot be part of one.
     """
     if not NAME.fullmatch(app_id):
         raise ConfigurationError(
@@ -67,7 +67,7 @@ def checked_app_id(app_id: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a run must know of its driver.
+    """What a run must know about its driver.
 
     Attributes:
         app_id: stable name of the pipeline.
@@ -77,11 +77,11 @@ class RunOptions:
         checkpoint_timeout_s: how long one checkpoint may take.
         restart_budget_s: how long a restart may take.
         identity: further options that must be the same at every restart on one checkpoint.
-        schemas: of the branches, by the names of their sinks; of those that are not Kafka's.
+        schemas: of the branches, by the names of their sinks; only of sinks that are not Kafka's.
         interval_s: the longest time between two barriers; 0 where a batch is a checkpoint.
-        decision_log: where the log lies instead.
-        accept_duplicates: start although a cluster has output that the log does not know, which
-            is then written twice.
+        decision_log: where the log lies, if not in that folder.
+        accept_duplicates: start even if a cluster has output that the log does not know; that
+            output is then written twice.
     """
 
     app_id: str
@@ -106,13 +106,13 @@ class RunOptions:
         """How long a transaction that is not Kafka's can be open before its checkpoint begins."""
         if not self.interval_s:
             return 0.0
-        # Begun behind a barrier, while the checkpoint before can take its time twice: to its
-        # barrier's end and to its commit.
+        # It begins after a barrier. The checkpoint before can then take its timeout twice: to the
+        # end of its barrier and to its commit.
         return self.interval_s + 2 * self.checkpoint_timeout_s
 
     @property
     def wanted(self) -> Wanted:
-        """What this pipeline asks of a cluster, whatever others have open there."""
+        """What this pipeline needs from a cluster, whatever others have open there."""
         return Wanted(
             application_id=self.app_id,
             checkpoint_timeout_s=self.checkpoint_timeout_s,
@@ -129,8 +129,8 @@ class RunOptions:
             "sources": ",".join(topics),
             **self.identity,
         }
-        # Only what is less than exactly-once is named: older checkpoints do not know the word. Its
-        # name stands behind "sinks", so that another set of sinks is told as such.
+        # Only guarantees below exactly-once are named: older checkpoints do not know the word. The
+        # name sorts after "sinks", so that another set of sinks is reported as such.
         kafka = kafka_sinks(self.sinks)
         less = {each.name: each.guarantee for each in kafka if not each.is_transactional}
         if less:
@@ -138,14 +138,14 @@ class RunOptions:
         return found
 
     def may_change(self, option: str, before: str, now: str) -> bool:
-        """Tell whether this run may change an option of the identity; see `DecisionLog.open`.
+        """Return whether this run may change an option of the identity; see `DecisionLog.open`.
 
-        A guarantee may rise: what was written without transactions leaves nothing to end. From
-        exactly-once it may not fall: only an exactly-once start commits what was decided, heals
-        what was lost and aborts what was left open, which readers would wait for.
+        A guarantee may rise: a write without transactions leaves nothing to end. It may not fall
+        from exactly-once: only an exactly-once start commits what was decided, heals what was lost
+        and aborts what was left open, and readers would wait for the open transactions.
 
         Raises:
-            IdentityMismatchError: it would fall.
+            IdentityMismatchError: the guarantee would fall.
         """
         if option != _GUARANTEES:
             return False
@@ -170,7 +170,7 @@ class Run:
 
     Attributes:
         sinks: by name, with the driver's connections to their brokers.
-        settlement: what became of the last decision of the run before; set by `open`.
+        settlement: how the last decision of the run before ended; set by `open`.
 
     Args:
         options: of the driver.
@@ -201,14 +201,15 @@ class Run:
 
     @property
     def known_log(self) -> DecisionLog | None:
-        """The log of this run, that of the one before until it is open; None at the start."""
+        """The log of this run, or of the run before until this one is open; None at the start."""
         return self._log
 
     def check_newest(self) -> None:
-        """Ask, before a restart, whether another driver has taken over meanwhile: it wins.
+        """Check, before a restart, that no other driver has taken over meanwhile: the newer one
+        wins.
 
         Raises:
-            FencedError: it has.
+            FencedError: one has.
         """
         if self._log is not None:
             self._log.check_newest()
@@ -229,7 +230,8 @@ class Run:
         options = self._options
         deadline = Deadline(options.checkpoint_timeout_s)
         try:
-            # Nothing is at stake yet: a wrong address shall not take a checkpoint's time to show.
+            # Nothing is at stake yet: a wrong address must show before a checkpoint's timeout has
+            # passed.
             first_answers = Deadline(min(CONNECT_SECONDS, options.checkpoint_timeout_s))
             for source in options.sources:
                 check_source(source, first_answers)
@@ -260,10 +262,10 @@ class Run:
             raise
 
     def _check_one_checkpoint(self, log: LogState, finished: int) -> None:
-        """Check that folder and log belong together: with another log, what was decided in its own
-        would be written again, and what is pending there never committed.
+        """Check that folder and log belong together. With another log, what the folder's own log
+        decided would be written again, and what is pending there would never be committed.
 
-        Before the Fence: a wrong address must not stop the driver that runs on that log.
+        It runs before the Fence: a wrong address must not stop the driver that runs on that log.
         """
         options = self._options
         folder = LocalFileBackend(options.checkpoint)
@@ -287,20 +289,20 @@ class Run:
             )
 
     def _bind(self, log: DecisionLog, finished: int) -> None:
-        """Write down which log is this folder's; after the Fence, so that there is one."""
+        """Write down which log is this folder's; after the Fence, so that the log has an id."""
         folder = LocalFileBackend(self._options.checkpoint)
         if not folder.put_if_absent(BOUND_TO, log.log_id.encode()):
-            self._check_one_checkpoint(log.state, finished)  # of before, or another start's
+            self._check_one_checkpoint(log.state, finished)  # written earlier, or by another start
 
     def show_offsets(self) -> None:
-        """Let lag tools see what was decided last, where no transaction does; returns at once."""
+        """Let lag tools see what was decided last, if no transaction shows it; returns at once."""
         decision = self.log.state.decision
         assert decision is not None
         for group in self._groups:
             group.decided(merged_offsets(decision.end_offsets))
 
     def close(self) -> None:
-        """Close the connections; a clean-up of the log is waited for."""
+        """Close the connections, and wait for a clean-up of the log."""
         newest = bool(self._groups) and self._is_newest()
         for group in self._groups:
             group.close(write=newest)
@@ -312,8 +314,8 @@ class Run:
         self.sinks = {}
 
     def _is_newest(self) -> bool:
-        """Tell whether the group is ours still: a newer run's transactions carry offsets in it,
-        and recovery reads what they wrote beside them.
+        """Return whether the group is still ours: a newer run's transactions carry offsets in it,
+        and recovery reads what they wrote beside the offsets.
         """
         try:
             self.log.check_newest()
@@ -322,11 +324,11 @@ class Run:
         return True
 
     def leave(self, *, finished: bool) -> None:
-        """Write down that nothing waits for the next start, and abort what the tasks left open;
-        best effort: the next start does it otherwise. No task runs, the last decision is settled.
+        """Write down that nothing waits for the next start, and abort what the tasks left open. If
+        this fails, the next start does it. No task runs, and the last decision is settled.
 
         Args:
-            finished: nothing of it is lost.
+            finished: nothing of the last decision is lost.
         """
         try:
             self.log.check_newest()

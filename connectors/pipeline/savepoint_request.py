@@ -1,9 +1,9 @@
 """How a person asks a running pipeline for a savepoint: by files in its checkpoint folder.
 
-Who asks puts ``<id>.ask`` into ``savepoint-requests`` and waits for ``<id>.answer``; the driver
-looks five times a second, between two checkpoints. No port, no signal, the rights of the folder.
-An ask says until when somebody waits: an older one is dropped, so that a pipeline is not stopped
-tomorrow for a person who has given up.
+A command puts ``<id>.ask`` into ``savepoint-requests`` and waits for ``<id>.answer``; the driver
+looks five times a second, between two checkpoints. This needs no port and no signal, only the
+rights of the folder. An ask says until when somebody waits. The driver drops an older ask, so it
+does not stop a pipeline tomorrow for a person who has given up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SavepointRequest:
     Attributes:
         request_id: random.
         folder: absolute; where the savepoint is to be made.
-        stop: stop between two checkpoints first; the savepoint is the end of the run.
+        stop: stop between two checkpoints first; the run ends with the savepoint.
         until_ms: wall clock; nobody waits for an answer after it.
     """
 
@@ -46,8 +46,8 @@ class SavepointRequest:
 
 
 class SavepointRequests:
-    """The driver's side. On one thread at a time. A file that cannot be read, answered or removed
-    is left alone, with a warning: it must not end a pipeline.
+    """The driver's side. On one thread at a time. It leaves a file alone, with a warning, that it
+    cannot read, answer or remove: such a file must not end a pipeline.
 
     Args:
         checkpoint: folder of the driver.
@@ -58,7 +58,7 @@ class SavepointRequests:
         self._ignored: set[str] = set()
 
     def pending(self) -> list[SavepointRequest]:
-        """Return what is asked for now; expired asks are removed."""
+        """Return the asks of now; it removes expired asks."""
         try:
             paths = sorted(self._folder.glob(f"*{_ASK}"))
         except OSError as error:
@@ -68,7 +68,7 @@ class SavepointRequests:
         return [one for one in found if one is not None]
 
     def answer(self, request: SavepointRequest, made: Path | SparkOnceError) -> None:
-        """Say where the savepoint is, or why there is none."""
+        """Answer where the savepoint is, or why there is none."""
         if isinstance(made, Path):
             text = {"place": str(made)}
         else:
@@ -124,9 +124,9 @@ def ask_for_savepoint(
     Args:
         checkpoint: folder of the driver.
         folder: where the savepoint is to be made; the driver makes it.
-        stop: stop the pipeline between two checkpoints; the savepoint is what it ends with.
+        stop: stop the pipeline between two checkpoints; it ends with the savepoint.
         timeout_s: how long to wait. An ask without an answer is withdrawn.
-        while_waiting: called ten times a second; what it raises withdraws the ask.
+        while_waiting: called ten times a second; an error that it raises withdraws the ask.
 
     Returns:
         The place of the savepoint.

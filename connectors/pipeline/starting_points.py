@@ -1,8 +1,8 @@
-"""Where the sources of a pipeline begin: looked up once, and written into its decision log.
+"""Where the sources of a pipeline begin: it is looked up once, and written into the decision log.
 
-`latest` is another place at every look, and `earliest` moves with retention. The engine asks for
-the start more than once, and again after a crash: so it is a decision, made before anything reads.
-On the driver, at its start, in both modes.
+`latest` is a new place at every look, and `earliest` moves with retention. The engine asks for the
+start more than once, and again after a crash. So the start is a decision, made before anything
+reads. On the driver, at its start, in both modes.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def decide_start(
 ) -> tuple[str, ...]:
     """Return where each source begins, with the ids of its topics, as the log keeps it.
 
-    What the log does not know yet is looked up, and appended before this returns.
+    It looks up what the log does not know yet, and appends that before it returns.
 
     Args:
         log: of this run.
         sources: in the order in which the driver reads them.
-        begun: a checkpoint of this pipeline is finished: its sources go on from that, and only
-            the ids of topics can be missing (the log is of an older version).
-        planned: where the first checkpoint ends, if an older version has planned it: it begins
-            there at the latest.
+        begun: a checkpoint of this pipeline is finished. Its sources go on from there, and only the
+            ids of topics can be missing (the log is of an older version).
+        planned: where the first checkpoint ends, if an older version has planned it; the checkpoint
+            begins there at the latest.
         planner_of: asks the brokers of a source.
 
     Raises:
-        IdentityMismatchError: the sources are not those whose start was decided.
+        IdentityMismatchError: the start of other sources was decided.
         SparkOnceError: see `SourcePlanner.starting_offsets` and `DecisionLog.begin`.
     """
     texts, asked = [], []
@@ -79,7 +79,7 @@ def decide_start(
 
 
 def _tell_unused(source: KafkaSource, said: str, offsets: Mapping[str, int]) -> None:
-    """Log that `startingOffsets` was changed after the start had been decided, if it was."""
+    """Log that `startingOffsets` was changed after the start was decided, if it was."""
     now = source.starting_offsets
     if not said or now is None or _plain(now) == _plain(said):
         return
@@ -96,13 +96,13 @@ def _tell_unused(source: KafkaSource, said: str, offsets: Mapping[str, int]) -> 
 def _plain(said: str) -> object:
     try:
         return orjson.loads(said)
-    except orjson.JSONDecodeError:  # a word, or what nobody has read yet
+    except orjson.JSONDecodeError:  # a word, or text that was not checked yet
         return said
 
 
 def _decided(log: LogState, number: int, source: KafkaSource, begun: bool) -> tuple[str, str]:
-    """Return what the log says of a source (at its place, or of the same topics at another), and
-    the option that it came from, "" where that is not known.
+    """Return what the log says of a source (at its place, or at another place with the same
+    topics), and the option that it came from, "" if that is not known.
     """
     topics, start = set(source.topics), log.start
     known = list(itertools.zip_longest(start, log.asked, fillvalue=""))
@@ -118,7 +118,7 @@ def _decided(log: LogState, number: int, source: KafkaSource, begun: bool) -> tu
             "finished",
             option=f"subscribe={','.join(source.topics)}",
         )
-    # A savepoint can leave topics out: those that stay are the same topics.
+    # A savepoint can leave topics out; the topics that stay are the same.
     ids: dict[str, str] = {}
     for text in (*start[number : number + 1], *start):
         found = topic_ids_in(orjson.loads(text))

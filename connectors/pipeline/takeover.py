@@ -1,4 +1,4 @@
-"""How a run becomes the only one of its application: in its log, and on the clusters it writes to.
+"""How a run becomes the only one of its application: in its log, and on the clusters of its sinks.
 
 check           before the Fence, harms nobody: is the log the newest there is?
 (the Fence)     older runs on this log stop
@@ -30,13 +30,13 @@ _SHOWN: Final = 5
 
 
 class Takeover:
-    """One start or restart. Lives on the driver. Sinks that are not Kafka's take no part.
+    """One start or restart. Lives on the driver. Only Kafka's sinks take part.
 
     Args:
-        application_id: whose.
+        application_id: the application that is taken over.
         place: of the checkpoint folder and its log, for people.
         accept_duplicates: go on although the cluster has output that the log does not know.
-        before: of the driver's run before this one; None at its start.
+        before: the takeover of the driver's run before this one; None at its start.
         clock: replaced in tests.
     """
 
@@ -58,7 +58,7 @@ class Takeover:
         self._known = LogState()
 
     def write_to(self, sinks: Mapping[str, object]) -> None:
-        """Say what this run writes to. Sinks on one cluster have one owner."""
+        """Set what this run writes to. Sinks on one cluster have one owner."""
         self._sinks = {}
         for sink in sinks.values():
             if isinstance(sink, KafkaCommitter):
@@ -73,7 +73,7 @@ class Takeover:
         """Compare a log with the clusters, before its Fence.
 
         Returns:
-            Tokens of output that the log does not know, and a person accepts.
+            Tokens of output that the log does not know, and that a person accepts.
 
         Raises:
             IdentityMismatchError: a cluster has output that the log does not know.
@@ -93,10 +93,10 @@ class Takeover:
         return tuple(sorted(set(accepted)))
 
     def claim(self, log: DecisionLog, deadline: Deadline) -> None:
-        """Take the application over on every cluster, behind this run's Fence.
+        """Take the application over on every cluster, after this run's Fence.
 
         Raises:
-            FencedError: a newer run has fenced this one; it keeps what it has claimed.
+            FencedError: a newer run has fenced this one; the newer run keeps what it has claimed.
         """
         for cluster, sink in self._sinks.items():
             log.check_newest()
@@ -107,12 +107,12 @@ class Takeover:
 
         Raises:
             IdentityMismatchError: see `check`.
-            FencedError: what is newer is a newer run's, which has taken over.
+            FencedError: the newer output is of a newer run, which has taken over.
         """
         known = self._known
         for sink in self._sinks.values():
             ids = await_ends(sink.wire, self._application_id, log.state, deadline)
-            # Since the Fence before ours, whose ids are looked at.
+            # `known` is from before our Fence: the ids of that run are looked at too.
             tokens = read_tokens(sink.wire, self._application_id, known, ids, deadline)
             if newer := newer_than(log.state, tokens):
                 log.check_newest()
@@ -120,11 +120,11 @@ class Takeover:
                 self._refuse_newer(sink, newer)
 
     def check_newest(self, deadline: Deadline) -> None:
-        """Ask whether a newer run has taken over.
+        """Check that no newer run has taken over.
 
         Raises:
-            FencedError: it has.
-            PhaseOneError: that is not known.
+            FencedError: one has.
+            PhaseOneError: it is not known.
         """
         for cluster, sink in self._sinks.items():
             self._owned[cluster].check_now(sink.wire, sink.timeout_ms, deadline)

@@ -1,11 +1,11 @@
-"""What a cluster says of an application's output, compared with what its decision log says.
+"""What a cluster says about an application's output, compared with what the decision log says.
 
 A log is not the only witness. Each transaction carries a token (checkpoint, subtask, and something
 random), in its marker under a group of its own id, and with its source offsets under the
-application's group. A token is committed only together with its records. So the newest token tells
+application's group. A token is committed only together with its records. So the newest token shows
 how far the output has come, whatever folder wrote it. A log that knows less was restored from a
-backup, or is a copy: what is newer would be written a second time. The same is seen where a late
-EndTxn has made half of a transaction visible that was never decided.
+backup, or is a copy: newer output would be written a second time. The same shows when a late EndTxn
+has made half of an undecided transaction visible.
 
 The cluster forgets a token `offsets.retention.minutes` after the last commit in its group (7 days
 by default). Later than that only the log is left.
@@ -34,14 +34,14 @@ _PAUSE_S: Final = 0.02
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedToken:
-    """A token that is committed, and its place.
+    """A committed token, and its place.
 
     Attributes:
         checkpoint_id: of its transaction.
-        token: whole.
+        token: the whole token.
         group: the application's, or one named like the transactional id.
         partition: ``topic-partition``, the key in the group.
-        offset: committed with it.
+        offset: the offset that was committed with it.
     """
 
     checkpoint_id: int
@@ -65,10 +65,10 @@ def read_tokens(
 
     Args:
         wire: to the cluster.
-        application_id: whose tokens.
-        log: what runs wrote that are older than the one of its last decision stands in it. Every
-            later run is asked about, those of a copy too that has the same numbers: a start that
-            was refused has left a Fence as well.
+        application_id: the application whose tokens are read.
+        log: it has everything from runs that are older than the run of its last decision. So only
+            tokens of that run and later ones are read. This includes runs of a copy that has the
+            same numbers: a refused start left a Fence as well.
         ids: all that the cluster knows of the application.
         deadline: when to give up.
 
@@ -101,8 +101,8 @@ def read_tokens(
 def newer_than(log: LogState, tokens: Sequence[CommittedToken]) -> list[CommittedToken]:
     """Return the tokens of output that a log does not know. Pure.
 
-    Newer is a later checkpoint, another history's one of the same number, or source offsets behind
-    those of the log: another history may have fewer and larger checkpoints.
+    Newer is a later checkpoint, a checkpoint of the same number in another history, or source
+    offsets after those of the log: another history may have fewer and larger checkpoints.
     """
     last = log.decision
     number = -1 if last is None else last.checkpoint_id
@@ -127,10 +127,10 @@ def newer_than(log: LogState, tokens: Sequence[CommittedToken]) -> list[Committe
 def await_ends(
     wire: CoordinatorWire, application_id: str, log: LogState, deadline: Deadline
 ) -> list[OpenTransaction]:
-    """List the application's ids when none is about to be committed, but for the log's own.
+    """List the application's ids when none is about to be committed, except the log's own.
 
-    A commit that the coordinator has taken shows its token a moment later. After the writers were
-    fenced no other one comes.
+    A commit that the coordinator has taken shows its token a moment later. After the writers are
+    fenced, no other commit comes.
 
     Raises:
         BrokerUnavailableError: a commit is still being written at the deadline.
@@ -157,7 +157,7 @@ def await_ends(
 
 
 def _offsets(texts: Sequence[str]) -> Mapping[str, int]:
-    """Read offsets of Kafka sources; of others there are none in a group."""
+    """Read offsets of Kafka sources; a group has no offsets of other sources."""
     try:
         return merged_offsets(filter(None, texts))
     except ConfigurationError:
