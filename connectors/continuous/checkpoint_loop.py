@@ -1,8 +1,8 @@
 """The checkpoints of one run in continuous mode, one after the other, on a thread of their own.
 
 The next barrier goes out only when every transaction of the checkpoint before is proven committed
-and visible, and no newer run owns the log: at most one decision is pending, and the barrier is each
-task's permission to begin again on the producer that has just committed (see `stage_committer`).
+and visible, and no newer run owns the log. So at most one decision is pending, and the barrier
+permits each task to begin again on the producer that has just committed (see `stage_committer`).
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Job(Protocol):
         """Start all tasks."""
 
     def stop(self, timeout_s: float) -> None:
-        """Wait for their end, and make it come."""
+        """Wait for the end of all tasks, and force it if it does not come."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """What a loop must know of its driver.
+    """What a loop must know about its driver.
 
     Attributes:
-        timeout_s: of one checkpoint.
-        new_partitions: asks for all partitions of the source that there are now; called on a
-            thread of its own.
+        timeout_s: the timeout of one checkpoint.
+        new_partitions: returns all partitions that the source has now; called on a thread of its
+            own.
         format_offsets: writes offsets as the decision log keeps them.
         rerun: see `transactions.healing`.
         completed: called after each checkpoint that was decided, on the loop's thread.
@@ -67,12 +67,12 @@ class LoopOptions:
 
 
 class CheckpointLoop:
-    """Makes checkpoints until it is asked to drain, or something fails. Lives on the driver.
+    """Makes checkpoints until `drain` is called, or something fails. Lives on the driver.
 
     Args:
         log: of this run, with a decision in it.
         sinks: by name.
-        stage: whose tasks write; not started yet.
+        stage: the stage whose tasks write; not started yet.
         shares: what each task reads.
         pace: when the next barrier is due.
         options: see above.
@@ -159,7 +159,7 @@ class CheckpointLoop:
         self._coordinator.await_visible()
 
     def job_ended(self, error: BaseException | None) -> None:
-        """Take note that the tasks are gone. From the job's thread."""
+        """Note that the tasks are gone. From the job's thread."""
         if error is not None or not self._draining.is_set():
             self._stage.fail(error or PhaseOneError("The continuous stage ended by itself."))
 
@@ -172,14 +172,14 @@ class CheckpointLoop:
         return self._coordinator.is_settled()
 
     def unfinished(self) -> SparkOnceError | None:
-        """Return why this is no good end: see `CheckpointCoordinator.unfinished`."""
+        """Return why the run did not end well: see `CheckpointCoordinator.unfinished`."""
         return self._coordinator.unfinished()
 
     def _run(self) -> None:
         try:
             self._watch.start()
             while not self._draining.wait(self._pace.wait_s):
-                # A partition that comes later begins at 0: none of it was ever read.
+                # A partition that comes later begins at 0: nobody has ever read from it.
                 added = self._shares.add(dict.fromkeys(self._watch.take(), 0))
                 if added or self._stage.await_moved(_IDLE_S):
                     began = SYSTEM_CLOCK.monotonic()
@@ -187,7 +187,7 @@ class CheckpointLoop:
                     took = SYSTEM_CLOCK.monotonic() - began
                     self._pace.after(took, behind=behind)
             self._checkpoint({}, last=True)
-            self._coordinator.await_visible()  # no good end before readers see all of it
+            self._coordinator.await_visible()  # the end comes after readers see all of it
             self._stage.close()  # the tasks stay until then
         except BaseException as error:  # noqa: BLE001 - raised where the driver is waited for
             self._tell(error)
@@ -209,8 +209,8 @@ class CheckpointLoop:
         for one in acknowledged:
             self._shares.offsets.update(one.positions)
         committables = _committables(acknowledged)
-        # Positions alone are a decision as well: a sink that cannot carry them in a transaction
-        # (it has none, or lies on another cluster) would read all of it again after a crash.
+        # Positions alone are a decision as well: if a sink cannot carry them in a transaction (it
+        # has none, or lies on another cluster), a crash would lead to a second read of all of it.
         if committables or self._shares.offsets != before:
             checkpoint = Checkpoint(
                 checkpoint_id=number,
@@ -229,15 +229,15 @@ class CheckpointLoop:
         return max(_behind(one, before) for one in acknowledged)
 
     def _tell(self, error: BaseException) -> None:
-        """Publish that the checkpoint failed which the tasks write, or were to prepare: its
-        transactions are aborted. How one ends that was prepared the coordinator tells.
+        """Publish that a checkpoint failed while the tasks wrote or prepared it: its transactions
+        are aborted. The coordinator publishes how a prepared checkpoint ends.
         """
         if isinstance(error, Exception) and not self._coordinator_tells:
             tell_failed(self._coordinator.owner.application_id, self._number, error)
 
 
 def _behind(one: Acknowledge, before: Mapping[str, int]) -> float:
-    """Return what waits for a task, as a multiple of what it has read since the last barrier."""
+    """Return how much a task has still to read, as a multiple of what it read since the barrier."""
     read = sum(position - before.get(name, 0) for name, position in one.positions.items())
     return one.lag / max(read, 1)
 

@@ -1,10 +1,10 @@
-"""What a continuous task writes with when its sink is any other user of the two-phase contract.
+"""What a continuous task writes with if its sink is not Kafka's but fulfils the two-phase contract.
 
 The sink sees what it sees in a micro-batch: its transactions one after the other, each begun with
-its first record, and all columns of the branch. Kafka's producers take turns to overlap; nothing
-in the contract says that two transactions of one task may, so here one is prepared before the next
-one's first record. What is prepared is ended by the driver, with `commit`: it needs nothing of
-the process that wrote it.
+its first record, and all columns of the branch. Kafka's producers take turns, so their transactions
+overlap. The contract does not allow that for two transactions of one task, so here one is prepared
+before the next one's first record. The driver ends a prepared transaction with `commit`, which
+needs nothing of the process that wrote it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(slots=True)
 class ContractWrite:
-    """What is read between two barriers; the sink hears of it when there is something to write.
+    """What is read between two barriers; the sink is first called when there is something to write.
 
     Attributes:
-        attempt: whose it is.
-        begun: whether there is a transaction of the sink.
-        transaction: the sink's own.
+        attempt: the attempt that writes it.
+        begun: whether the sink has a transaction for it.
+        transaction: the sink's own transaction.
         committable: of the prepared transaction.
     """
 
@@ -63,12 +63,12 @@ class ContractWriter:
         self._closed = False
 
     def open(self, owner: Owner, deadline: Deadline) -> tuple[str, ...]:  # noqa: ARG002
-        """Do nothing: an id of the contract is of one transaction, and there is none yet."""
+        """Do nothing: an id of the contract belongs to one transaction, and there is none yet."""
         return ()
 
     def begin_transaction(self, attempt: Attempt) -> ContractWrite:
-        """Begin nothing: an idle branch shall leave no open file and no session."""
-        # A task's id is unique for its life, an attempt's for a checkpoint of it.
+        """Begin nothing: an idle branch must leave no open file and no session."""
+        # A task's id is unique for the task's life; an attempt's id must be so per checkpoint.
         unique = f"{attempt.attempt_id}-{attempt.checkpoint_id}"
         own = dataclasses.replace(attempt, attempt_id=unique, source_offsets={})
         return ContractWrite(own)
@@ -82,8 +82,8 @@ class ContractWriter:
         self._sink.invoke(transaction.transaction, complete(batch, self._schema))
 
     def flush(self, transaction: ContractWrite, source_offsets: Mapping[str, int]) -> None:  # noqa: ARG002
-        """Prepare the transaction, while nothing is written: see the module. Offsets travel with
-        the decision alone.
+        """Prepare the transaction, while nothing is written: see the module. Only the decision
+        carries the offsets.
 
         Raises:
             PhaseOneError: the task is ending, and has given its transaction up.
@@ -111,14 +111,14 @@ class ContractWriter:
         return transaction.committable
 
     def end(self, transaction: ContractWrite) -> NoReturn:
-        """Never called: the driver ends it."""
+        """Never called: the driver ends the transaction."""
         raise AssertionError(f"the driver ends the transaction of {transaction.attempt}")
 
     def serve(self) -> None:
         """See `connectors.continuous.stage_task.Writer`: nothing waits."""
 
     def close(self) -> None:
-        """Abort what is filling; what was prepared may be decided already, and is the driver's."""
+        """Abort what is filling. A prepared one may be decided already; the driver ends it."""
         with self._lock:
             self._closed = True
             filling, self._filling = self._filling, None

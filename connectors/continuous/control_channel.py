@@ -1,8 +1,8 @@
 """The control channel between the driver and its tasks: a few small messages per checkpoint.
 
-`multiprocessing.connection` carries them: framed bytes over TCP, both ends prove that they know
-the key of the stage (HMAC) before anything else. Messages are JSON, never pickle: what arrives can
-only be data. TCP_NODELAY is set, or Nagle and delayed acknowledgements cost 40 ms a checkpoint
+`multiprocessing.connection` carries them: framed bytes over TCP. Both ends prove that they know the
+key of the stage (HMAC) before anything else. Messages are JSON, never pickle: what arrives can only
+be data. TCP_NODELAY is set; without it Nagle and delayed acknowledgements cost 40 ms a checkpoint
 (measured).
 """
 
@@ -33,7 +33,7 @@ class Register:
     """Task to driver, first: here I am.
 
     Attributes:
-        stage: random name of the stage, from the task's closure: an old stage's task is refused.
+        stage: random name of the stage, from the task's closure; a task of an old stage is refused.
         subtask: its number, from 0.
         attempt: Spark's task attempt id.
         host: where it runs, for error texts.
@@ -47,8 +47,8 @@ class Register:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Driver to task: whose transactions these are, and where to read; never from the closure,
-    because a task that Spark starts again would go back to its first offsets.
+    """Driver to task: the owner of the transactions, and where to read. They are never in the
+    closure, because a task that Spark starts again would go back to its first offsets.
 
     Attributes:
         application_id: see `transactions.sink.Owner`.
@@ -67,27 +67,27 @@ class Start:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Task to driver: the producers are made; these ids are live and not to be swept."""
+    """Task to driver: the producers are made; these ids are live and must not be swept."""
 
     transactional_ids: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """Task to driver, once after each barrier: there is something for the next checkpoint."""
+    """Task to driver, once after each barrier: there are records for the next checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
     """Driver to task: what was read up to now belongs to this checkpoint; prepare it.
 
-    It is also the permission to begin again on the producer of the checkpoint before, which is
-    settled, with no newer Fence in the log: rule 5 (docs/design.md).
+    It also permits the task to begin again on the producer of the checkpoint before: that
+    checkpoint is settled, and the log has no newer Fence: rule 5 (docs/design.md).
 
     Attributes:
         checkpoint_id: N.
-        last: read no more; the stage ends after this checkpoint.
-        added: new partitions of this subtask, with where to begin, from now on.
+        last: the task reads no more; the stage ends after this checkpoint.
+        added: partitions that this subtask reads from now on, with the offset to begin at.
     """
 
     checkpoint_id: int
@@ -97,7 +97,7 @@ class Barrier:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledge:
-    """Task to driver: prepared.
+    """Task to driver: the checkpoint is prepared.
 
     Attributes:
         checkpoint_id: N.
@@ -114,14 +114,14 @@ class Acknowledge:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Driver to task: N is decided; end your transaction."""
+    """Driver to task: N is decided; the task must end its transaction."""
 
     checkpoint_id: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """Task to driver: ended, with a clear answer of the broker."""
+    """Task to driver: the transaction ended, with a clear answer of the broker."""
 
     checkpoint_id: int
 
@@ -200,32 +200,32 @@ class ControlChannel:
             ) from error
 
     def close(self) -> None:
-        """Close this end; again is harmless. A thread that waits in `receive` is woken."""
+        """Close this end, and wake a thread that waits in `receive`; a second call is harmless."""
         with contextlib.suppress(OSError), _socket_of(self.connection) as ending:
             ending.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
             self.connection.close()
 
     def patience(self, seconds: float) -> None:
-        """Set how long `receive` waits for the other end; 0 for ever, as at first."""
+        """Set how long `receive` waits for the other end; 0 is for ever, which is the default."""
         _set_patience(self.connection, seconds)
 
 
 def _socket_of(connection: Connection[bytes, bytes]) -> socket.socket:
-    """Return a duplicate: options, and the end of a connection, belong to the socket itself."""
+    """Return a duplicate: options, and a shutdown, belong to the socket itself."""
     return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 def connect(address: tuple[str, int], key: bytes, *, patience_s: float) -> ControlChannel:
     """Connect a task to its driver.
 
-    A listener that closes while the connection is made can leave this end waiting for ever: Linux
-    drops the last packet of the handshake and answers nothing (seen: 1 in 100 of those that came
-    in that moment). So does a driver whose machine is lost. Hence a patience, which stays set.
+    If a listener closes while the connection is made, this end can wait for ever: Linux drops the
+    last packet of the handshake and answers nothing (seen: 1 in 100 of those that came in that
+    moment). The same happens if the driver's machine is lost. So there is a patience; it stays set.
 
     Args:
-        address: of the driver's listener.
-        key: of the stage.
+        address: the address of the driver's listener.
+        key: the key of the stage.
         patience_s: how long the driver may be silent, here and in `receive` until it is changed.
 
     Raises:
@@ -255,12 +255,12 @@ def accept(listener: Listener, key: bytes, *, patience_s: float) -> ControlChann
     Args:
         listener: from `listen`.
         key: of the stage.
-        patience_s: how long the other end may be silent; a stranger that says nothing would keep
-            everybody else out for ever.
+        patience_s: how long the other end may be silent; a silent stranger would keep everybody
+            else out for ever.
 
     Raises:
-        OSError, EOFError: it is gone, was silent for too long, or the listener is closed.
-        multiprocessing.AuthenticationError: it does not know the key.
+        OSError, EOFError: the other end is gone or was silent too long, or the listener is closed.
+        multiprocessing.AuthenticationError: the other end does not know the key.
     """
     connection = listener.accept()
     with _closed_on_error(connection):
@@ -271,7 +271,7 @@ def accept(listener: Listener, key: bytes, *, patience_s: float) -> ControlChann
 
 
 def wake(listener: Listener) -> None:
-    """Wake the thread that waits in `accept`: closing the listener would not (seen)."""
+    """Wake the thread that waits in `accept`: closing the listener does not wake it (seen)."""
     with contextlib.suppress(OSError):
         socket.create_connection(listener.address[:2], timeout=1.0).close()
 

@@ -28,10 +28,10 @@ class KafkaTask:
         address: of the driver's control channel.
         key: the stage's secret.
         stage: its random name.
-        source: what is read.
+        source: what the task reads.
         transform: the user's Arrow function, or its ``module:name``.
-        sink: what is written.
-        schema: of the rows that a sink gets which is not Kafka's.
+        sink: where the task writes.
+        schema: of the rows for a sink that is not Kafka's.
         native: whether records may move as pointers into Arrow buffers.
         timeout_s: how long making producers may take.
         parallelism: how many tasks the stage has.

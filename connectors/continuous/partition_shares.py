@@ -1,4 +1,4 @@
-"""Which subtask reads which partitions, and from where: the source's ListState, dealt out."""
+"""Which subtask reads which partitions, and from where: the shares of the source's ListState."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PartitionShares:
     Args:
         offsets: next offset to read of every partition.
         parallelism: number of subtasks.
-        resting: of partitions that nobody reads now; what is decided keeps them.
+        resting: offsets of partitions that nobody reads now; the decisions keep them.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class PartitionShares:
         return dict(self._shares[subtask])
 
     def names(self) -> dict[str, str]:
-        """Return, per subtask, its partitions: what healing must read again for it."""
+        """Return the partitions of each subtask: healing must read them again."""
         return {str(n): ",".join(sorted(share)) for n, share in enumerate(self._shares)}
 
     def add(self, partitions: Mapping[str, int]) -> dict[int, dict[str, int]]:

@@ -1,7 +1,7 @@
-"""Asking for new partitions of the source beside the checkpoints.
+"""The question for new partitions of the source, asked beside the checkpoints.
 
-The question is a broker's round trip, and takes seconds when one is slow or away: on the thread of
-the checkpoints it would hold the next barrier up. Nothing waits for the answer here.
+The question costs a round trip to a broker, and takes seconds when a broker is slow or away. On the
+thread of the checkpoints it would delay the next barrier. Here nothing waits for the answer.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _NOW = (DataLossError, PhaseOneError)
 class PartitionWatch:
     """Asks again and again, on a thread of its own, while a stage runs. Lives on the driver.
 
-    A run that reads and writes is not ended because this question has no answer for a while: the
-    event `retried` tells it, once until an answer comes. When none has come for `patience_s`,
+    A run that reads and writes does not end because this question has no answer for a while. The
+    event `retried` reports that, once until an answer comes. When none has come for `patience_s`,
     `take` raises the last error: records in a new partition would wait, and nobody would know.
 
     Args:
         ask: returns all partitions of the source that there are now.
         application_id: for events.
-        every_s: seconds from one answer to the next question.
-        patience_s: how long there may be errors only.
+        every_s: how many seconds after an answer the next question comes.
+        patience_s: for how long there may be only errors.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class PartitionWatch:
         threading.Thread(target=self._run, name="sparkonce-partitions", daemon=True).start()
 
     def take(self) -> Sequence[str]:
-        """Return the last answer, once; empty when there is none since. Never waits.
+        """Return the last answer, once; empty until there is a new one. Never waits.
 
         Raises:
             SparkOnceError: there has been no answer for too long.
@@ -65,7 +65,7 @@ class PartitionWatch:
             return found
 
     def close(self) -> None:
-        """Ask no more; a question under way is not waited for, and its answer is dropped."""
+        """Ask no more. It does not wait for a question under way, and drops its answer."""
         self._closed.set()
 
     def _run(self) -> None:

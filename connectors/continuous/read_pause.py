@@ -2,9 +2,9 @@
 
 A read costs some 0.3 ms whether it brings one record or a thousand. A producer that sends a few
 each millisecond would make a task read, transform and write them one by one, and keep a third of a
-core busy with 1,000 records a second (measured): what comes within some milliseconds is read
-together. No record waits longer for it than for its barrier: that cuts the pause short, and takes
-what has come meanwhile.
+core busy with 1,000 records a second (measured). So a task reads together what comes within some
+milliseconds. No record misses its barrier because of the pause: a barrier cuts the pause short, and
+takes what has come meanwhile.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class ReadPause:
         self._hurried = False
 
     def take(self) -> bool:
-        """Pause. On the reading thread, when it has read all there was.
+        """Pause. On the reading thread, when it has read everything.
 
         Returns:
-            Whether a barrier waits for what has come meanwhile: it is to be read at once, without
-            waiting for more, and then `over` is to be called.
+            Whether a barrier waits for what has come meanwhile. The caller must read that at once,
+            without waiting for more, and then call `over`.
         """
         with self._changed:
             self._pausing = True
@@ -39,17 +39,17 @@ class ReadPause:
             return self._hurried
 
     def over(self) -> None:
-        """Say that what came in the pause is written, or never will be. On the reading thread."""
+        """Note that what came in the pause is written, or never will be. On the reading thread."""
         with self._changed:
             self._hurried = False
             self._changed.notify_all()
 
     def cut_short(self) -> None:
-        """Let the reading thread take what has come, if it pauses; a read that is under way is not
-        waited for. On the control thread, at a barrier.
+        """Let the reading thread take what has come, if it pauses; do not wait for a read that is
+        under way. On the control thread, at a barrier.
 
-        Nor is a function of the user's that takes its time: those records are the next
-        checkpoint's, as without a pause.
+        It does not wait for a slow function of the user either: those records belong to the next
+        checkpoint, as without a pause.
         """
         with self._changed:
             if self._pausing:

@@ -1,6 +1,6 @@
 """The driver's end of a stage: its tasks' channels, and what they answered.
 
-Everything here runs on one thread, the checkpoint loop's, but for `accept`, which has a thread of
+Everything here runs on one thread, the checkpoint loop's, except `accept`, which has a thread of
 its own while the stage starts. Any sign of trouble (a channel that closed, a task that reports an
 error, an answer that does not come) ends the stage: the next run begins at the last decision.
 """
@@ -74,7 +74,8 @@ class RunningStage:
         self._failure: BaseException | None = None
         self._closed = False
         self._registered = threading.Condition()
-        #: All ids of the stage are known; before, a live producer would look like a lingering one.
+        #: All ids of the stage are known. Before that, a live producer would look like a lingering
+        #: one.
         self.is_ready = False
 
     @property
@@ -89,7 +90,7 @@ class RunningStage:
         """Let tasks register.
 
         Args:
-            start_of: says, per subtask, where to begin; called when it registers.
+            start_of: returns where a subtask begins; called when the subtask registers.
         """
         self._start_of = start_of
         threading.Thread(target=self._accept, name="sparkonce-stage", daemon=True).start()
@@ -99,7 +100,7 @@ class RunningStage:
 
         Raises:
             CheckpointTimeoutError: not all came in time.
-            SparkOnceError: what kept one from it.
+            SparkOnceError: why a task failed to.
         """
         with self._registered:
             while len(self._channels) < self.parallelism:
@@ -123,18 +124,18 @@ class RunningStage:
                 continue
             try:
                 self._register(channel)
-            except (OSError, PhaseOneError) as error:  # it is gone, or sent what nobody can read
+            except (OSError, PhaseOneError) as error:  # it is gone, or sent an unreadable message
                 logger.warning("a task could not register: %s", error)
                 channel.close()
 
     def _register(self, channel: ControlChannel) -> None:
-        # The patience stays: this end reads what has begun to come, so silence is in the middle of
-        # a message, and would hold up all tasks.
+        # The patience stays set: this end reads a message that has begun to come, so silence in its
+        # middle would hold up all tasks.
         message = channel.receive()
         with self._registered:
-            # A task that comes a second time was started again by Spark: its first attempt may
-            # have written, and only a new run sweeps that. One that comes after the end would
-            # write on: nobody is left to stop it.
+            # A task that comes a second time was started again by Spark: its first attempt may have
+            # written, and only a new run sweeps that. A task that comes after the end would go on
+            # writing, because nobody is left to stop it.
             if self._closed or not self._is_expected(message):
                 channel.close()
                 return
@@ -154,16 +155,16 @@ class RunningStage:
     # --- one checkpoint -----------------------------------------------------------------------
 
     def is_writer(self, transactional_id: str) -> bool:
-        """Tell whether an id belongs to a task of this stage. From any thread."""
+        """Return whether an id belongs to a task of this stage. From any thread."""
         return transactional_id in self._ids
 
     @property
     def has_writers(self) -> bool:
-        """Tell whether its tasks write under ids that they have told: see `is_writer`."""
+        """Return whether its tasks write under ids that they have reported: see `is_writer`."""
         return bool(self._ids)
 
     def await_moved(self, timeout_s: float) -> bool:
-        """Wait until a task has something for the next checkpoint; False if none has in time.
+        """Wait until a task has records for the next checkpoint; False if none has in time.
 
         Raises:
             SparkOnceError: a task failed.
@@ -187,7 +188,7 @@ class RunningStage:
         """Send the barrier of a checkpoint and return what all tasks acknowledged, by subtask.
 
         Raises:
-            CheckpointTimeoutError: one did not in time.
+            CheckpointTimeoutError: a task did not acknowledge in time.
             SparkOnceError: a task failed: nothing of this checkpoint will be visible.
         """
         self._moved.clear()
@@ -205,10 +206,10 @@ class RunningStage:
         return [acknowledged[subtask] for subtask in sorted(acknowledged)]
 
     def commit(self, checkpoint_id: int, subtasks: set[int], deadline: Deadline) -> set[int]:
-        """Tell the writers of the checkpoint that it is decided; each ends its own transaction.
+        """Send the writers of the checkpoint that it is decided; each ends its own transaction.
 
         Returns:
-            Those that confirmed. When it is not all of them the stage is over, and no task of it
+            The tasks that confirmed. If a task is missing, the stage is over, and none of its tasks
             will begin another transaction on the same id.
         """
         confirmed: set[int] = set()
@@ -233,7 +234,7 @@ class RunningStage:
             raise self._failure
 
     def close(self) -> None:
-        """Close every channel, which ends the tasks; again is harmless."""
+        """Close every channel, which ends the tasks; a second call is harmless."""
         with self._registered:
             was_closed, self._closed = self._closed, True
             for channel in self._channels.values():
@@ -249,7 +250,7 @@ class RunningStage:
         try:
             self._channels[subtask].send(message)
         except ChannelClosedError as error:
-            self._receive(0.0)  # its last word says why
+            self._receive(0.0)  # its last message says why
             raise self._gone(subtask) from error
 
     def _each(
@@ -274,8 +275,8 @@ class RunningStage:
         return answers
 
     def _receive(self, timeout_s: float) -> list[tuple[int, Message]]:
-        """Return what has come, `Moved` noted and `Failed` raised on the way."""
-        if self._closed:  # from another thread: closed channels leave the selector without a word
+        """Return what has come; on the way it notes `Moved` and raises `Failed`."""
+        if self._closed:  # by another thread: the selector does not report closed channels
             raise PhaseOneError(
                 "The stage was closed; nothing of its checkpoint is visible.",
                 where=f"{self.parallelism} tasks",
@@ -291,7 +292,7 @@ class RunningStage:
                 gone = self._gone(subtask)
                 gone.__cause__ = error
                 continue
-            if isinstance(message, Failed):  # the reason why others are gone, perhaps
+            if isinstance(message, Failed):  # perhaps why the other tasks are gone
                 raise self._failed(subtask, message)
             if isinstance(message, Moved):
                 self._moved.add(subtask)

@@ -1,33 +1,33 @@
-"""The committer of a running stage, as the checkpoint coordinator sees it: one of the contract.
+"""The committer of a running stage. The checkpoint coordinator sees it as any committer.
 
 Transactions of any sink but Kafka's are prepared and ended as in micro-batches, by the driver's
-`commit`; of theirs this file only says what is swept while they fill (`lingering`). The rest is
+`commit`. For them this file only says what is swept while they fill (`lingering`). The rest is
 about Kafka.
 
-What differs from micro-batches is who ends a transaction: **one ender**, and that is the task
-which wrote it. The driver ends only what a task did not confirm, after it has closed that task's
-channel and retired its ids, so that no transaction can ever begin on them again.
+The difference to micro-batches is who ends a transaction: **one ender**, the task that wrote it.
+The driver ends only what a task did not confirm. Before that, it closes that task's channel and
+retires its ids, so that no transaction can ever begin on them again.
 
 Why nothing that is committed is ever aborted (KAFKA-20734, see `kafka.wire.partition_leaders`): a
-task's producers A and B take turns, N on A, N+1 on B, N+2 on A. Where N has got no marker in a
-partition P, its leader takes the records of N+2 for a part of the same transaction: a commit of
-N+2 there ends both, and so does an abort. Records are lost when N is hidden in P and a later
-transaction of A, which P is part of, is aborted: by the sweep after a task or driver died between
-barrier N+1 and decision N+2 (or later: N can be many checkpoints old, if what A wrote since went
-to other partitions), or by the transaction's timeout. Then no marker is right any more: a commit
-would show the undecided records of N+2, an abort takes those of N. So it must not come to that,
-and recovery cannot help: it knows neither an N that old, nor where N ends and N+2 begins.
+task's producers A and B take turns, N on A, N+1 on B, N+2 on A. If N has no marker in a partition
+P, P's leader takes the records of N+2 for a part of the same transaction: a commit of N+2 there
+ends both, and so does an abort. Records are lost when N is hidden in P and a later transaction of A
+that includes P is aborted. The sweep aborts it after a task or driver died between barrier N+1 and
+decision N+2 (or later: N can be many checkpoints old, if A wrote to other partitions since), or the
+transaction's timeout does. Then no marker is right any more: a commit would show the undecided
+records of N+2, an abort removes those of N. So this must never happen, and recovery cannot help: it
+knows neither an N that old, nor where N ends and N+2 begins.
 
 Hence **barrier N+1, which lets a task begin again on A, goes out only when every partition that N
-wrote records to has been seen without an open transaction of A** (`CheckpointLoop`). A has none
-open then, so what is seen can only be N. By induction every transaction begins on a producer that
-has nothing hidden, whatever aborts it takes nothing along, and what can be hidden is the last
-decision only, at which recovery looks. The look begins when N is committed, on another thread, and
-runs while the loop waits for its next barrier: two round trips to the leaders.
+wrote records to has been seen without an open transaction of A** (`CheckpointLoop`). A has begun no
+other one then, so an open one can only be N. By induction every transaction begins on a producer
+that has nothing hidden. So an abort removes nothing else, and only the last decision can be hidden;
+recovery looks at that one. The look begins when N is committed, on another thread, and runs while
+the loop waits for its next barrier: two round trips to the leaders.
 
-Not looked at are the partitions of the group's offsets. A marker that is left out there loses no
-record: the transaction of A that is aborted later has sent no offsets yet, or is decided. But a
-recovery that finds A gone on cannot read the group then, and ends in OutcomeUnknownError.
+The look leaves out the partitions of the group's offsets. A missing marker there loses no record: a
+transaction of A that is aborted later has sent no offsets yet, or is decided. But if A has gone on,
+a recovery cannot read the group then, and ends in OutcomeUnknownError.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from transactions.sink import Committer, Owner
 
 
 class StageCommitter:
-    """Commits through the tasks of a stage; everything else is the wrapped committer's.
+    """Commits through the tasks of a stage; the wrapped committer does everything else.
 
     Args:
         committer: of the sink; it talks to the target from the driver.
         stage: the tasks.
-        sweep_every_s: checkpoints come many times a second; what lingers is looked for less often.
+        sweep_every_s: checkpoints come many times a second; the look for lingering ones is rarer.
     """
 
     def __init__(self, committer: Committer, stage: RunningStage, *, sweep_every_s: float) -> None:
@@ -70,15 +70,15 @@ class StageCommitter:
     def commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `Committer`: tasks with ids of their own do it. What one of them did not
-        confirm is UNKNOWN; its stage is over then, and the coordinator settles it by asking the
-        broker.
+        """See `Committer`: tasks with ids of their own do it. A transaction that its task did not
+        confirm is UNKNOWN. The stage is over then, and the coordinator asks the broker to settle
+        it.
         """
         ours = [one for one in committables if self._stage.is_writer(one.transactional_id)]
         confirmed: set[int] = set()
         if ours:
             writers = {one.subtask for one in ours}
-            # A task that stalls leaves the driver the time to end its transaction itself.
+            # If a task stalls, the driver still has the time to end its transaction itself.
             patience = Deadline(deadline.remaining() / 2)
             confirmed = self._stage.commit(ours[0].checkpoint_id, writers, patience)
         outcomes = {
@@ -97,10 +97,10 @@ class StageCommitter:
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
         """See `Committer`: the tasks' own transactions are open all the time.
 
-        Where tasks have no ids of their own, nothing tells a transaction that fills from one that
-        lingers, but for its run: this one's are left to the sweep after its end. An older one's are
-        not: a task that froze in it can wake up at any time, and what it prepares then would hold
-        locks for as long as this stage runs.
+        If tasks have no ids of their own, only its run distinguishes a transaction that fills from
+        one that lingers. Those of this run are left to the sweep after its end. Those of an older
+        run are not: a task that froze in it can wake up at any time, and a transaction that it
+        prepares then would hold locks for as long as this stage runs.
         """
         if not self._stage.is_ready or not self._next_sweep.expired():
             return []

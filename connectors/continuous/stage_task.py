@@ -1,8 +1,8 @@
-"""One task of a stage: it reads, transforms and writes until its driver says stop.
+"""One task of a stage: it reads, transforms and writes until its driver ends it.
 
 Two threads. The *reading* thread consumes, transforms and writes into the transaction that is
-open. The *control* thread waits for the driver; at a barrier it takes the open transaction and the
-positions away, and flushes it, in one step. The reading thread then goes on in the next
+open. The *control* thread waits for the driver; at a barrier it takes over the open transaction and
+the positions, and flushes the transaction, in one step. The reading thread then goes on in the next
 transaction, on the other producer, while this one gets its offsets, is decided and committed.
 """
 
@@ -41,11 +41,11 @@ from transactions.committable import Committable
 from transactions.errors import PhaseOneError
 from transactions.sink import Attempt, Owner
 
-#: How long the reading thread waits for data before it looks whether it shall stop.
+#: How long the reading thread waits for data before it checks whether to stop.
 _WAIT_S = 0.1
-#: What comes within so long is read together; a barrier cuts it short.
+#: What comes within this time is read together; a barrier cuts it short.
 _PAUSE_S = 0.005
-#: Two busy threads share the interpreter: 5 ms, Python's default, would be added to each step.
+#: Two busy threads share the interpreter: Python's default would add 5 ms to each step.
 _SWITCH_S = 0.0005
 
 
@@ -69,16 +69,16 @@ class Writer(Protocol):
 
     @property
     def ends_transactions(self) -> bool:
-        """Tell whether the task ends what it prepared, when it is told of the decision. If not,
-        the driver does, and the task hears no more of it.
+        """Return whether the task ends what it prepared, when the driver sends the decision. If
+        not, the driver ends it, and the task gets no message about it.
         """
 
     def open(self, owner: Owner, deadline: Deadline) -> tuple[str, ...]:
-        """Make what transactions are written with and return the ids."""
+        """Make what transactions are written with, and return the transactional ids."""
 
     def begin_transaction(self, attempt: Attempt) -> Any:
-        """See `TwoPhaseCommitSink`; its source offsets are where the task stands now. Those that
-        the transaction carries come with `flush`.
+        """See `TwoPhaseCommitSink`; its source offsets are where the task stands now. The offsets
+        that the transaction carries come with `flush`.
         """
 
     def invoke(self, transaction: Any, batch: pa.RecordBatch) -> None:
@@ -89,22 +89,23 @@ class Writer(Protocol):
 
         Args:
             transaction: from `begin_transaction`.
-            source_offsets: next offset to read of the partitions that moved; known only now.
+            source_offsets: next offset to read of the partitions that moved; they are known only
+                now.
         """
 
     def pre_commit(self, transaction: Any) -> Committable | None:
         """See `TwoPhaseCommitSink`; after `flush`, while the next transaction fills."""
 
     def end(self, transaction: Any) -> None:
-        """Commit a decided transaction, with a clear answer; where the task ends them."""
+        """Commit a decided transaction, with a clear answer; only if the task ends them."""
 
     def serve(self) -> None:
-        """Take what waits for callbacks. An idle source makes no barriers, and the statistics of
-        clients that nobody asks would fill the memory.
+        """Run waiting callbacks. An idle source makes no barriers, and statistics that nobody takes
+        from the clients would fill the memory.
         """
 
     def close(self) -> None:
-        """Forget everything; what is open is aborted, or swept."""
+        """Forget everything; an open transaction is aborted, or swept later."""
 
 
 class Task(Protocol):
@@ -141,7 +142,7 @@ def run_task(task: Task, subtask: int, attempt: int) -> None:
     """Run one task of a stage. In a worker; returns when the driver has ended the stage.
 
     Raises:
-        SparkOnceError: what ended the task; the driver has been told, if it is there.
+        SparkOnceError: why the task ended; it was sent to the driver too, if there is one.
     """
     sys.setswitchinterval(_SWITCH_S)
     try:
@@ -165,7 +166,7 @@ def run_task(task: Task, subtask: int, attempt: int) -> None:
         channel.send(register)
         start = channel.receive()
         assert isinstance(start, Start)
-        channel.patience(0)  # from now on silence means that there is nothing to do
+        channel.patience(0)  # from now on the driver may be silent for ever
         _Loop(task, channel, start, subtask, attempt).run()
     except ChannelClosedError as error:
         raise PhaseOneError(
@@ -241,7 +242,7 @@ class _Loop:
             self._pause.over()
 
     def _read_once(self, wait_s: float) -> bool:
-        """Write what has come, and tell whether anything has."""
+        """Write what has come, and return whether anything has."""
         came = False
         for read in self._reader.read(wait_s):
             came = True
@@ -255,7 +256,7 @@ class _Loop:
         with self._lock:
             if self._ended.is_set():
                 return  # read after the last barrier: the next run reads it again
-            # Should this fail half-way, the transaction holds records that no position counts.
+            # If this fails half-way, the transaction holds records that no position counts.
             self._torn = True
             if batch is not None and batch.num_rows:
                 self._writer.invoke(self._transaction, batch)
@@ -280,7 +281,7 @@ class _Loop:
             self._ended.set()
 
     def _prepare(self, barrier: Barrier) -> None:
-        """From the barrier to the end of the transaction, while the other one fills."""
+        """Prepare a transaction at its barrier and end it, while the other one fills."""
         number = barrier.checkpoint_id
         self._pause.cut_short()
         with self._lock:
@@ -300,7 +301,7 @@ class _Loop:
             moved = {name: at for name, at in positions.items() if at != self._before.get(name)}
             self._before = positions
             # Nothing is written into the next transaction until all of this one is at the broker:
-            # it is another producer's, and its records could overtake what waits here (seen).
+            # the other producer writes it, and its records could overtake what waits here (seen).
             self._writer.flush(transaction, moved)
         committable = self._writer.pre_commit(transaction)
         if barrier.added:
@@ -317,7 +318,7 @@ class _Loop:
         if committable is None or not committable.needs_commit:
             return
         if not self._writer.ends_transactions:
-            return  # the driver does: what comes next is another barrier
+            return  # the driver ends it: the next message is another barrier
         decided = self._channel.receive()
         assert isinstance(decided, Commit), f"{decided} where a Commit is due"
         assert decided.checkpoint_id == number
@@ -327,8 +328,8 @@ class _Loop:
         self._channel.send(Committed(checkpoint_id=number))
 
     def _await_close(self) -> None:
-        """Stay after the last checkpoint: to a driver that still waits for others, a channel that
-        closes is a task that died.
+        """Stay after the last checkpoint: a driver that still waits for other tasks takes a closed
+        channel for a dead task.
         """
         with contextlib.suppress(ChannelClosedError):
             self._channel.receive()
