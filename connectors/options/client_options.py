@@ -1,4 +1,4 @@
-"""A user's `kafka.*` options: a mapping whose text shows all of them but the secrets."""
+"""A user's `kafka.*` options: a mapping whose text shows everything except the secrets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SECRET: Final = re.compile(
 
 
 class ClientOptions(dict[str, str]):
-    """The options by name, without ``kafka.`` before it. Printed, a secret is ``[hidden]``: options
-    come into logs, notebooks and error reports with the objects that hold them.
+    """The options by name, without ``kafka.`` before it. A printed secret is ``[hidden]``: options
+    get into logs, notebooks and error reports with the objects that hold them.
     """
 
     def __repr__(self) -> str:
@@ -24,13 +24,13 @@ class ClientOptions(dict[str, str]):
 
 def servers_of(bootstrap: str) -> frozenset[str]:
     """Return the brokers that a ``bootstrap.servers`` names, so that two texts can be compared:
-    neither order nor spaces say which cluster it is.
+    order and spaces do not change the cluster.
     """
     return frozenset(one.strip().lower() for one in bootstrap.split(",") if one.strip())
 
 
 def is_secret(name: str) -> bool:
-    """Tell whether the value of an option must not be shown, by its name."""
+    """Return whether the value of an option must not be shown, judged by its name."""
     return _SECRET.search(name) is not None
 
 

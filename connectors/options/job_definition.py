@@ -24,7 +24,7 @@ class SinkDefinition:
 
     Attributes:
         sink: where its branch goes.
-        sql: its own query over `source` (and `transformed`, when there is a transform).
+        sql: its own query over `source` (and over `transformed`, if there is a transform).
     """
 
     sink: BranchSink
@@ -40,7 +40,7 @@ class JobDefinition:
         app_id: see `StreamingDriver`.
         checkpoint: absolute folder.
         mode: one of `connectors.options.modes`.
-        driver: what the file says to the driver of its mode, by the names of its arguments; see
+        driver: the file's options for the driver of its mode, by the names of its arguments; see
             `connectors.options.table.PIPELINE`.
         master: Spark's master URL.
         log_level: of the Java side.
@@ -50,7 +50,8 @@ class JobDefinition:
         sql: the transform as a query over `source`.
         function: the transform as ``module:name``; the file's folder is importable.
         arrow: the transform as the ``module:name`` of an Arrow function.
-        columns: what that function, or the plain copy, gives to the sinks; see `arrow_pipeline`.
+        columns: the columns that the function, or the plain copy, gives to the sinks; see
+            `arrow_pipeline`.
         spark: further Spark settings.
     """
 
@@ -72,7 +73,7 @@ class JobDefinition:
 
     @property
     def kafka_sinks(self) -> list[KafkaSink]:
-        """Those of the sinks that brokers can be asked about."""
+        """The Kafka sinks: brokers can be asked about them."""
         return kafka_sinks([definition.sink for definition in self.sinks])
 
     def option(self, name: str) -> Any:
@@ -92,8 +93,8 @@ class JobDefinition:
         """Check the rules between mode, source, transform and sinks.
 
         Raises:
-            ConfigurationError: the mode cannot run this job. The continuous stage is one stage:
-                what needs Spark's planner is refused.
+            ConfigurationError: the mode cannot run this job. The continuous mode has one stage, so
+                a job that needs Spark's planner is refused.
         """
         if self.mode != CONTINUOUS:
             return

@@ -1,4 +1,5 @@
-"""A job file: the whole pipeline as TOML, parsed once into one frozen object. No I/O but the file.
+"""A job file: the whole pipeline as TOML, parsed once into one frozen object. It reads only the
+file.
 
     [app]        id, checkpoint, guarantee (of every sink: exactly-once, at-least-once, none;
                  a sink can have its own), mode, checkpoint_timeout, restart_budget, master,
@@ -65,7 +66,7 @@ def load_job(path: Path, environment: Mapping[str, str]) -> JobDefinition:
 
 
 def parse_job(text: str, path: Path, environment: Mapping[str, str]) -> JobDefinition:
-    """Parse the text of a job file; `path` is what errors name and paths are relative to.
+    """Parse the text of a job file; errors name `path`, and paths are relative to its folder.
 
     Raises:
         ConfigurationError: the first thing that is wrong.
@@ -83,7 +84,7 @@ def parse_job(text: str, path: Path, environment: Mapping[str, str]) -> JobDefin
 
 
 class _Parser:
-    """One parse; knows the file, for the texts of errors."""
+    """One parse; it knows the file, for the texts of errors."""
 
     def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
         self._path = path
@@ -228,7 +229,7 @@ class _Parser:
         return mode
 
     def _driver(self, app: Mapping[str, str]) -> dict[str, object]:
-        """Return what the file says to the driver, by the names of its arguments."""
+        """Return the file's options for the driver, by the names of its arguments."""
         found: dict[str, object] = {}
         for option in PIPELINE.options:
             text = app.get(option.name)
@@ -262,7 +263,7 @@ class _Parser:
         return path if "://" in path else str(self._path.parent / path)
 
     def _flat(self, table: Mapping[str, Any], place: str, prefix: str = "") -> dict[str, str]:
-        """Turn a table into options: `kafka.bootstrap.servers` without quotes is three tables."""
+        """Turn a table into options: without quotes `kafka.bootstrap.servers` is three tables."""
         flat: dict[str, str] = {}
         for key, value in table.items():
             name = prefix + key

@@ -25,7 +25,7 @@ _LIVES: Final = (
     "checkpoint_timeout",
 )
 _BREAKS: Final = ("sparkonce sets it: a connection that breaks must be seen", "leave it out")
-#: Client setting that a producer with transactions has its own value for -> why, and what to say
+#: Client setting for which a producer with transactions has its own value -> why, and what to write
 #: instead.
 _NOT_WITH_TRANSACTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "transaction.timeout.ms": (
@@ -48,10 +48,10 @@ class KafkaSink:
         topic: target topic; wins over a `topic` column. None: each row names its own.
         name: unique in the driver and the same at every restart; the topic by default.
         guarantee: ``exactly-once``: in transactions; ``at-least-once``: visible at once, repeated
-            after a failure, never lost; ``none``: not waited for, so it can be lost as well
+            after a failure, never lost; ``none``: nobody waits for it, so it can be lost as well
             (Flink's DeliveryGuarantee).
-        transaction_timeout_ms: how long a prepared transaction outlives its writer; None takes
-            what the broker allows (`transaction.max.timeout.ms`). Of exactly-once only.
+        transaction_timeout_ms: how long a prepared transaction outlives its writer; None takes what
+            the broker allows (`transaction.max.timeout.ms`). Only for exactly-once.
         kafka: further client settings, with Kafka's own names and no ``kafka.`` before them.
     """
 
@@ -117,7 +117,7 @@ class KafkaSink:
 
     @property
     def is_transactional(self) -> bool:
-        """Tell whether records are written in transactions: the guarantee exactly-once."""
+        """Return whether records are written in transactions: the guarantee exactly-once."""
         return self.guarantee == EXACTLY_ONCE
 
     @property

@@ -1,7 +1,7 @@
 """What a user says about the source: one frozen object, parsed once from Spark's own option names.
 
-Raw client settings pass through as `kafka.*`. Everything a wrong value could break is checked in
-one `validate`, before any data moves.
+Raw client settings pass through as `kafka.*`. One `validate` checks everything that a wrong value
+could break, before any data moves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 
-#: Options of Spark's source that exist there and not here: refused, never ignored.
+#: Options that only Spark's own source has: they are refused, never ignored.
 UNSUPPORTED: Final = {
     "subscribePattern": "name the topics in `subscribe`",
     "assign": "name the topics in `subscribe`; all their partitions are read",
@@ -54,7 +54,7 @@ class KafkaSource:
             goes on from its checkpoint.
         ending_offsets: where a batch read ends: latest (default) or Spark's JSON.
         max_offsets_per_trigger: most offsets in one micro-batch, split over the partitions.
-        fail_on_data_loss: stop when offsets are gone that are still needed.
+        fail_on_data_loss: stop when offsets that are still needed are gone.
         include_headers: add the column `headers`.
         isolation_level: read_committed hides open and aborted transactions.
         min_partitions: split ranges until there are about this many Spark tasks.
@@ -123,7 +123,7 @@ class KafkaSource:
         """Check the options of a stream.
 
         Raises:
-            ConfigurationError: one is of a batch read.
+            ConfigurationError: an option is only for a batch read.
         """
         if self.ending_offsets is not None:
             hint = "leave it out; the trigger available-now stops at what is there"
@@ -133,7 +133,7 @@ class KafkaSource:
         """Check the options of a batch read.
 
         Raises:
-            ConfigurationError: one is of a stream.
+            ConfigurationError: an option is only for a stream.
         """
         _refuse_offset("startingOffsets", self.starting_offsets, LATEST, "a batch ends there")
 
@@ -187,14 +187,16 @@ def _parsed(option: Option, value: str) -> object:
 
 
 def _check_offsets(name: str, value: str | None, words: Sequence[str]) -> None:
-    """JSON is only recognised here; its content is checked beside the cluster's partitions."""
+    """Check a place by its form; the content of JSON is checked later, with the cluster's
+    partitions.
+    """
     if value is None or value in words or value.lstrip().startswith("{"):
         return
     raise _refused(name, value, "it is neither JSON nor a known word", words)
 
 
 def _refuse_offset(name: str, value: str | None, word: str, why: str) -> None:
-    """Refuse a word as the place of all partitions, or its number as that of one."""
+    """Refuse a word as the place of all partitions, or the word's number as the place of one."""
     number = {LATEST: -1, EARLIEST: -2}[word]
     if value == word:
         raise _refused(name, value, f"{word} is no place for it: {why}")
@@ -206,7 +208,9 @@ def _refuse_offset(name: str, value: str | None, word: str, why: str) -> None:
 
 
 def _json(value: str | None) -> dict[str, object]:
-    """Return what is JSON; whether it is offsets is checked beside the cluster's partitions."""
+    """Return a JSON object; whether it holds offsets is checked later, with the cluster's
+    partitions.
+    """
     with contextlib.suppress(json.JSONDecodeError):
         found = json.loads(value or "{}")
         return found if isinstance(found, dict) else {}

@@ -16,7 +16,7 @@ from transactions.errors import ConfigurationError, nearest
 
 MODES: Final = (MICRO_BATCH, CONTINUOUS)
 
-#: The longest time from one barrier to the next when the user does not say it.
+#: The longest time from one barrier to the next if the user does not set it.
 MOST_INTERVAL_S: Final = 1.0
 
 _SECONDS: Final = "_s"
@@ -52,7 +52,7 @@ def check_options(mode: str, given: Mapping[str, object]) -> None:
         given: what the user gave, by its name in Python or in a job file.
 
     Raises:
-        ConfigurationError: one belongs to the other mode, or two contradict each other.
+        ConfigurationError: an option belongs to the other mode, or two contradict each other.
     """
     by_name = {name.removesuffix(_SECONDS): name for name, value in given.items()}
     for name, written in by_name.items():
@@ -78,8 +78,8 @@ def check_source(mode: str, source: KafkaSource) -> None:
     """Check that a source can be read in a mode.
 
     Raises:
-        ConfigurationError: an option of it is about micro-batches, and there are none; or about a
-            batch read.
+        ConfigurationError: one of its options is about micro-batches, and there are none; or about
+            a batch read.
     """
     source.check_stream()
     for option in SOURCE.options:
@@ -94,10 +94,10 @@ def check_source(mode: str, source: KafkaSource) -> None:
 
 
 def refuse_columns(columns: Sequence[str] | None, sink: BranchSink) -> None:
-    """Check that a sink has columns of its own, where a pipeline chooses some.
+    """Check that a sink has columns of its own, if a pipeline chooses some.
 
     Raises:
-        ConfigurationError: it is Kafka's.
+        ConfigurationError: the sink is Kafka's.
     """
     if columns is not None and isinstance(sink, KafkaSink):
         raise ConfigurationError(
@@ -109,7 +109,7 @@ def refuse_columns(columns: Sequence[str] | None, sink: BranchSink) -> None:
 
 
 def one_sink(sinks: BranchSink | Sequence[BranchSink]) -> BranchSink:
-    """Return what a continuous pipeline writes to: Kafka, or any other two-phase sink.
+    """Return the sink of a continuous pipeline: Kafka, or any other two-phase sink.
 
     Raises:
         ConfigurationError: there are several, or none.

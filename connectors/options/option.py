@@ -10,7 +10,7 @@ from typing import Final
 from transactions.duration import WANTED, milliseconds_of, seconds_of
 from transactions.errors import nearest
 
-#: Names of applications and sinks: they stand in transactional ids and in names of files.
+#: Names of applications and sinks: transactional ids and names of files contain them.
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 Parse = Callable[[str], object]
@@ -22,9 +22,9 @@ class Kind:
     """The type of an option's value.
 
     Attributes:
-        name: as help and docs say it.
-        parse: the value of a text.
-        problem: what is said of a text that has none.
+        name: the name in help and docs.
+        parse: returns the value of a text.
+        problem: what an error says about a text that has no value.
     """
 
     name: str
@@ -74,8 +74,8 @@ class Option:
         says: what it does, in a sentence.
         field: its name in Python; the same by default.
         kind: the type of its value.
-        default: what holds when it is not given, as a user would write it; per mode where the
-            modes differ; empty when there is nothing then.
+        default: its value when it is not given, as a user would write it; per mode if the modes
+            differ; empty if there is no default.
         mode: the only mode that has it; empty: both.
         instead: what the other mode has instead.
     """
@@ -108,7 +108,7 @@ class Table:
 
     Args:
         options: its rows.
-        prefix: what stands before names that pass through, such as ``kafka.``.
+        prefix: the start of names that pass through, such as ``kafka.``.
     """
 
     def __init__(self, options: Iterable[Option], *, prefix: str = "") -> None:
@@ -126,17 +126,17 @@ class Table:
         return self._by_name.get(name.lower())
 
     def hint(self, name: str, *others: str) -> str:
-        """Return what somebody may have meant by a name that is not in the table.
+        """Return what a user may have meant by a name that is not in the table.
 
         Args:
-            name: what they wrote.
-            others: names that are known beside those of the table.
+            name: what the user wrote.
+            others: known names that are not in the table.
         """
         known = [*self.names, *others, *([f"{self.prefix}*"] if self.prefix else [])]
         return nearest(name, known)
 
     def passes(self, name: str) -> bool:
-        """Tell whether a name passes through to a client: it has the prefix, and is no row."""
+        """Return whether a name passes through to a client: it has the prefix, and is no row."""
         lowered = name.lower()
         return (
             bool(self.prefix) and lowered.startswith(self.prefix) and lowered not in self._by_name

@@ -1,5 +1,5 @@
-"""The options as text, made from the table: `sparkonce run --help`, and docs/options.md, which
-``python -m connectors.options.page > docs/options.md`` writes.
+"""The options as text, made from the table: `sparkonce run --help`, and docs/options.md. The
+command ``python -m connectors.options.page > docs/options.md`` writes the page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from connectors.options.table import (
     TRANSFORM,
 )
 
-#: Heading, what is said below it, the rows.
+#: Heading, the text below it, the rows.
 PLACES: Final = (
     (
         "The application: `[app]`",

@@ -19,7 +19,7 @@ KAFKA: Final = "kafka"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """Where the options of a kind are read: ``module:class``, which has `from_options`.
+    """What reads the options of a kind: ``module:class``, which has `from_options`.
 
     Attributes:
         options: the class.
@@ -48,8 +48,8 @@ def sink_from_options(
     """Read one `[[sink]]`.
 
     Args:
-        options: its keys, `kind` among them or not.
-        guarantee: of a Kafka sink that does not say its own; the others are exactly-once.
+        options: its keys, with or without `kind`.
+        guarantee: of a Kafka sink that does not set its own; the other kinds are exactly-once.
         absolute: makes a path of the job file absolute.
 
     Raises:

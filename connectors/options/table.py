@@ -36,7 +36,7 @@ _TRIGGER: Final = Kind(f"duration, or {AVAILABLE_NOW}", _trigger)
 _STRATEGY: Final = Kind("strategy", parse_restart_strategy)
 _NEXT_BATCH: Final = "a batch follows the one before; see trigger"
 
-#: Of a driver: arguments of `StreamingDriver` and `ContinuousDriver`, keys of [app].
+#: Options of a driver: arguments of `StreamingDriver` and `ContinuousDriver`, keys of [app].
 PIPELINE: Final = Table(
     [
         Option(
@@ -145,7 +145,7 @@ PIPELINE: Final = Table(
     ]
 )
 
-#: Of a job file: what [app] has beside the options of its driver.
+#: Options of a job file: what [app] has in addition to the options of its driver.
 APP: Final = Table(
     [
         Option(
@@ -180,7 +180,7 @@ APP: Final = Table(
     ]
 )
 
-#: Of a job file: [transform]. Without one the job is a copy.
+#: Options of a job file: [transform]. Without one the job is a copy.
 TRANSFORM: Final = Table(
     [
         Option(name="sql", says="A query over the view `source`."),
@@ -201,7 +201,8 @@ TRANSFORM: Final = Table(
     ]
 )
 
-#: Of [source], and of ``spark.readStream.format("kafka-exactly-once")``: Spark's own names.
+#: Options of [source], and of ``spark.readStream.format("kafka-exactly-once")``, with Spark's
+#: names.
 SOURCE: Final = Table(
     [
         Option(name="subscribe", says="The topics to read, separated by commas."),
@@ -266,7 +267,7 @@ SOURCE: Final = Table(
     prefix="kafka.",
 )
 
-#: Of [[sink]] with kind = "kafka", the default.
+#: Options of [[sink]] with kind = "kafka", the default.
 KAFKA_SINK: Final = Table(
     [
         Option(
@@ -294,7 +295,7 @@ KAFKA_SINK: Final = Table(
     prefix="kafka.",
 )
 
-#: Of [[sink]] with kind = "files".
+#: Options of [[sink]] with kind = "files".
 FILE_SINK: Final = Table(
     [
         Option(
@@ -317,7 +318,7 @@ FILE_SINK: Final = Table(
     prefix="store.",
 )
 
-#: Of [[sink]] with kind = "postgres".
+#: Options of [[sink]] with kind = "postgres".
 POSTGRES_SINK: Final = Table(
     [
         Option(

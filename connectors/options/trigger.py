@@ -7,7 +7,7 @@ from typing import Final
 from transactions.duration import WANTED, seconds_of
 from transactions.errors import ConfigurationError
 
-#: The trigger that reads what is there, and ends.
+#: The trigger that reads what is there, and then ends.
 AVAILABLE_NOW: Final = "available-now"
 
 
@@ -15,7 +15,7 @@ def trigger_ms(trigger: str) -> int | None:
     """Return the time from batch to batch that a trigger says; None for `AVAILABLE_NOW`.
 
     Raises:
-        ConfigurationError: it says neither.
+        ConfigurationError: it is neither a duration nor `AVAILABLE_NOW`.
     """
     if trigger == AVAILABLE_NOW:
         return None
