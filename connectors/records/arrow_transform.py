@@ -1,9 +1,9 @@
 """A user's Arrow function: record batch to record batch, the same in both modes.
 
 In micro-batches it runs in `mapInArrow`, continuously in a task's own loop. It sees the columns of
-`SOURCE_SCHEMA` and returns columns of `SINK_SCHEMA`; `value` must be among them. It may drop
-rows and make several of one, but keeps nothing from one call to the next: where a batch begins
-and ends is chance, and a replay cuts it elsewhere.
+`SOURCE_SCHEMA` and returns columns of `SINK_SCHEMA`; `value` must be among them. It may drop rows
+and make several of one, but must keep nothing from one call to the next: batches begin and end at
+random places, and a replay cuts them elsewhere.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ def copy_records(
 
     Args:
         batch: of the source.
-        among: leave out what is not among these.
+        among: columns that are not among these are left out.
     """
     names = [name for name in ("key", "value", "headers") if name in among]
     return batch.select([name for name in names if name in batch.schema.names])
 
 
 def fitted(transform: str | ArrowFunction, columns: Sequence[str] | None) -> str | ArrowFunction:
-    """Return a transform that gives a pipeline's columns, where it is ours: a copy has no more of
-    them than the pipeline wants. A user's function is checked by what it returns.
+    """Return a transform that gives only a pipeline's columns, if the transform is our plain copy.
+    A user's function is not changed: what it returns is checked.
     """
     if transform is not copy_records or columns is None:
         return transform
@@ -98,10 +98,10 @@ def columns_of(names: Sequence[str] | None) -> pa.Schema:
     """Return the columns of `SINK_SCHEMA` that a pipeline's rows have.
 
     Args:
-        names: which; None for all. A sink with columns of its own has no place for some.
+        names: the wanted ones; None for all. A sink with columns of its own may lack some of them.
 
     Raises:
-        ConfigurationError: one is unknown, or named twice, or `value` is missing.
+        ConfigurationError: a name is unknown or given twice, or `value` is missing.
     """
     if names is None:
         return SINK_SCHEMA
@@ -118,15 +118,15 @@ def columns_of(names: Sequence[str] | None) -> pa.Schema:
 
 
 def complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a normalised batch with all columns of a sink, null where it has none: a sink with
-    columns of its own is told them before the function has run.
+    """Return a normalised batch with all columns of a sink, null where the batch has none: a sink
+    with columns of its own gets the schema before the function runs.
 
     Args:
-        batch: columns of the schema, by name, in types that can be cast to its.
-        schema: what the sink was told.
+        batch: columns of the schema, by name, in types that can be cast to the schema's.
+        schema: the schema that the sink got.
 
     Raises:
-        ConfigurationError: the batch has a column that the sink was not told of.
+        ConfigurationError: the batch has a column that is not in the schema.
     """
     if more := set(batch.schema.names) - set(schema.names):
         raise _wrong(f"it returned {min(more)!r}, which `columns` leaves out")

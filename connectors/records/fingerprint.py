@@ -1,13 +1,14 @@
 """A fingerprint of records: their number, and a sum of hashes that forgets their order.
 
-What it proves: a replay that produces the same records, in any order, has the same fingerprint;
-another set of records has another one, except by a chance of about 2**-64. A sum is used, not
-XOR: equal records would cancel in pairs (seen: {a,b,c,c} and {a,b,d,d} had one XOR and one count).
+What it proves: a replay that produces the same records, in any order, has the same fingerprint.
+Other records have another fingerprint, except by a chance of about 2**-64. It is a sum, not an XOR,
+because equal records would cancel in pairs (seen: {a,b,c,c} and {a,b,d,d} had one XOR and one
+count).
 
 Each field is hashed as 64-bit words times pseudo-random odd weights (multilinear hashing), twice
 with other weights, then mixed; null differs from empty. The words of all records are one matrix, so
 that most of the work is its product with the weights; benchmarks/fingerprint.py shows its share of
-the throughput. A decision log holds these values: they may not change.
+the throughput. A decision log holds these values, so they must not change.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ _LANE_SALT: Final = np.array(
 )
 _NULL: Final = np.uint64(0xD6E8FEB86659FD93)
 _TAIL_MASK: Final = np.array([(1 << (8 * n)) - 1 for n in range(8)], dtype=np.uint64)
-#: Rows, and words of a matrix, that are hashed at a time. What fits into a processor's cache goes
-#: at twice the speed, and fewer rows cost more in calls (measured).
+#: Rows, and words of a matrix, that are hashed at a time. What fits into a processor's cache has
+#: twice the speed, and fewer rows cost more in calls (measured).
 _ROWS: Final = 1 << 11
 _MATRIX_WORDS: Final = 1 << 15
-#: Rows wait for each other while they are fewer than `_ROWS`, and all of them not larger than this.
+#: Rows wait for each other while there are fewer than `_ROWS`, and all together are not larger than
+#: this.
 _WAITING_BYTES: Final = 1 << 18
 
 
@@ -64,7 +66,7 @@ class Fingerprint:
         """Add a batch of the sink's schema (see connectors.records.message_schema.SINK_SCHEMA).
 
         Args:
-            batch: any of the columns key, value, headers, topic, partition. As Arrow has it,
+            batch: any of the columns key, value, headers, topic, partition. Like all Arrow data,
                 nobody changes it afterwards.
             topic: the sink's topic option, which wins over a column.
         """
@@ -130,7 +132,9 @@ class TopicFingerprint:
 
 
 class TextFingerprint(abc.ABC):
-    """Accumulates rows of which one text says all: see `Fingerprint`. A subclass frames them."""
+    """Accumulates rows, each as one text that holds all of it: see `Fingerprint`. A subclass frames
+    them.
+    """
 
     def __init__(self) -> None:
         self._sum = Fingerprint()
@@ -138,8 +142,8 @@ class TextFingerprint(abc.ABC):
     @staticmethod
     @abc.abstractmethod
     def texts(batch: pa.RecordBatch) -> Iterable[pa.Array]:
-        """Return the texts of the rows of a batch, in pieces. A decision log holds their sums:
-        they may not change.
+        """Return the texts of the rows of a batch, in pieces. A decision log holds their sums, so
+        they must not change.
         """
 
     @property
@@ -207,7 +211,7 @@ def _hash_binary(column: pa.Array, null: npt.NDArray[np.bool_] | None) -> Words:
     if data is None or first == last:
         return lanes
     whole = lengths >> 3
-    # From each byte on there are as many words as a matrix is wide.
+    # After each byte there are as many words as a matrix is wide.
     width = min(int(whole.max()) + 1, _MATRIX_WORDS)
     padded = np.empty(last - first + 8 * width, dtype=np.uint8)
     padded[: last - first] = np.frombuffer(data, np.uint8)[first:last]
@@ -228,11 +232,11 @@ def _hash_binary(column: pa.Array, null: npt.NDArray[np.bool_] | None) -> Words:
 def _matrices(
     padded: npt.NDArray[np.uint8], starts: Numbers, counts: Numbers
 ) -> Iterator[tuple[Numbers | slice, int, Words]]:
-    """Yield (rows, position of the first word, whole words), a record a row, filled up with zeros
-    to the longest.
+    """Yield (rows, position of the first word, whole words). Each record is a row, filled up with
+    zeros to the longest.
 
-    Records in one matrix differ in length by less than a factor of two, so that one of a megabyte
-    among thousands of ten bytes costs no more than its own length. It comes alone, piece by piece.
+    Records in one matrix differ in length by less than a factor of two. So a record of a megabyte
+    among thousands of ten bytes costs no more than its own length: it comes alone, piece by piece.
     """
     size, most = 1, int(counts.max())
     while size <= most:
@@ -252,7 +256,7 @@ def _matrices(
 
 
 def _words(padded: npt.NDArray[np.uint8], starts: Numbers, count: int) -> Words:
-    """Return `count` words from each start on; copied as one piece, at the speed of memory."""
+    """Return `count` words from each start on; a copy in one piece, at the speed of memory."""
     pieces = np.ndarray((len(padded) - 8 * count + 1,), f"V{8 * count}", padded, 0, (1,))
     return pieces[starts].view("<u8").reshape(len(starts), count)
 
@@ -277,7 +281,7 @@ def _weights_at(positions: Numbers) -> Words:
 
 @functools.lru_cache(maxsize=32)
 def _first_weights(bits: int) -> Words:
-    """Return those of the first 2**bits positions: of the records that there are most of."""
+    """Return the weights of the first 2**bits positions: most records need only these."""
     return _made_weights(np.arange(1 << bits))
 
 

@@ -1,8 +1,8 @@
 """The fingerprint of rows of any schema: `TextFingerprint` over one framed text per row.
 
-It depends on the rows only: not on their order, on batches, on the file's format or its
-compression, nor on the time zone that a timestamp is shown in. Every value is framed by its length
-and null by ``-``, so that no two rows share a text. A decision log holds the sums: texts may not
+It depends only on the rows: not on their order, on batches, on the file's format or compression,
+nor on the time zone in which a timestamp is shown. Every value is framed by its length and null by
+``-``, so that no two rows share a text. A decision log holds the sums, so the texts must not
 change.
 """
 
@@ -54,7 +54,7 @@ def check_comparable(schema: pa.Schema, where: str) -> None:
 
 
 def _joined(columns: list[pa.Array]) -> pa.Array:
-    """Frame the texts of each row and put them in a row."""
+    """Frame the texts of each row and join them."""
     frames: list[Any] = []
     for column in columns:
         frames += [pc.binary_length(column).cast(pa.string()).cast(pa.binary()), column]
@@ -64,7 +64,7 @@ def _joined(columns: list[pa.Array]) -> pa.Array:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """Return a binary array of the same length, null where the column is."""
+    """Return a binary array of the same length, null where the column is null."""
     kind = column.type
     if isinstance(column, pa.ExtensionArray):
         return _text(column.storage)
@@ -90,8 +90,8 @@ def _list_text(column: pa.Array) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int32())
     ends = pc.cumulative_sum(lengths)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
-    # Framed each for itself: an empty list, and one of an empty text, differ.
-    elements = _joined([_text(column.flatten())])  # those of null lists are not among them
+    # Each element has its own frame: an empty list differs from a list of an empty text.
+    elements = _joined([_text(column.flatten())])  # without those of null lists
     return pc.binary_join(pa.ListArray.from_arrays(offsets, elements), b",")
 
 
