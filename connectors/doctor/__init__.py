@@ -1,1 +1,1 @@
-"""Checks before a start: what a cluster must offer before exactly-once can be promised on it."""
+"""Checks before a start: what a cluster must offer before we can promise exactly-once on it."""

@@ -1,4 +1,4 @@
-"""The raw requests of the probe, and what their answers say. Versions that every broker has."""
+"""The raw requests of the probe, and what their answers say. Every broker has these versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOPIC: Final = 2
 _BROKER: Final = 4
 _ANY: Final = 1
 
-#: Kafka's numbers of the operations that a right is given for.
+#: Kafka's numbers of the operations that a right can allow.
 _OPERATIONS: Final = {
     3: "READ",
     4: "WRITE",
@@ -38,14 +38,14 @@ _OPERATIONS: Final = {
 
 
 def api_versions() -> Any:
-    """Return a request for what a broker speaks and which features are finalized."""
+    """Return a request for the versions that a broker speaks and its finalized features."""
     return ApiVersionsRequest(
         client_software_name="sparkonce", client_software_version="1", min_version=3
     )
 
 
 def spoken_version(response: Any) -> str:
-    """Return the newest Kafka version whose requests the broker speaks, as far as we know any."""
+    """Return the newest Kafka version whose requests the broker speaks, as far as we know them."""
     versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
     number = BrokerVersionData(api_versions=versions).broker_version_str
     return f"Kafka {number} or newer"
@@ -57,7 +57,7 @@ def features(response: Any) -> dict[str, int]:
 
 
 def metadata(topics: Sequence[str]) -> Any:
-    """Return a request for topics and for what we may do with them; it creates none."""
+    """Return a request for topics and for our rights on them; it creates no topic."""
     return MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
         allow_auto_topic_creation=False,
@@ -144,7 +144,7 @@ def acls() -> Any:
 
 
 def has_authorizer(response: Any) -> bool | None:
-    """Tell whether the brokers check rights; None when we may not know."""
+    """Return whether the brokers check rights; None when we may not know that."""
     answer = broker_answers.read(Request.DESCRIBE_ACLS, response.error_code)
     if answer.name == "SECURITY_DISABLED":
         return False
@@ -153,7 +153,7 @@ def has_authorizer(response: Any) -> bool | None:
 
 
 def groups(names: Sequence[str]) -> Any:
-    """Return a request for what we may do with groups; they need not exist."""
+    """Return a request for our rights on groups; the groups need not exist."""
     return DescribeGroupsRequest(
         groups=list(names), include_authorized_operations=True, min_version=3, max_version=5
     )

@@ -1,8 +1,8 @@
-"""Finding transactions that a coordinator has ended and a partition has not.
+"""Finds transactions that have ended for the coordinator but not in a partition.
 
-`kafka-transactions.sh find-hanging` looks for what is *old*; this compares both sides, so it finds
-such a transaction as soon as it is there, and knows whether it was committed or aborted: the
-remedy depends on it.
+`kafka-transactions.sh find-hanging` looks for *old* transactions. This module compares both sides,
+so it finds such a transaction as soon as it is there, and knows whether it was committed or
+aborted: the remedy depends on that.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ async def find_endless(
 ) -> tuple[tuple[Endless, ...], dict[str, str]]:
     """Compare partitions with coordinators.
 
-    Most of the time one look at the offsets shows that nothing is held back. The leaders are asked
-    for their producers before *and* after the coordinators: what is without an end in both answers
-    was so while its coordinator called it complete.
+    Most of the time one look at the offsets shows that nothing is held back. Otherwise the leaders
+    are asked for their producers before *and* after the coordinators: a transaction without an end
+    in both answers had none while its coordinator called it complete.
 
     Args:
         wire: connections.
-        outputs: topics, beside the one with the offsets of groups.
+        outputs: topics, in addition to the one with the offsets of groups.
         ask: sends a request that may be repeated to one broker.
         deadline: when to give up.
 
     Returns:
-        What was found, and which topics could not be looked at closer -> why.
+        What was found, and the topics that could not be examined -> why.
 
     Raises:
         NotSentError, AnswerLostError: no answer.
@@ -63,7 +63,7 @@ async def find_endless(
 async def _owners(
     wire: WireClient, ask: Ask, unended: Sequence[Unended]
 ) -> dict[int, TransactionDescription]:
-    """Return, by producer id, what its coordinator says."""
+    """Return what the coordinator says, by producer id."""
     request = doctor_requests.transactions_of(one.producer_id for one in unended)
     found: dict[int, TransactionDescription] = {}
 
@@ -85,7 +85,7 @@ async def _owners(
 
 
 def _endless(one: Unended, owner: TransactionDescription | None) -> Endless | None:
-    """Return None for what is simply open, or on its way to its end."""
+    """Return None for a transaction that is simply open, or is about to end."""
     if owner is not None and owner.state in wire_requests.OPEN_STATES:
         return None
     return Endless(
@@ -94,7 +94,7 @@ def _endless(one: Unended, owner: TransactionDescription | None) -> Endless | No
         producer_id=one.producer_id,
         producer_epoch=one.producer_epoch,
         transactional_id="" if owner is None else owner.transactional_id,
-        # an id that was initialised again says nothing about what its epoch before has written
+        # an id that was initialised again says nothing about the writes of the epoch before
         state="" if owner is None or owner.producer_epoch != one.producer_epoch else owner.state,
     )
 

@@ -1,4 +1,4 @@
-"""What the doctor says of transactions that have no end in a partition. Pure."""
+"""What the doctor says about transactions that have no end in a partition. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from connectors.doctor.verdict import Kind, Level, Verdict
 
 
 def judge_ends(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
-    """Return a verdict for each, one in all when there is none."""
+    """Return a verdict for each transaction, or a single one when there is none."""
     if not wanted.strangers:
         return
     check = "transaction ends"

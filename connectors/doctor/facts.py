@@ -1,4 +1,4 @@
-"""What the probe learnt about a cluster, and what the caller wants of it. Plain data, no I/O."""
+"""What the probe learnt about a cluster, and what the caller wants from it. Plain data, no I/O."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ STATE_TOPIC = "__transaction_state"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a pipeline asks of a cluster.
+    """What a pipeline wants from a cluster.
 
     Attributes:
-        application_id: its id; "" leaves out everything that needs one.
+        application_id: its id; "" leaves out everything that needs an id.
         inputs: topics to read.
         outputs: topics to write.
-        plain_outputs: those among them that are written to without transactions.
+        plain_outputs: the outputs that are written to without transactions.
         timeout_ms: transaction timeout; None takes what the broker allows.
         checkpoint_timeout_s: longest checkpoint.
         restart_budget_s: longest restart.
         interval_s: longest time between two barriers; 0 where a batch is a checkpoint.
         strangers: look at the open transactions of everybody as well.
         transactions: False for a cluster that has none of ours (it is only read from, or written to
-            with another guarantee than exactly-once): nothing is asked or said of them.
+            with another guarantee than exactly-once): then nothing is asked or said about them.
     """
 
     application_id: str = ""
@@ -39,7 +39,7 @@ class Wanted:
 
     @property
     def transaction_lives_s(self) -> float:
-        """How long a transaction has to live at least: it is open before its barrier, too."""
+        """How long a transaction must live at least: it is open before its barrier, too."""
         return self.interval_s + self.checkpoint_timeout_s + self.restart_budget_s
 
 
@@ -48,12 +48,12 @@ class Topic:
     """One topic in the metadata.
 
     Attributes:
-        error: Kafka's name of why it cannot be described; "" when it can.
-        replicas: fewest replicas of a partition; 0 when there is none.
+        error: Kafka's name of the error that prevents its description; "" when there is none.
+        replicas: fewest replicas of a partition; 0 when there is no partition.
         in_sync: fewest in-sync replicas of a partition.
         min_in_sync: `min.insync.replicas`; None when it may not be read.
         leaderless: numbers of partitions without a leader.
-        operations: names of what we may do (READ, WRITE, ...).
+        operations: names of the operations that we may do (READ, WRITE, ...).
     """
 
     name: str
@@ -67,7 +67,7 @@ class Topic:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hanging:
-    """An open transaction, whoever it belongs to."""
+    """An open transaction, of any owner."""
 
     transactional_id: str
     state: str
@@ -82,9 +82,9 @@ class Endless:
     Attributes:
         partition: ``topic-partition``.
         start_offset: where readers of committed records stop.
-        producer_id: whose it is.
-        producer_epoch: likewise.
-        transactional_id: that has the producer id now; "" when none has that we may see.
+        producer_id: the producer that wrote it.
+        producer_epoch: the epoch of that producer.
+        transactional_id: the id that has the producer id now; "" when we may see none.
         state: the coordinator's word for that id.
     """
 
@@ -98,21 +98,21 @@ class Endless:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """Everything that was read. What could not be read has its reason in `unread`.
+    """Everything that was read. For what could not be read, `unread` has the reason.
 
     Attributes:
         bootstrap: the address that was asked.
-        brokers: node id -> Kafka's version as far as its API versions tell it.
+        brokers: node id -> Kafka's version as far as its API versions show it.
         silent: node id -> why it did not answer.
         settings: broker settings by name.
         features: finalized feature -> level.
         topics: by name; `STATE_TOPIC` among them when it exists.
-        authorizer: whether the brokers check rights; None when that may not be asked.
-        group_operations: names of what we may do with the application's group.
-        refused: what of the probe was refused -> Kafka's sentence ("transactional id", "group",
-            `OFFSETS_TOPIC`).
+        authorizer: whether the brokers check rights; None when we may not ask that.
+        group_operations: names of the operations that we may do with the application's group.
+        refused: the part of the probe that was refused -> Kafka's sentence ("transactional id",
+            "group", `OFFSETS_TOPIC`).
         skew_ms: broker's clock minus ours; None when it was not measured.
-        skew_error_ms: how far off that can be: half of the request's time.
+        skew_error_ms: the error of `skew_ms`: half of the request's time.
         hanging: open transactions of the cluster.
         endless: transactions without an end in the outputs and in the offsets of groups.
         unread: what could not be read -> the reason.

@@ -1,4 +1,4 @@
-"""What a source and a sink ask their clusters before any data moves."""
+"""The checks that a source and a sink make on their clusters before any data moves."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _ERRORS: Final[Mapping[Kind, type[SparkOnceError]]] = {
 def check_source(source: KafkaSource, deadline: Deadline) -> None:
     """Check that the source's topics exist and may be read.
 
-    Spark plans its first batch in a process of its own, after the query has started: what is wrong
-    there would come back as the text of a failed query.
+    Spark plans its first batch in a process of its own, after the query has started. An error there
+    would come back as the text of a failed query.
 
     Raises:
         MissingTopicError: a topic does not exist, and `failOnDataLoss` is set; without it a
@@ -66,18 +66,19 @@ def check_source(source: KafkaSource, deadline: Deadline) -> None:
 def transaction_timeout_ms(
     options: KafkaSink, wire: CoordinatorWire, *, at_least_s: float, deadline: Deadline
 ) -> int:
-    """Return the transaction timeout to use: as much as broker and client allow, unless given.
+    """Return the transaction timeout to use: the given one, or as much as broker and client allow.
 
     Args:
         options: the sink.
         wire: a connection to its cluster.
-        at_least_s: barrier interval, checkpoint timeout and restart budget together; less would
-            abort transactions before their barrier, or decided ones while a driver restarts.
+        at_least_s: barrier interval, checkpoint timeout and restart budget together. With less,
+            transactions would be aborted before their barrier, or decided ones while a driver
+            restarts.
         deadline: for the broker's answer.
 
     Raises:
         ConfigurationError: the timeout is above the broker's maximum, above librdkafka's, or too
-            short; or a request may take longer than it.
+            short; or a request may take longer than the timeout.
     """
     allowed = int(wire.broker_setting("transaction.max.timeout.ms", deadline))
     most = min(allowed, MOST_TIMEOUT_MS)
@@ -109,8 +110,9 @@ def transaction_timeout_ms(
 def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadline) -> None:
     """Make the checks of `sparkonce doctor` for every cluster that is written to.
 
-    What would break the guarantee, or could only wait for ever, is refused; the rest is logged as
-    a warning. An outage is waited for until the deadline. On the driver, once, before its Fence.
+    It refuses what would break the guarantee, or could only wait for ever, and logs the rest as
+    warnings. It waits for the end of an outage until the deadline. On the driver, once, before its
+    Fence.
 
     Args:
         sinks: all sinks of the driver; their topics are checked.
@@ -122,7 +124,7 @@ def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadlin
         AuthenticationError: a right is missing.
         BrokerUnavailableError: no broker answered, or a topic cannot be written to now.
         ConfigurationError: a setting of the brokers does not allow what is wanted, or the client
-            library is one that was never tried.
+            library was never tried.
     """
     if any(sink.is_transactional for sink in sinks):
         check_client_version("the driver")
@@ -130,7 +132,7 @@ def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadlin
     for sink in sinks:
         clusters.setdefault(tuple(sorted(sink.settings.items())), []).append(sink)
     for settings, here in clusters.items():
-        # A worker would find a misspelt setting too, but only as a failed task, again and again.
+        # A worker would find a misspelt setting too, but only as a task that fails again and again.
         with settings_checked(dict(settings), "producer"):
             Producer({**log_settings(), **librdkafka_settings(dict(settings))})
         topics = tuple(dict.fromkeys(sink.topic for sink in here if sink.topic))

@@ -1,10 +1,10 @@
-"""Asking a cluster for the facts: raw requests, one connection, nothing left behind.
+"""Asks a cluster for the facts: raw requests, one connection, nothing left behind.
 
-The rights on transactional ids cannot be listed, so they are tried: `<application>.doctor` is
-initialised as a producer would do it. The broker's clock is read from the start time that the
-coordinator gives to a transaction of that id: one without a record and without an offset, aborted
-at once; its abort marker in the group's partition of __consumer_offsets is all that is written,
-and log cleaning removes it. It times out after ten seconds should this process die in between.
+The rights on transactional ids cannot be listed, so the probe tries them: it initialises
+`<application>.doctor` as a producer would do it. The coordinator's start time of a transaction of
+that id shows the broker's clock. The transaction has no record and no offset, and is aborted at
+once. It writes only its abort marker in the group's partition of __consumer_offsets, and log
+cleaning removes that. If this process dies in between, the transaction times out after ten seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from transactions.errors import AuthenticationError, BrokerUnavailableError, Con
 
 _REQUEST_S: Final = 5.0
 _STEP_S: Final = 5.0
-#: What every broker allows that hides its own maximum.
+#: The timeout that every broker allows; used if a broker hides its maximum.
 _LEAST_MOST_MS: Final = 10_000
 _SETTINGS: Final = (MAX_TIMEOUT, RETENTION, STATE_REPLICAS, STATE_MIN_ISR)
 _MIN_ISR: Final = "min.insync.replicas"
@@ -57,7 +57,7 @@ def gather(
 
     Args:
         kafka: client settings without prefix, brokers among them.
-        wanted: what will be asked of the cluster.
+        wanted: what the pipeline will want from the cluster.
         deadline: when to give up; single steps give up earlier and say so in `unread`.
         clock: ours, for the difference to the broker's.
 
@@ -92,7 +92,7 @@ class _Probe:
         self._most_timeout_ms = int(settings.get(MAX_TIMEOUT, _LEAST_MOST_MS))
         brokers, silent, features = await self._brokers()
         if self._wanted.application_id:
-            # Before the metadata: the first id ever makes the topic of the transaction log.
+            # Before the metadata: the first id ever creates the topic of the transaction log.
             await self._unless("transactional id", self._try_id)
             await self._unless("clock", self._try_transaction)
         group = None
@@ -122,7 +122,7 @@ class _Probe:
         )
 
     async def _unless(self, what: str, step: Callable[[], Awaitable[T]]) -> T | None:
-        """Run a step; what stops it is a fact as well."""
+        """Run a step; an error that stops it is a fact as well."""
         try:
             return await step()
         except AuthenticationError as error:
@@ -137,7 +137,7 @@ class _Probe:
         return Deadline(min(_STEP_S, self._deadline.remaining()), self._clock)
 
     async def _ask(self, request: Any, node: int | None = None) -> Any:
-        """Send what may be sent twice, until the step's time is over."""
+        """Send a request that may be sent twice, until the step's time is over."""
         deadline = self._step_deadline()
         backoff = Backoff(self._wire, deadline)
         while True:
@@ -229,7 +229,7 @@ class _Probe:
             self._unread["clock"] = taken if done else str(begun.answer)
             return
         if not any(one.startswith(f"{OFFSETS_TOPIC}-") for one in begun.seen.partitions):
-            # A broker leaves out what the principal may not describe, without a word.
+            # A broker silently leaves out what the principal may not describe.
             self._refused[OFFSETS_TOPIC] = "DescribeTransactions leaves its partitions out"
         half = (begun.received_ms - begun.sent_ms) / 2
         self._skew = (begun.seen.start_time_ms - (begun.sent_ms + half), half + 1)
@@ -240,7 +240,9 @@ class _Probe:
         return answer.meaning is Meaning.DONE
 
     async def _group_operations(self) -> frozenset[str]:
-        """What we may do with the application's group, and with those of its markers as well."""
+        """Return our rights on the application's group that hold for the groups of its markers,
+        too.
+        """
         groups = [self._wanted.application_id, probe_id(self._wanted.application_id)]
 
         async def ask(node_and_keys: tuple[int, list[str]]) -> dict[str, frozenset[str]]:

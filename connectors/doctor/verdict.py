@@ -15,7 +15,7 @@ class Level(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """What stands behind a refusal, and whether it can pass by itself."""
+    """The kind of cause of a refusal; it says whether the refusal can pass by itself."""
 
     SETTING = "setting"
     MISSING = "missing"
@@ -33,7 +33,7 @@ class Verdict:
         found: what was seen.
         reason: why it matters; "" when all is well.
         option: what to change; "" when nothing.
-        kind: of a refusal: what a driver raises for it.
+        kind: the kind of a refusal: it decides what a driver raises.
     """
 
     check: str

@@ -1,7 +1,7 @@
 """From facts to verdicts: what is fine, what to watch, what would break the guarantee. Pure.
 
-REFUSE is kept for what makes a pipeline fail or lose exactly-once; everything that only makes it
-less durable, slower, or harder to look after is a WARN with its reason.
+REFUSE is only for what makes a pipeline fail or lose exactly-once. What only makes it less durable,
+slower, or harder to look after is a WARN with its reason.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ RETENTION: Final = "offsets.retention.minutes"
 STATE_REPLICAS: Final = "transaction.state.log.replication.factor"
 STATE_MIN_ISR: Final = "transaction.state.log.min.isr"
 
-#: A broker further off than this shows wrong ages, and wrong times in LogAppendTime topics.
+#: A broker whose clock is further off shows wrong ages, and wrong times in LogAppendTime topics.
 MOST_SKEW_MS: Final = 1000.0
 
 _READ: Final = frozenset({"READ", "DESCRIBE"})
 _WRITE: Final = frozenset({"WRITE", "DESCRIBE"})
 #: A task that has no partition of the source puts its marker into the transaction as an offset of
-#: the output topic; and the driver looks there for commits that a broker hides (KAFKA-20734).
+#: the output topic. The driver also looks there for commits that a broker hides (KAFKA-20734).
 _WRITE_IN_TRANSACTIONS: Final = _WRITE | _READ
 
 
 def judge(facts: ClusterFacts, wanted: Wanted) -> list[Verdict]:
     """Return every verdict, in the order in which a person would look."""
     if not wanted.transactions:
-        # What others hold open hides plain records as well, from readers of committed ones.
+        # Open transactions of others hide plain records too, from readers of committed records.
         theirs = (*_hanging(facts, wanted), *judge_ends(facts, wanted))
         return [_brokers(facts), *_topics(facts, wanted), *theirs]
     return [
