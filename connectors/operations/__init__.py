@@ -1,1 +1,3 @@
-"""What an operator asks: which transactions are open, and does the output hold each record once."""
+"""What an operator asks: which transactions are open, and whether the output holds each record
+once.
+"""

@@ -1,7 +1,7 @@
-"""Reads topics between fixed offsets with a plain consumer; memory does not grow with them.
+"""Reads topics between fixed offsets with a plain consumer; memory does not grow with the topics.
 
-`sparkonce verify` does not use the connector's own range reader: a proof that shares the code of
-what it proves would share its faults.
+`sparkonce verify` does not use the connector's own range reader: a proof that shares code with what
+it proves would share its faults.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BATCH: Final = 10_000
 _POLL_S: Final = 0.1
 _ASK_S: Final = 15.0
 _OVERRIDES: Final[Mapping[str, Any]] = {
-    "group.id": "sparkonce-verify",  # the client wants one; nothing is ever committed to it
+    "group.id": "sparkonce-verify",  # the client needs one; nothing is ever committed to it
     "enable.auto.commit": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
@@ -144,7 +144,7 @@ class TopicEnds:
                 deadline.pause(_POLL_S)
 
     def _reason(self, error: KafkaException) -> SparkOnceError:
-        self._admin.poll(0)  # a refusal of credentials comes by callback, the call only times out
+        self._admin.poll(0)  # a refusal of credentials comes by callback; the call only times out
         return _wrapped(self._last_error or error.args[0], self._where)
 
     def _remember(self, error: KafkaError) -> None:
@@ -155,7 +155,7 @@ class TopicEnds:
 
 @dataclass
 class Scanned:
-    """What a scan counted beside the rows it gave."""
+    """What a scan counted beside the rows that it gave."""
 
     records: int = 0
     unidentified: int = 0
@@ -224,7 +224,7 @@ def _advance(
     ranges: Sequence[Range],
     where: str,
 ) -> bool:
-    """Move the position over a message or the end of a partition; tell whether it is a record."""
+    """Move the position over a message or the end of a partition; return whether it is a record."""
     error = message.error()
     if error is not None and error.code() != _EOF:
         if error.code() in _NO_OFFSET:
@@ -244,7 +244,7 @@ def _advance(
         return False
     end = ranges[index].end
     if error is not None:
-        # The end of a partition counts control records too, which no message shows.
+        # The end of a partition also counts control records, which no message shows.
         position[index] = max(position[index], min(end, message.offset()))
         return False
     position[index] = min(end, message.offset() + 1)

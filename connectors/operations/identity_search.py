@@ -1,9 +1,9 @@
 """Compares two bags of identities that may be larger than memory; numpy only, no Kafka.
 
-Two steps. `BagSum` is a count and a sum of 128-bit hashes: equal sums prove equal bags (but for a
-chance of about 2**-128) in constant memory, whatever the identities look like. Only when they
-differ, `Search` finds out which records make the difference: it spills the hashes into bucket
-files by their first bits, and compares bucket with bucket, so one bucket is in memory at a time.
+Two steps. `BagSum` is a count and a sum of 128-bit hashes: equal sums prove equal bags (except for
+a chance of about 2**-128) in constant memory, for any identities. If the sums differ, `Search`
+finds the records that make the difference: it spills the hashes into bucket files by their first
+bits, and compares bucket with bucket, so one bucket is in memory at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.void]
 
-#: One record: its identity's hash in two halves, and where it stands.
+#: One record: its identity's hash in two halves, and its place.
 ROW: Final = np.dtype(
     [("high", "<u8"), ("low", "<u8"), ("offset", "<i8"), ("partition", "<u4"), ("side", "<u4")]
 )
@@ -73,12 +73,12 @@ class Findings:
     examples: dict[str, list[tuple[Place | None, Place | None]]] = field(default_factory=dict)
 
     def note(self, name: str, output: Place | None, source: Place | None) -> None:
-        """Keep an example, unless there are enough of its kind."""
+        """Keep an example, if there are not yet enough of its kind."""
         if self.wants(name):
             self.examples.setdefault(name, []).append((output, source))
 
     def wants(self, name: str) -> bool:
-        """Tell whether another example of this kind is kept."""
+        """Return whether another example of this kind is kept."""
         return len(self.examples.get(name, ())) < self.limit
 
 
@@ -91,7 +91,7 @@ class Search:
 
     Args:
         folder: an empty folder for the spilled hashes, 32 bytes a record.
-        records: about how many records come, both sides together; it sets the number of buckets.
+        records: about how many records come, on both sides together; it sets the number of buckets.
         ordered: also compare the order within each pair of input and output partition.
         examples: how many records to keep of each kind.
     """
@@ -191,7 +191,7 @@ class Search:
             _append(self._pair_path(name), pairs)
 
     def _check_order(self) -> None:
-        """In each output partition, the offsets of each input partition must only rise."""
+        """Check that in each output partition the offsets of each input partition only rise."""
         latest: dict[tuple[int, int], int] = {}
         for name in sorted(self._pairs):
             source, output, _ = name
@@ -209,7 +209,9 @@ class Search:
                 self._findings.note("out of order", *places)
 
     def _split_losses(self) -> None:
-        """A loss behind the last arrival of its input partition is one at the tail."""
+        """Split the losses: a loss after the last arrival of its input partition is one at the
+        tail.
+        """
         for rows in _chunks(self._folder / "lost"):
             known = np.array([self._last_seen.get(int(p), -1) for p in rows["partition"]])
             tail = rows["offset"] > known

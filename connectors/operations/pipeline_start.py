@@ -1,4 +1,4 @@
-"""Where a pipeline began to read: its proof begins there, too."""
+"""Where a pipeline began to read; its proof begins there, too."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ def pipeline_start(
 ) -> dict[str, int]:
     """Return the first offset of each ``topic-partition`` that a pipeline read, from its log.
 
-    The log has them since the pipeline's first start (`transactions.log_entries.Start`). A
-    partition that came later is not among them: it is read from its beginning.
+    The log has them since the pipeline's first start (`transactions.log_entries.Start`). They lack
+    a partition that came later: it is read from its beginning.
 
     Args:
         checkpoint: the folder of its driver; it is only read.
-        topics: the input topics of the proof; the pipeline began with at least one of them.
+        topics: the input topics of the proof; the pipeline must have begun with at least one of
+            them.
         decision_log: where its job keeps the log, if not in the checkpoint folder.
 
     Raises:

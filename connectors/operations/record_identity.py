@@ -6,9 +6,9 @@
     header:NAME   the last header of that name
     json:FIELD    a field of the value read as JSON; dots go into nested objects
 
-Input and output may use different ones: the same text in a key, a header or a JSON field is one
-identity (a JSON number counts as its digits). A record without the named part has no identity,
-and the proof says so instead of leaving it out.
+Input and output may use different forms: the same text in a key, a header or a JSON field is one
+identity (a JSON number counts as its digits). A record without the named part has no identity, and
+the proof reports it instead of leaving it out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading a decision log beside the broker, and the sinks with which it can be repaired."""
+"""Reads a decision log beside the broker; it also has the sinks for a repair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from transactions.log_location import LogLocation
 from transactions.log_state import LogState
 
 _TRIES = 5
-#: `list` shows what is there now: a leader that is away is not waited for.
+#: `list` shows what is there now: it does not wait for a leader that is away.
 _LOOK_S = 2.0
 
 
@@ -39,7 +39,7 @@ class TransactionReader:
 
     Attributes:
         backend: where the log is.
-        state: what the log said when it was read last.
+        state: what the log said at the last read.
         sinks: by name, to ask and to repair with; empty when no broker is known.
         open_ids: sink -> open transactions that its cluster listed at the last `rows`.
     """
@@ -95,8 +95,8 @@ class TransactionReader:
         return join(dataclasses.replace(seen, hidden=_by_token(rows, hidden)))
 
     def hidden(self, rows: list[Row], deadline: Deadline) -> dict[str, list[Unended]]:
-        """Return, per sink, where a marker of the committed ones among the rows is missing: in
-        the partitions that were written, and in those that keep the offsets of groups.
+        """Return, per sink, where a marker of the committed rows is missing: in the partitions that
+        were written, and in those that keep the offsets of groups.
 
         Raises:
             BrokerUnavailableError: a partition has no leader that answers.
@@ -116,8 +116,8 @@ class TransactionReader:
         """Check that every decided transaction is one of Kafka's.
 
         Raises:
-            ConfigurationError: another sink's belong to the same decision, and only the pipeline
-                itself knows their target.
+            ConfigurationError: transactions of another sink belong to the same decision, and only
+                the pipeline itself knows their target.
         """
         decision = self.state.decision
         decided = () if decision is None else decision.committables
@@ -131,7 +131,7 @@ class TransactionReader:
             )
 
     def run_alive(self) -> bool | None:
-        """Tell whether the newest run's process lives; None when it is on another machine."""
+        """Return whether the newest run's process lives; None when it is on another machine."""
         host, _, process = self.state.host.rpartition("/")
         if host != socket.gethostname() or not process.isdigit():
             return None
@@ -141,7 +141,7 @@ class TransactionReader:
             return False
         except PermissionError:
             return True
-        try:  # one that is dead and not waited for keeps its number: in a container nobody may
+        try:  # a dead process keeps its number until it is waited for; in a container nobody may
             state = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
         except OSError:
             return True  # no Linux
@@ -186,7 +186,7 @@ class TransactionReader:
 def _options(
     state: LogState, kafka: Mapping[str, str], given: Mapping[str, KafkaSink]
 ) -> dict[str, KafkaSink]:
-    """Return the sinks that the log names: the log does not say where their brokers are."""
+    """Return options for the sinks that the log names; it does not say where their brokers are."""
     if not kafka and not given:
         return {}
     others = _others(state)
@@ -233,7 +233,7 @@ def _by_token(rows: list[Row], hidden: Mapping[str, list[Unended]]) -> dict[str,
 def _markers(
     sink: KafkaCommitter, committables: list[Committable], deadline: Deadline
 ) -> dict[str, tuple[int, str]]:
-    """Read what is committed where the tokens belong; never waits for an open transaction."""
+    """Read what is committed at the places of the tokens; never waits for an open transaction."""
     groups: dict[str, list[str]] = {}
     for one in committables:
         groups.setdefault(one.marker_group, []).append(one.marker_partition)

@@ -1,7 +1,7 @@
-"""The transactions of a log joined with what the broker says of them: a verdict for each. Pure.
+"""Joins the transactions of a log with what the broker says of them: a verdict for each. Pure.
 
-For a decided transaction the verdicts are those of the recovery table; what a start would do is
-in `advice`. Nothing here settles anything: a row is what could be seen at one moment.
+For a decided transaction the verdicts are those of the recovery table; `advice` says what a start
+would do. Nothing here settles anything: a row is what could be seen at one moment.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Row:
 
     Attributes:
         standing: the verdict.
-        proof: what it rests on.
+        proof: what the verdict rests on.
         advice: what happens next, or what to do.
-        sink: name of its sink; "" where only the broker knows of it.
+        sink: name of its sink; "" if only the broker knows the transaction.
         transactional_id: see `Committable`.
-        producer_id: of the decided transaction, else the broker's.
-        producer_epoch: likewise.
+        producer_id: that of the decided transaction, else the broker's.
+        producer_epoch: the epoch of that producer.
         state: the broker's word for it; "" when the broker was not asked.
-        age_ms: since it began, -1 when unknown.
-        timeout_ms: after which the broker aborts it.
+        age_ms: the time since it began, -1 when unknown.
+        timeout_ms: the time after which the broker aborts it.
         partitions: what it wrote to.
-        decided: the committable; None for one that no checkpoint owns.
+        decided: the committable; None for a transaction that no checkpoint owns.
         marker: committed (offset, metadata) at the place of its token; None when there is none.
     """
 
@@ -78,8 +78,8 @@ class Seen:
     Attributes:
         log: the decision log.
         finished: newest checkpoint that Spark has written down as done, -1 for none.
-        run_alive: whether the newest run's process lives; None when that cannot be seen from
-            here.
+        run_alive: whether the newest run's process lives; None when that cannot be seen from this
+            machine.
         described: transactional id -> the coordinator's words; None when no broker was asked.
         open_ids: sink -> ids of this application that hold readers back.
         markers: token -> committed (offset, metadata) at its place.
@@ -114,7 +114,7 @@ def join(seen: Seen) -> list[Row]:
 
 
 def unsettled(rows: Iterable[Row]) -> list[Row]:
-    """Return decided transactions that are not proven to have ended: hands off."""
+    """Return decided transactions that are not proven to have ended: nobody may touch them."""
     return [row for row in rows if row.standing in (Standing.PENDING, Standing.UNKNOWN)]
 
 

@@ -1,11 +1,11 @@
 """The proof for a user's own topics: every input record is in the output, exactly once.
 
     1. fix the ends of the input, then those of the output
-    2. no transaction may hide records of the output (else they are named: a proof failed)
+    2. no transaction may hide records of the output (else the proof fails and names them)
     3. sum both sides; equal sums end the proof, in constant memory
-    4. else, or when order or missing records are asked for, search: which records differ
+    4. else, or if the user asks for order or missing records, search which records differ
 
-Stop what writes to the input first: records that came later are in the output only (foreign).
+First stop what writes to the input: records that came later are only in the output (foreign).
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class VerifyOptions:
         inputs: the source topics.
         outputs: the topics that the pipeline writes to; together they hold every input once.
         key_id: how to recognise a record, see `connectors.operations.record_identity`.
-        output_key_id: how to recognise it in the output; as `key_id` without it.
-        ordered: also prove that records of one input partition stand in each output partition in
-            their order.
-        allow_missing: the pipeline drops records on purpose; a missing one is no failure.
+        output_key_id: how to recognise it in the output; by default as `key_id`.
+        ordered: also prove that records of one input partition keep their order in each output
+            partition.
+        allow_missing: the pipeline drops records on purpose; a missing record is no failure.
         begins: per ``topic-partition`` of the input, the offset before which nothing counts; other
-            partitions from their beginning.
+            partitions count from their beginning.
         timeout: seconds to wait for open transactions to end, and without any progress.
         examples: how many records of each kind the verdict names.
-        directory: where hashes are spilled when the sums differ; the system's place without it.
+        directory: where hashes are spilled when the sums differ; by default the system's place.
     """
 
     kafka: Mapping[str, str]
@@ -68,7 +68,7 @@ class VerifyOptions:
     directory: Path | None = None
 
     def validate(self) -> None:
-        """Refuse what can prove nothing.
+        """Refuse options that can prove nothing.
 
         Raises:
             ConfigurationError: a topic is missing or on both sides, or a value is out of range.
@@ -108,12 +108,12 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the proof found; `ok` tells whether it holds.
+    """What the proof found; `ok` says whether it holds.
 
     Attributes:
         records_in: committed records of the input.
         records_out: committed records of the output.
-        missing_allowed: whether losses were declared to be on purpose.
+        missing_allowed: whether the user declared that losses are on purpose.
         anomalies: count by name, only what is not 0.
         examples: the first records of each name.
         still_growing: partitions that grew during the proof: the pipeline was not at rest.
@@ -136,7 +136,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Tell whether every input record is in the output exactly once."""
+        """Return whether every input record is in the output exactly once."""
         return not self.failures
 
 
@@ -196,10 +196,10 @@ def _from(item: Range, begins: Mapping[str, int]) -> Range:
 def _settled(
     ends: TopicEnds, options: VerifyOptions, clock: Clock
 ) -> tuple[list[Range], list[Example]]:
-    """Return the output's ranges once nothing hides records there, else who still hides some."""
+    """Return the output's ranges once nothing hides records there, else what still hides some."""
     deadline = Deadline(options.timeout, clock)
     while True:
-        # The log's ends come from before the stable ends: what is stable past them was decided.
+        # The log's ends are read before the stable ends: what is stable past them was decided.
         ranges = ends.committed(options.outputs, deadline)
         log_ends = ends.log_ends(ranges, deadline)
         ranges = ends.committed(options.outputs, deadline)
