@@ -1,7 +1,7 @@
 """Time as an argument: a clock that tests can replace, and one deadline for a whole step.
 
-No other module of the project calls `time.sleep` or reads the time, so the simulation can run the
-protocol under a virtual clock. (A rule of the trio project: tests never sleep.)
+No other module of the protocol calls `time.sleep` or reads the time, so the simulation can run it
+under a virtual clock. (A rule of the trio project: tests never sleep.)
 """
 
 from __future__ import annotations

@@ -141,8 +141,8 @@ class CheckpointCoordinator:
         phase_one: Callable[[], Sequence[Committable]],
         rerun: Rerun | None = None,
     ) -> CheckpointReport:
-        """Make a checkpoint, or finish it if an earlier attempt decided it. An engine needs only
-        this call, at the first run and at a replay. The report says which of the two it was.
+        """Make a checkpoint, or finish it if an earlier attempt decided it. An engine
+        that replays checkpoints needs only this call. The report says which of the two it was.
 
         Args:
             checkpoint: what it covers.

@@ -37,7 +37,7 @@ POINTS: Final = (
     "heal_durable",  # driver: the log names the new transaction in place of the lost one
     "heal_committed",  # driver: it is visible
     "recovery_fenced",  # driver, at start: the Fence is written
-    "recovery_settled",  # driver, at start: the last decision is settled, nothing is swept
+    "recovery_settled",  # driver, at start: the last decision is settled; open transactions wait
 )
 
 #: Points that only healing reaches: the broker has aborted decided transactions.

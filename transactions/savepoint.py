@@ -193,7 +193,7 @@ def write_savepoint(folder: Path, savepoint: Savepoint, files: Mapping[str, Path
         files: where each file lies now, by its path below the checkpoint folder.
 
     Raises:
-        OSError: it could not be written; nothing has the name of a savepoint.
+        OSError: it could not be written, or its name may not survive a power cut.
     """
     number = savepoint.decision.checkpoint_id
     name = f"{savepoint.log.application_id}-{number}-{savepoint.savepoint_id}"
