@@ -13,14 +13,14 @@ import pyspark
 from connectors.machine.user_folders import cache_folder
 from connectors.spark.spark_home import home_of_jvm
 
-#: Spark puts it in front of the user's own `spark.driver.extraJavaOptions`.
+#: Spark puts these options before the user's own `spark.driver.extraJavaOptions`.
 OPTIONS_KEY: Final = "spark.driver.defaultJavaOptions"
-#: An archive that does not fit is no reason to write to the user's terminal.
+#: An archive that does not fit is not worth a line on the user's terminal.
 QUIET: Final = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
 def class_archive_conf(java_home: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the Spark settings that use the archive; none where there is none.
+    """Return the Spark settings that use the archive; no settings if there is no archive.
 
     Args:
         java_home: the Java of the driver.
@@ -34,9 +34,9 @@ def class_archive_conf(java_home: str, conf: Mapping[str, str]) -> dict[str, str
 
 
 def find_archive(java_home: str) -> Path | None:
-    """Return the archive of this Java and this installation of PySpark, if it is there and whole.
+    """Return the archive of this Java and this installation of PySpark, if it exists and is whole.
 
-    A JVM dies of an archive that was cut off (SIGBUS, Java 17), so its name has its size.
+    A truncated archive kills the JVM (SIGBUS, Java 17), so the file's name contains its size.
     """
     folder, stem = place_of_archive(java_home)
     whole = (one for one in folder.glob(f"{stem}-*.jsa") if one.stem == f"{stem}-{size_of(one)}")
@@ -44,7 +44,7 @@ def find_archive(java_home: str) -> Path | None:
 
 
 def place_of_archive(java_home: str) -> tuple[Path, str]:
-    """Return the folder of all archives, and how the name of this one begins."""
+    """Return the folder of all archives, and the beginning of this archive's file name."""
     jars = home_of_jvm() / "jars"
     release = Path(java_home) / "release"
     belongs_to = (
@@ -59,5 +59,5 @@ def place_of_archive(java_home: str) -> tuple[Path, str]:
 
 
 def size_of(file: Path) -> int:
-    """Return the size of a file, which stands in its name."""
+    """Return the size of a file; the file's name contains it."""
     return file.stat().st_size

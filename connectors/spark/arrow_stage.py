@@ -1,6 +1,6 @@
 """A user's Arrow function as a stage of a micro-batch; the same function as in continuous mode.
 
-A file of its own: a Python worker imports what stands beside the stage, and needs no driver.
+It has its own file because a Python worker imports the whole module, and needs no driver.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from connectors.records.message_schema import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ArrowStage:
-    """The function of the stage; importable, so that only the user's function is pickled.
+    """The function of the stage; importable, so Spark pickles only the user's function.
 
     Attributes:
         transform: the user's function, or its ``module:name``.
-        schema: what it yields, with nulls for what the function does not return.
+        schema: what the stage yields; a column that the function does not return is null.
     """
 
     transform: str | ArrowFunction
@@ -30,13 +30,13 @@ class ArrowStage:
         """Run one task."""
         function = load_function(self.transform)
         for batch in batches:
-            # Spark's schema is declared before the function has run, and a batch must match it.
+            # Spark's schema is declared before the function runs, and each batch must match it.
             yield complete(normalised(function(as_read(batch))), self.schema)
 
 
 def as_read(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch of Spark's with the very types that the source has, as a continuous task
-    sees them: Spark's own differ in the time zone and in the names inside of lists.
+    """Return a batch of Spark's with the exact types of the source, as in a continuous task.
+    Spark's types differ in the time zone and in the names inside lists.
     """
     headers = "headers" in batch.schema.names
     return complete(batch, SOURCE_SCHEMA_WITH_HEADERS if headers else SOURCE_SCHEMA)

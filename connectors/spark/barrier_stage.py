@@ -1,7 +1,7 @@
-"""The Spark job of a continuous stage: a barrier stage whose tasks run until they are told to stop.
+"""The Spark job of a continuous stage: a barrier stage whose tasks run until they are stopped.
 
-A barrier stage starts all of its tasks at once or none, and one that ends in `collect` is never
-retried by Spark (seen): our restart strategy is the only one.
+A barrier stage starts all of its tasks or none. Spark never retries a barrier stage that ends in
+`collect` (seen): our restart strategy is the only one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transactions.errors import ConfigurationError, PhaseOneError, SparkOnceErro
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _RunTask:
-    """The function of the stage; importable, so that only the task's fields are pickled."""
+    """The function of the stage; importable, so Spark pickles only the task's fields."""
 
     task: Task
 
@@ -36,12 +36,12 @@ class BarrierStage:
 
     Args:
         spark: the session.
-        name: of the job group.
+        name: name of the job group.
         task: what each task runs.
         parallelism: how many tasks.
-        had_slots: an earlier stage of this driver had a slot for each of its tasks: a slot that is
-            missing now was lost with an executor, and may come back.
-        on_end: called on that thread with what ended the job; None when it ended well.
+        had_slots: an earlier stage of this driver had a slot for each of its tasks. So a slot that
+            is missing now was lost with an executor, and may come back.
+        on_end: called on that thread with the error that ended the job; None after a good end.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class BarrierStage:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Wait for the job's end, and cancel it when it does not come."""
+        """Wait for the job's end, and cancel the job after the timeout."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._context.cancelJobGroup(self._name)
@@ -79,18 +79,18 @@ class BarrierStage:
             self._context.setJobGroup(self._name, "continuous stage", interruptOnCancel=True)
             numbers = self._context.parallelize(range(self._parallelism), self._parallelism)
             numbers.barrier().mapPartitions(_RunTask(self._task)).collect()
-        except Exception as failure:  # noqa: BLE001 - told to the driver's thread
+        except Exception as failure:  # noqa: BLE001 - passed to the driver's thread
             error = explained(failure, self._parallelism, had_slots=self._had_slots)
         self._on_end(error)
 
 
 def explained(failure: Exception, parallelism: int, *, had_slots: bool) -> SparkOnceError:
-    """Return our error for what Spark says about a stage that failed.
+    """Return our error for a stage that failed in Spark.
 
     Args:
         failure: as PySpark raised it.
         parallelism: how many tasks the stage has.
-        had_slots: see `BarrierStage`; the restart strategy decides then.
+        had_slots: see `BarrierStage`; if true, the restart strategy decides.
     """
     text = str(failure)
     found = error_in(text)

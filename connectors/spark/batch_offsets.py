@@ -1,7 +1,7 @@
 """The exact offset range of a running micro-batch, read from Spark's own execution.
 
-The only file that reaches into MicroBatchExecution. The text of offsets/N on disk changes with
-Spark's log format; the objects in memory do not (seen for formats 1 and 2).
+Only this file reaches into MicroBatchExecution. The text of offsets/N on disk changes with
+Spark's log format; the objects in memory do not change (seen for formats 1 and 2).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class BatchOffsets:
 
 
 def read_batch_offsets(query: StreamingQuery, batch_id: int) -> BatchOffsets:
-    """Return the range of the batch that is running now. In foreachBatch, on the driver.
+    """Return the range of the batch that is running now. Called in foreachBatch, on the driver.
 
     Raises:
-        SparkOnceError: the execution runs another batch: a zombie of a stopped query calls.
+        SparkOnceError: the execution runs another batch: the caller is a zombie of a stopped query.
     """
     java: Any = query._jsq  # noqa: SLF001 - Spark has no public way to a batch's offsets
     execution = java.streamingQuery() if hasattr(java, "streamingQuery") else java

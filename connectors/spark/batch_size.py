@@ -1,13 +1,13 @@
-"""How many offsets the next micro-batch takes, so that a checkpoint lasts as long as is wanted.
+"""How many offsets the next micro-batch takes, so that a checkpoint takes the wanted time.
 
-What a batch costs beside its records is always the same, and a record waits in its batch for all
-the others; so the size trades throughput against latency, and against how much is written again
-after a crash. It adapts to what batches took, whatever made them slow: the function, the broker, a
-partition that is ten times as hot as the others.
+A batch has a fixed cost beside its records, and each record waits for all others of its batch. So
+the size trades throughput against latency, and against the amount that a crash makes us write
+again. The size follows the duration of the batches, whatever makes them slow: the function, the
+broker, or a partition that is ten times as hot as the others.
 
-The source plans batches in a process of its own, which Spark has started: the size travels in a
-file of the checkpoint folder. It is no state. A batch that was planned has its end in Spark's
-offsets/N, and without the file the next one begins small.
+The source plans batches in a process of its own, which Spark has started. So the driver passes the
+size in a file of the checkpoint folder. The file is not state: a planned batch has its end in
+Spark's offsets/N, and without the file the next batch is small.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ SIZE_FILE_OPTION: Final = "sparkonce.batchsizefile"
 FILE_NAME: Final = "batch-size"
 
 _FIRST: Final = 10_000
-#: Below, a batch costs little more than its planning, and less would only be slower.
+#: A smaller batch costs little less than its planning; it would only be slower.
 _LEAST: Final = 1_000
-#: One slow batch (a collection, a broker that moved) shall not cost ten small ones.
+#: One slow batch (a collection, a broker that moved) must not cause ten small ones.
 _SHRINK: Final = 0.25
 _GROW: Final = 2.0
-#: A batch that holds less than this of what it might says nothing about a larger one.
+#: A batch that is less full than this says nothing about a larger batch.
 _FULL: Final = 0.9
 
 
 @dataclasses.dataclass(slots=True)
 class BatchSize:
-    """The most offsets of a batch, over all partitions of a source. On the driver.
+    """The most offsets of a batch, over all partitions of a source. Lives on the driver.
 
     Attributes:
-        target_s: how long a checkpoint shall take, from its first task to its last commit.
-        folder: of the checkpoint.
-        size: offsets.
+        target_s: how long a checkpoint should take, from its first task to its last commit.
+        folder: the checkpoint folder.
+        size: the number of offsets.
     """
 
     target_s: float
@@ -48,10 +48,10 @@ class BatchSize:
     size: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        """Go on with the size of the run before.
+        """Continue with the size of the run before.
 
         Raises:
-            ConfigurationError: the target is no time.
+            ConfigurationError: the target is not more than 0.
         """
         if not self.target_s > 0:
             raise ConfigurationError(
@@ -64,11 +64,11 @@ class BatchSize:
 
     @property
     def file(self) -> Path:
-        """Where the source reads it."""
+        """The file from which the source reads the size."""
         return self.folder / FILE_NAME
 
     def after(self, offsets: int, took_s: float) -> None:
-        """Take note of a batch that was made from the beginning.
+        """Adapt the size to a batch that was not a replay.
 
         Args:
             offsets: how many it covered.
@@ -80,8 +80,8 @@ class BatchSize:
             self._write()
 
     def _write(self) -> None:
-        """Replace the file as a whole. It is a hint, and no reason to fail a batch that is
-        committed: an older driver may replace it at the same moment, and a crash may lose it.
+        """Replace the whole file. An error must not fail a committed batch: the file is a hint.
+        An older driver may replace it at the same moment, and a crash may lose it.
         """
         new = self.file.with_name(f".{FILE_NAME}.new")
         with contextlib.suppress(OSError):
@@ -90,8 +90,8 @@ class BatchSize:
 
 
 def read_size(file: Path) -> int:
-    """Return what the driver wrote last; what a pipeline begins with, before it has. On the driver,
-    and in the source's process.
+    """Return the size that the driver wrote last, or the first size if it wrote none. Called on
+    the driver, and in the source's process.
     """
     with contextlib.suppress(OSError, ValueError):
         return max(1, int(file.read_text("ascii")))

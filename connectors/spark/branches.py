@@ -1,7 +1,7 @@
-"""Branches: several DataFrames with a sink each, carried by one query under one decision.
+"""Branches: several DataFrames, each with a sink, in one query under one decision.
 
-Each branch stands in a struct column of its own beside a routing column, so that stateless and
-stateful branches of one source share batch, state and decision.
+Each branch has a struct column of its own, beside a routing column. So stateless and stateful
+branches of one source share the batch, the state and the decision.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ _CASTS: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Branch:
-    """A DataFrame in the sink's columns, and the sink it goes to."""
+    """A DataFrame in the sink's columns, and its sink."""
 
     frame: DataFrame
     sink: BranchSink
 
     @property
     def is_kafka(self) -> bool:
-        """Tell whether its columns are Kafka's."""
+        """Return whether its columns are Kafka's."""
         return isinstance(self.sink, KafkaSink)
 
     @property
     def schema(self) -> pa.Schema:
-        """What record batches of it look like in a task."""
+        """The schema that its record batches have in a task."""
         return schema_in_a_task(self.frame.schema, self.frame.sparkSession)
 
 
 def schema_in_a_task(schema: t.StructType, spark: SparkSession) -> pa.Schema:
-    """Return what record batches of a Spark schema look like in a task."""
+    """Return the schema that record batches of a Spark schema have in a task."""
     zone = spark.conf.get("spark.sql.session.timeZone")
     return to_arrow_schema(schema, timezone=zone)
 
 
 def make_branch(frame: DataFrame, sink: BranchSink) -> Branch:
-    """Check the columns that a sink is to carry. Kafka's are key, value, headers, topic, partition
-    and timestamp, and are cast; another sink says itself what it can carry.
+    """Check the columns for a sink. Kafka's columns are key, value, headers, topic, partition and
+    timestamp, and are cast. Another sink checks its columns itself.
 
     Raises:
-        ConfigurationError: a column is missing, unknown or has a type that the sink cannot carry;
+        ConfigurationError: a column is missing, unknown or has a type that the sink cannot write;
             the text names the column.
     """
     if not isinstance(sink, KafkaSink):
@@ -94,7 +94,7 @@ def _in_kafka_columns(frame: DataFrame, sink: KafkaSink) -> DataFrame:
         raise _wrong(sink, "The required column 'value' is missing.", f"there are {list(types)}")
     if sink.topic is None and "topic" not in types:
         raise _wrong(sink, "A topic is needed: as an option, or as a column.", "there is neither")
-    # The option wins over the column, as in Spark's sink: the column need not travel.
+    # The option wins over the column, as in Spark's sink, so the column is dropped.
     kept = [name for name in _CASTS if name in types and (name != "topic" or sink.topic is None)]
     return frame.select(*(f.col(n).cast(_CASTS[n]).alias(n) for n in kept))
 
@@ -113,7 +113,7 @@ def unite(branches: list[Branch]) -> DataFrame:
 
 
 def places_of_sources(frame: DataFrame) -> int:
-    """Return how many sources Spark counts in a plan: each use of a streaming frame is one."""
+    """Return how many sources Spark counts in a plan: it counts each use of a streaming frame."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - no public way
     return sum(bool(leaves.apply(number).isStreaming()) for number in range(leaves.size()))
 

@@ -1,7 +1,7 @@
 """Which files of Spark's checkpoint folder belong to a finished batch; no session, no JVM.
 
-Spark's files are written once, under another name first, and never changed. Batch N is finished
-when commits/N is there; the state that batch N + 1 begins with is there too. (The file names:
+Spark writes each file once, under another name first, and never changes it. Batch N is finished
+when commits/N exists. Then the state with which batch N + 1 begins exists too. (The file names:
 Spark's `HDFSMetadataLog`, `StateStore`.)
 """
 
@@ -19,19 +19,19 @@ from connectors.kafka.source.offsets import merged_offsets, without_topics
 from transactions.errors import ConfigurationError, SavepointError
 from transactions.log_backend import sync_folder
 
-#: Spark's folder in that of the driver.
+#: Spark's folder inside the driver's folder.
 SPARK = "spark"
 
-#: A batch's file, and Hadoop's checksum of it.
+#: A batch's file, and Hadoop's checksum of that file.
 _BATCH = re.compile(r"\.?(\d+)(\.crc)?")
 _LOGS = ("offsets", "commits")
 _VERSION = "v1"
 
 
 def finished_checkpoint(spark_checkpoint: Path) -> int:
-    """Return the newest batch that Spark has written down as done, -1 before the first.
+    """Return the newest batch that Spark has recorded as done, -1 before the first.
 
-    It does so after foreachBatch returned, and that returns only when all is proven committed.
+    Spark records it after foreachBatch returned, which happens only when all is proven committed.
     """
     folder = spark_checkpoint / "commits"
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
@@ -41,7 +41,7 @@ def finished_checkpoint(spark_checkpoint: Path) -> int:
 def planned_end(spark_checkpoint: Path) -> dict[str, int]:
     """Return where batch 0 ends, per ``topic-partition``, if Spark has planned it already.
 
-    Only a checkpoint of a version that did not decide where reading begins is asked this.
+    Used only for a checkpoint of a version that did not decide where reading begins.
     """
     with contextlib.suppress(OSError, ValueError, ConfigurationError):
         text = (spark_checkpoint / "offsets" / "0").read_text("utf-8")
@@ -51,17 +51,17 @@ def planned_end(spark_checkpoint: Path) -> dict[str, int]:
 
 
 def batches_in(folder: Path) -> list[tuple[int, Path]]:
-    """Return the files of a log of Spark's, and their checksums, with their batches."""
+    """Return the files of one of Spark's logs, and their checksums, with their batch numbers."""
     paths = folder.iterdir() if folder.is_dir() else []
     found = ((_BATCH.fullmatch(path.name), path) for path in paths)
     return [(int(batch[1]), path) for batch, path in found if batch is not None]
 
 
 def files_of(checkpoint: Path, batch_id: int) -> dict[str, Path]:
-    """Return what the next run needs to go on behind a finished batch, by path below the driver's
-    folder.
+    """Return the files that the next run needs to continue after a finished batch. The keys are
+    paths below the driver's folder.
 
-    Called while no batch runs. Spark may remove old state meanwhile, in its own time.
+    Call it while no batch runs. Spark may still remove old state at any time.
     """
     found: dict[str, Path] = {}
     for path in (checkpoint / SPARK).rglob("*"):
@@ -81,8 +81,8 @@ class SparkFiles:
     """Spark's part of a checkpoint folder; see `connectors.pipeline.restoring.EngineFiles`.
 
     Attributes:
-        places: of sources in the plan that goes on. Spark gives a source that two branches read
-            two places, with one and the same offset. None: one for each source.
+        places: the number of sources in the plan that continues. If two branches read one source,
+            Spark gives it two places with the same offset. None: one place for each source.
     """
 
     places: int | None = None
@@ -92,7 +92,7 @@ class SparkFiles:
         return any(name.startswith(f"{SPARK}/state/") for name in names)
 
     def fit(self, folder: Path, checkpoint_id: int, sources: int, forget: frozenset[str]) -> None:
-        """See `EngineFiles.fit`. A single source gets as many places as branches read it now."""
+        """See `EngineFiles.fit`. A single source gets one place per branch that reads it now."""
         offsets = folder / SPARK / "offsets"
         version, _, *lines = (offsets / str(checkpoint_id)).read_text("utf-8").splitlines()
         if version != _VERSION:
@@ -106,7 +106,7 @@ class SparkFiles:
             )
         places = self.places or sources
         same = len(lines) == places
-        # State has its place in the plan as well, and that cannot be moved.
+        # State also has a place in the plan, and that place cannot change.
         stateless = not (folder / SPARK / "state").exists()
         if not same and not (stateless and sources == 1 and len(set(lines)) == 1):
             raise SavepointError(
@@ -115,7 +115,7 @@ class SparkFiles:
                 cause="Spark finds the offsets of a source by its place",
                 option="read(): as often as before; a source can subscribe to several topics",
             )
-        if not same:  # Spark compares the number in the batch before, too
+        if not same:  # Spark also compares the number in the batch before
             for path in (offsets / str(number) for number in (checkpoint_id - 1, checkpoint_id)):
                 if path.exists():
                     _rewrite(path, lambda old: old[:1] * places)
@@ -134,15 +134,15 @@ class NoFiles:
         return False
 
     def fit(self, *_: object) -> None:
-        """See `EngineFiles.fit`: there is nothing."""
+        """See `EngineFiles.fit`: there is nothing to change."""
 
 
 def _rewrite(path: Path, changed: Callable[[list[str]], list[str]]) -> None:
-    """Write other offsets into a batch's file, durably."""
+    """Replace the offsets in a batch's file, durably."""
     version, facts, *lines = path.read_text("utf-8").splitlines()
     with path.open("w", encoding="utf-8") as file:
         file.write("\n".join([version, facts, *changed(lines)]))
         file.flush()
         os.fsync(file.fileno())
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop goes on without
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop works without it
     sync_folder(path.parent)

@@ -1,13 +1,13 @@
-"""A class archive for the driver's JVM: Spark starts in about half of its time.
+"""A class archive for the driver's JVM: with it, Spark starts in about half the time.
 
-Most of a Spark start is loading and checking some 20,000 classes. The JVM can map them ready from
-an archive instead (class data sharing, JEP 350), which has to be made once per installation:
+Most of a Spark start is the loading and checking of some 20,000 classes. Instead, the JVM can map
+them from an archive (class data sharing, JEP 350). One command per installation makes it:
 
     python -m connectors.spark.class_archive
 
-That takes half a minute and some 170 MB in the user's cache. From then on `build_session`
-uses it; without it, or with one that does not fit any more, Spark starts as it always did. A driver
-that is started again after a crash gains the most: its records wait for Spark.
+The command takes half a minute and some 170 MB in the user's cache. From then on `build_session`
+uses the archive. If it is missing, or no longer fits, Spark starts as usual. A driver that starts
+again after a crash gains the most: its records wait for Spark.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _LEARN_S = 300.0
 
 
 def ensure_class_archive(*, tell: Say = say) -> Path:
-    """Make the archive unless it is there; return its path.
+    """Make the archive unless it exists; return its path.
 
     Raises:
-        ConfigurationError: no Java, or a Spark that learns its classes does not come through.
+        ConfigurationError: no Java was found, or the Spark run that learns the classes failed.
     """
     java_home = ensure_java_home()
     found = find_archive(java_home)
@@ -52,7 +52,7 @@ def ensure_class_archive(*, tell: Say = say) -> Path:
     began = time.monotonic()
     folder, stem = place_of_archive(java_home)
     folder.mkdir(parents=True, exist_ok=True)
-    # In the same folder, so that it is published in one step.
+    # In the same folder, so that one rename publishes it.
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / stem
         learn = [sys.executable, "-m", "connectors.spark.class_archive", "--learn", str(made)]
@@ -76,7 +76,7 @@ def ensure_class_archive(*, tell: Say = say) -> Path:
 
 
 def learn(archive: Path) -> int:
-    """Run what a pipeline runs in a JVM that writes the archive when it ends; its exit code."""
+    """Run a pipeline's work in a JVM that writes the archive at its end; return its exit code."""
     with tempfile.TemporaryDirectory() as folder:
         session = build_session(
             "class archive",
@@ -97,7 +97,7 @@ def learn(archive: Path) -> int:
             if query.awaitTermination(0.1):
                 break
         query.stop()
-        gateway = session.sparkContext._gateway  # noqa: SLF001 - whose JVM is waited for
+        gateway = session.sparkContext._gateway  # noqa: SLF001 - we wait for its JVM
         session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()  # the JVM ends with its parent

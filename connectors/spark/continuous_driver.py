@@ -10,8 +10,8 @@
     )
     driver.run()
 
-Micro-batches cannot go below a few hundred milliseconds. Here a record waits for the next barrier
-only; decision log, committables, recovery, sweep and sink are the same.
+Micro-batches cannot take less than a few hundred milliseconds. Here a record waits only for the
+next barrier. The decision log, committables, recovery, sweep and sink are the same.
 """
 
 from __future__ import annotations
@@ -80,26 +80,26 @@ class ContinuousDriver(DriverLife):
     """One pipeline from a Kafka source through an Arrow function to a sink.
 
     Args:
-        spark: a classic session with a slot for every task.
+        spark: a classic session with one slot for each task.
         app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
         checkpoint: a folder of its own on a local file system, for the decision log.
         source: what to read.
         sink: what to write: a `KafkaSink`, or another two-phase sink.
         transform: see `connectors.records.arrow_transform`; a function or its ``module:name``.
-        columns: those of `SINK_SCHEMA` that a sink gets which is not Kafka's, null where the
-            function returns none; all of them by default.
-        parallelism: number of tasks; None takes as many as Spark has slots, at most one per
+        columns: the columns of `SINK_SCHEMA` for a sink that is not Kafka's; a column that the
+            function does not return is null. By default all columns.
+        parallelism: number of tasks; None uses all of Spark's slots, but at most one task per
             partition.
-        target_latency_s: a record shall be visible this long after it was read. When the tasks
+        target_latency_s: a record should be visible this long after it was read. When the tasks
             fall behind, barriers come less often, down to one in `most_interval_s`.
         most_interval_s: the longest time from one barrier to the next.
         barrier_interval_s: a fixed interval instead of these two, from start to start.
-        native: let tasks hand librdkafka pointers into Arrow buffers where that is possible; False
-            moves each record as a Python object, at three times the CPU.
+        native: tasks hand librdkafka pointers into Arrow buffers where possible. False moves each
+            record as a Python object, at three times the CPU.
         checkpoint_timeout_s: how long one checkpoint may take.
         restart_budget_s: see `StreamingDriver`.
         restart_strategy: see `StreamingDriver`.
-        on_checkpoint: called after each checkpoint that was decided, on the loop's thread.
+        on_checkpoint: called after each decided checkpoint, on the loop's thread.
         metrics_port: see `StreamingDriver`.
         decision_log: see `StreamingDriver`.
         from_savepoint: see `StreamingDriver`.
@@ -107,10 +107,10 @@ class ContinuousDriver(DriverLife):
     """
 
     _engine = NoFiles()
-    #: Where this run's reading begins, and what asks for the partitions that there are.
+    #: Where this run begins to read, and the function that asks for the partitions.
     _begin: Nested
     _partitions: Callable[[], Sequence[str]]
-    #: Next offsets of topics that are not there now.
+    #: Next offsets of topics that do not exist now.
     _resting: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
@@ -176,7 +176,7 @@ class ContinuousDriver(DriverLife):
         self._had_slots = False
         #: The last checkpoints, newest last; bounded.
         self.reports: deque[CheckpointReport] = deque(maxlen=_REPORTS)
-        #: Transactions that were left by a run before and committed at a start or restart.
+        #: Transactions that an earlier run left and a start or restart committed.
         self.recommitted = 0
 
     # --- its life -----------------------------------------------------------------------------
@@ -242,13 +242,13 @@ class ContinuousDriver(DriverLife):
         job = BarrierStage(
             self._spark, name, task, parallelism, loop.job_ended, had_slots=self._had_slots
         )
-        if self._stopping.is_set():  # before there was a loop to tell
+        if self._stopping.is_set():  # set before a loop existed
             loop.drain()
         loop.start(job)
         self._had_slots = True
 
     def _offsets(self, run: Run, planner: SourcePlanner) -> dict[str, int]:
-        """Return where reading begins: behind the last decision, healed where it must be."""
+        """Return where to begin: after the last decision, which is healed first if needed."""
         decision = run.log.state.decision
         (start,) = decide_start(
             run.log, [self._source], begun=decision is not None, planner_of=lambda _: planner
@@ -260,7 +260,7 @@ class ContinuousDriver(DriverLife):
         if decision is not None and run.settlement.lost:
             self._heal(run, decision)
         if decision is None or self._begin != begin:
-            # A checkpoint that read nothing: where the next one begins, as if it had ended there.
+            # A checkpoint that read nothing; it ends where the next one begins.
             now = format_offsets(flatten(self._begin), topic_ids_in(self._begin))
             run.log.decide(
                 Decision(
@@ -276,14 +276,14 @@ class ContinuousDriver(DriverLife):
         begins = flatten(self._begin)
         there = {split_key(name)[0] for name in found} or {split_key(name)[0] for name in begins}
         self._resting = {at: begins.pop(at) for at in [*begins] if split_key(at)[0] not in there}
-        # A partition that came later begins at 0: none of it was ever read.
+        # A partition that appeared later begins at 0: none of it was ever read.
         return {**dict.fromkeys(found, 0), **begins}
 
     def _new_partitions(self) -> Sequence[str]:
-        """Return all partitions that there are; on a thread of the loop's.
+        """Return all partitions that exist; called on a thread of the loop.
 
         Raises:
-            PhaseOneError: a topic that was not there when this run began is there again.
+            PhaseOneError: a topic that was missing when this run began exists again.
         """
         found = self._partitions()
         if back := self._resting.keys() & found:
@@ -306,7 +306,7 @@ class ContinuousDriver(DriverLife):
                 end_offsets=decision.end_offsets,
             )
             report = coordinator.finish_decided(again, self._write_again)
-            coordinator.await_visible()  # the next decision makes it one that nobody looks at
+            coordinator.await_visible()  # after the next decision nothing checks this one
             self._completed(report)
         finally:
             coordinator.close()
@@ -324,23 +324,23 @@ class ContinuousDriver(DriverLife):
         ).write_again(decision, lost)
 
     def _checkpoint_files(self, checkpoint_id: int) -> dict[str, Path]:  # noqa: ARG002
-        return {}  # all of it is in the log
+        return {}  # the log has everything
 
     def _await_visible(self) -> None:
         if self._loop is not None:
             self._loop.await_visible()
 
     def stop(self) -> None:
-        """Stop after one more checkpoint of what has been read. Safe from any thread."""
+        """Stop after one more checkpoint of the records read so far. Safe from any thread."""
         self._stopping.set()
         if self._loop is not None:
             self._loop.drain()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the pipeline has ended; True if it has. Restarts happen in this call.
+        """Wait until the pipeline has ended; return True if it has. Restarts happen in this call.
 
         Raises:
-            SparkOnceError: what ended it, as it was raised, when it is not restarted.
+            SparkOnceError: the error that ended it, unchanged, when it is not restarted.
         """
         deadline = Deadline(math.inf if timeout_s is None else timeout_s)
         with self._metrics.closed_on_error():
@@ -374,7 +374,7 @@ class ContinuousDriver(DriverLife):
         return False
 
     def _cause_of(self, failure: BaseException | None) -> BaseException | None:
-        """A newer driver's sweep fences our tasks, and that is what they report first."""
+        """Look for a newer driver first: its sweep fences our tasks, and they report only that."""
         try:
             if failure is not None and self._run is not None:
                 self._run.check_newest()
@@ -388,7 +388,7 @@ class ContinuousDriver(DriverLife):
         return None if self._loop is None else self._loop.unfinished()
 
     def _close(self) -> SparkOnceError | None:
-        """End what this run holds; return why that is no good end."""
+        """Close what this run holds; return the reason why the end is not good, or None."""
         unfinished = None
         if self._loop is not None:
             settled = self._loop.close()
@@ -404,10 +404,10 @@ class ContinuousDriver(DriverLife):
 def _told_columns(
     sink: BranchSink, columns: Sequence[str] | None, spark: SparkSession
 ) -> dict[str, pa.Schema]:
-    """Return, for a sink that is not Kafka's, what it gets: the very schema of a micro-batch.
+    """Return the exact schema that a micro-batch would have, for a sink that is not Kafka's.
 
     Raises:
-        ConfigurationError: it cannot carry it.
+        ConfigurationError: the sink cannot write these columns.
     """
     refuse_columns(columns, sink)
     if isinstance(sink, KafkaSink):

@@ -43,12 +43,12 @@ NAME = "kafka-exactly-once"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source known to a session; again is harmless."""
+    """Make the data source known to a session; a second call is harmless."""
     spark.dataSource.register(KafkaExactlyOnceSource)
 
 
 class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
-    """See the module."""
+    """The data source; see the module."""
 
     @classmethod
     def name(cls) -> str:
@@ -122,12 +122,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._planned: SourceStream | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Only what `read` needs goes to the workers; clients stay here."""
+        """Send the workers only what `read` needs; clients stay in this process."""
         return {"_source": self._source}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query begins. Spark asks for each use of it, and takes what it gets
-        for one and the same place.
+        """Return where a new query begins. Spark asks once for each use of the source, and expects
+        the same answer each time.
         """
         return self._stream().initial()
 
@@ -137,7 +137,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the run at what is there now."""
+        """Fix the end of the run at the offsets that exist now."""
         self._stream().stop_at_latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -149,11 +149,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return self._stream().next_end(start, most)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return what is there, for the query's progress and lag."""
+        """Return the latest offsets, for the query's progress and lag."""
         return self._stream().latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the ranges of a micro-batch; the same again for a replay."""
+        """Return the ranges of a micro-batch; a replay gets the same ranges."""
         return [KafkaPartition(each) for each in self._stream().plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -161,7 +161,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return _read(self._source, partition)
 
     def stop(self) -> None:
-        """End this process without a word when Spark has closed the connection: the query ended.
+        """End this process silently when Spark has closed the connection: the query has ended.
 
         PySpark would write the traceback of the broken connection to stderr.
         """
@@ -169,7 +169,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             os._exit(0)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark may say it twice, or never; offsets go with the transactions."""
+        """Do nothing: Spark may call it twice, or never. The transactions carry the offsets."""
 
     def _stream(self) -> SourceStream:
         if self._planned is None:
@@ -179,7 +179,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
 
 def _read(source: KafkaSource, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Spark makes a partition of its own, holding None, where we planned none."""
+    """Read a partition. Spark makes one that holds None when we planned none."""
     if partition.value is not None:
         yield from read_range(source, partition.value)
     settle_worker_heap()

@@ -1,8 +1,8 @@
-"""The driver's JVM, which says on stderr what a user can act on, and nothing else.
+"""The driver's JVM. It writes to stderr only what a user can act on.
 
-Spark starts Java with a module that Java warns of at each start, and Java has no option against
-that. So the JVM's stderr comes through this process: Java's own warnings go to `logging` (the
-logger of this module, level INFO), every other line goes to stderr as it is.
+Spark starts Java with a module about which Java warns at each start, and no Java option prevents
+the warning. So the JVM's stderr goes through this process. Java's own warnings go to `logging` (the
+logger of this module, level INFO); every other line goes to stderr unchanged.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ logger = logging.getLogger(__name__)
 
 _LOG_CONFIG: Final = Path(__file__).with_name("log4j2-quiet.properties")
 _CONFIGURED: Final = re.compile(r"-Dlog4j2?\.configurationFile=")
-#: Lines of Java itself, as "WARNING: Using incubator modules" and "OpenJDK ... VM warning: ...".
-#: Spark's begin with their time.
+#: Java's own lines, like "WARNING: Using incubator modules" and "OpenJDK ... VM warning: ...".
+#: Spark's lines begin with the time.
 _OF_JAVA: Final = re.compile(rb"WARNING: |\w[\w -]* VM warning: ")
 _STDERR: Final = 2
 _LAST_WORDS_S: Final = 1.0
-#: The session ends, and with it the workers' connections: they print what broke, and are killed.
+#: The session ends and closes the workers' connections; workers print errors and are killed.
 _ends = threading.Event()
 
 
 def quiet_log_options(options: str) -> str:
-    """Return the Java option for a log of errors only; none where the user has one of his own.
+    """Return the Java option for a log of errors only; "" if the user has configured the log.
 
     Args:
-        options: the Java options that are set already.
+        options: the Java options that are already set.
     """
     folder = os.environ.get("SPARK_CONF_DIR") or home_of_jvm() / "conf"
     if _CONFIGURED.search(options) or (Path(folder) / "log4j2.properties").exists():
@@ -51,16 +51,16 @@ def quiet_log_options(options: str) -> str:
 
 
 def end(session: SparkSession) -> None:
-    """Stop the session of a pipeline that has ended; what its processes still say is no news.
+    """Stop the session of a pipeline that has ended.
 
-    They say it to `logging`, level INFO. What ended the pipeline was raised before.
+    Later output of its processes goes to `logging`, level INFO: the real error was raised before.
     """
     _ends.set()
     session.stop()
 
 
 def ensure_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process with Spark's settings, unless one runs."""
+    """Start the JVM of this process with Spark's settings, unless one is running."""
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:  # noqa: SLF001
         return
     _ends.clear()
@@ -72,7 +72,7 @@ def ensure_jvm(settings: Mapping[str, str]) -> None:
         gateway = launch_gateway(SparkConf().setAll(list(settings.items())), options)
     except BaseException:
         os.close(into)
-        reader.join(_LAST_WORDS_S)  # why it did not start
+        reader.join(_LAST_WORDS_S)  # to print why the JVM did not start
         raise
     os.close(into)
     atexit.register(_hear_out, output)
@@ -83,9 +83,9 @@ def ensure_jvm(settings: Mapping[str, str]) -> None:
 def _leave_sigterm_to_driver(gateway: JavaGateway) -> None:
     """Make the JVM ignore SIGTERM, as PySpark makes it ignore ctrl-C.
 
-    A service manager sends it to every process (systemd's KillMode=control-group), and the JVM
-    would end under the checkpoint that this process still wants to finish. What the JVM starts from
-    now on inherits this. It ends with this process all the same: its stdin is closed then.
+    A service manager sends SIGTERM to every process (systemd's KillMode=control-group). The JVM
+    would end during the checkpoint that this process must still finish. Processes that the JVM
+    starts from now on inherit this. The JVM still ends with this process, which closes its stdin.
     """
     of_java = gateway.jvm.sun.misc
     of_java.Signal.handle(of_java.Signal("TERM"), of_java.SignalHandler.SIG_IGN)
@@ -114,7 +114,7 @@ def _say(lines: list[bytes]) -> None:
 
 
 def _hear_out(output: int) -> None:
-    """Let the reader finish what the JVM has said when this process ends."""
+    """At exit, let the reader finish the JVM's remaining output."""
     deadline = Deadline(_LAST_WORDS_S)
     while select.select([output], [], [], 0)[0] and not deadline.expired():
         deadline.pause(0.01)

@@ -35,21 +35,21 @@ from transactions.savepoint import (
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
-#: The engine may remove old state while it is copied: then its files are listed again.
+#: The engine may remove old state during the copy; then we list its files again.
 _TRIES = 5
 
 
 class DriverLife(abc.ABC):
-    """What a driver does around its checkpoints, whoever makes them. Lives in the driver process.
+    """What a driver of either mode does around its checkpoints. Lives in the driver process.
 
     Args:
         spark: a classic session.
-        restarts: what becomes of a run that failed.
+        restarts: decides what happens after a run failed.
         checkpoint: folder of the driver.
-        from_savepoint: with what an empty folder begins.
+        from_savepoint: the savepoint with which an empty folder begins.
     """
 
-    #: What knows the engine's files in the checkpoint folder.
+    #: Knows the engine's files in the checkpoint folder.
     _engine: EngineFiles
     #: The last checkpoints, newest last; bounded.
     reports: deque[CheckpointReport]
@@ -68,11 +68,11 @@ class DriverLife(abc.ABC):
         self._from_savepoint = from_savepoint
         self._claim: Path | None = None
         self._waits = False
-        #: The log when the last checkpoint was finished: all of its decision is committed.
+        #: The log after the last finished checkpoint; everything it decided is committed.
         self._finished: LogState | None = None
-        #: What went wrong while it stopped: that it was asked to stop is what its user is told.
+        #: The error of a failed stop. The user may see only a StoppedError; a savepoint then fails.
         self._failed_to_stop: BaseException | None = None
-        #: What ended the last run with something decided that no run has proven committed yet.
+        #: The error that ended the last run, if no run has yet proven its decision committed.
         self._unfinished: BaseException | None = None
         self._stopping = StopFlag()
         self._run: Run | None = None
@@ -91,31 +91,31 @@ class DriverLife(abc.ABC):
 
     @abc.abstractmethod
     def _start_run(self) -> None:
-        """Begin a run of its own, whether first or again: it fences, recovers and sweeps."""
+        """Begin a new run, the first or a later one: it fences, recovers and sweeps."""
 
     @abc.abstractmethod
     def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, Path]:
         """Return the engine's files of a finished checkpoint, by path below the folder.
 
         Raises:
-            SavepointError: the engine has not written it down.
+            SavepointError: the engine has not recorded the checkpoint as finished.
         """
 
     def run(self) -> None:
-        """start(), then wait; SIGTERM and ctrl-C stop between two checkpoints.
+        """Call start(), then wait; SIGTERM and ctrl-C stop between two checkpoints.
 
         Raises:
-            SparkOnceError: what ended the pipeline.
+            SparkOnceError: the error that ended the pipeline.
         """
         with stop_signals(self.request_stop):
             self.start()
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the pipeline has ended or a stop was asked for, and stop it then.
+        """Wait until the pipeline has ended or a stop was requested; then stop it.
 
         Raises:
-            SparkOnceError: what ended the pipeline.
+            SparkOnceError: the error that ended the pipeline.
         """
         self._waits = True
         try:
@@ -132,7 +132,7 @@ class DriverLife(abc.ABC):
         self._claim_when_due()
 
     def request_stop(self) -> None:
-        """Ask for a stop and return at once; `wait` carries it out. Safe in a signal handler."""
+        """Request a stop and return at once; `wait` performs it. Safe in a signal handler."""
         self._stopping.set()
 
     @property
@@ -142,20 +142,20 @@ class DriverLife(abc.ABC):
 
     @property
     def unfinished(self) -> BaseException | None:
-        """Why an end at this moment is no good one: something that was decided is not proven
-        committed, or lost and not healed; None when there is nothing.
+        """The reason why an end now is not good: a decided transaction is not proven committed, or
+        is lost and not healed. None when there is no such transaction.
         """
         return self._left_by_run() or self._unfinished
 
     @abc.abstractmethod
     def _left_by_run(self) -> SparkOnceError | None:
-        """Return what the run that is open has not finished; None between two runs."""
+        """Return what the open run has not finished; None between two runs."""
 
     def _good_end(self, unfinished: SparkOnceError | None) -> bool:
-        """End for good: True, if the last run has finished all that was decided.
+        """End for good; return True if the last run has finished everything it decided.
 
         Raises:
-            SparkOnceError: it has not: a next start must come before the broker forgets.
+            SparkOnceError: it has not: the next start must come before the broker aborts the rest.
         """
         self._failed_to_stop = unfinished
         if unfinished is not None:
@@ -163,7 +163,7 @@ class DriverLife(abc.ABC):
         return True
 
     def _restore(self, run: RunOptions) -> None:
-        """Begin the checkpoint folder with the savepoint that was asked for; before the first run.
+        """Begin the checkpoint folder with the requested savepoint; called before the first run.
 
         Raises:
             SavepointError, BrokerUnavailableError: see `restore`.
@@ -179,11 +179,11 @@ class DriverLife(abc.ABC):
         publish("restored", app=run.app_id, checkpoint=number, savepoint=made.savepoint_id)
 
     def _ended_before_a_restart(self) -> bool:
-        """End for good in the place of the next run; fine, if that had nothing to finish.
+        """End for good instead of starting the next run, if the last run left nothing unfinished.
 
         Raises:
-            BaseException: what ended the last run with something decided that no run has proven
-                committed yet: without a next start its broker aborts it.
+            BaseException: the error that ended the last run, if no run has yet proven its decision
+                committed: without a next start the broker aborts it.
         """
         if self._unfinished is not None:
             raise self._unfinished
@@ -191,7 +191,7 @@ class DriverLife(abc.ABC):
 
     @abc.abstractmethod
     def _await_visible(self) -> None:
-        """Wait until readers see the last checkpoint: of what is in no savepoint nobody asks again.
+        """Wait until readers see the last checkpoint: a savepoint keeps no transactions to check.
 
         Raises:
             HiddenCommitError: see the class.
@@ -210,7 +210,7 @@ class DriverLife(abc.ABC):
         self._claim = None
 
     def _completed(self, report: CheckpointReport) -> None:
-        """Take note of a checkpoint that is committed; on the thread that made it."""
+        """Record a committed checkpoint; called on the thread that made it."""
         assert self._run is not None
         self._finished = self._run.log.state
         self._run.show_offsets()
@@ -220,24 +220,24 @@ class DriverLife(abc.ABC):
             self._on_checkpoint(report)
 
     def _serve_when_idle(self) -> None:
-        """Make the savepoints that are asked for, if nothing moves in the engine's files now."""
+        """Make the requested savepoints, if the engine's files do not change now."""
         self._serve_savepoints()
 
     def _serve_savepoints(self, *, ended: bool = False) -> None:
-        """Make the savepoints that are asked for. Between two checkpoints.
+        """Make the requested savepoints. Called between two checkpoints.
 
         Args:
-            ended: the pipeline has stopped; before that, an ask with stop only stops it.
+            ended: the pipeline has stopped; before that, a request with a stop only stops it.
         """
         if self._restarts.pending and not ended:
-            return  # how the failed run's last checkpoint ended the next one finds out
+            return  # the next run finds out how the failed run's last checkpoint ended
         for request in self._requests.pending():
             folder = Path(request.folder)
             if request.stop and not self._waits:
-                continue  # nobody would carry it out: this driver's user waits in another way
+                continue  # this driver's user does not call `wait`, so nobody would stop it
             try:
                 if request.stop and not ended:
-                    _check_writable(folder)  # else it would be down, and there would be none
+                    _check_writable(folder)  # else the pipeline stops without a savepoint
                     self.request_stop()
                     continue
                 made: Path | SparkOnceError = self._savepoint(folder, ended=ended)
@@ -269,7 +269,7 @@ class DriverLife(abc.ABC):
                 if last:
                     raise
         try:
-            log.check_newest()  # its batches might have written while we copied
+            log.check_newest()  # a newer run's batches may have written during the copy
         except FencedError:
             delete_savepoint(place)
             raise
@@ -278,12 +278,12 @@ class DriverLife(abc.ABC):
         return place
 
     def _known_log(self) -> DecisionLog | None:
-        """For the metrics; from any thread."""
+        """Return the log, for the metrics; from any thread."""
         return None if self._run is None else self._run.known_log
 
     def _restart(self) -> None:
         try:
-            if self._run is not None:  # what failed us can be a newer driver's sweep: it wins
+            if self._run is not None:  # a newer driver's sweep may have failed us; it wins
                 self._run.check_newest()
             self._start_run()
             self._unfinished = None
@@ -292,7 +292,7 @@ class DriverLife(abc.ABC):
 
 
 def wait_while(condition: Callable[[], bool], most_s: float) -> None:
-    """Wait until something does not hold any more, for so long at most."""
+    """Wait while a condition holds, at most for this time."""
     deadline = Deadline(most_s)
     while condition() and not deadline.expired():
         deadline.pause(POLL_S / 10)

@@ -1,13 +1,13 @@
-"""What Spark writes into its checkpoint folder, made to survive a power cut: Spark syncs nothing.
+"""Makes what Spark writes into its checkpoint folder survive a power cut: Spark syncs nothing.
 
-A decision is durable within a millisecond of its append, so all that its replay reads has to be
-durable before it. The order that is kept:
+A decision is durable within a millisecond of its append, so everything that its replay reads must
+be durable before it. We keep this order:
 
     offsets/N, commits/N-1, Spark's metadata   before   Decision(N)
     the state that batch N wrote               before   commits/N
 
-So what a power cut leaves is a beginning of that order, and of what was written behind it anything:
-whole, in part, empty or not at all. `drop_undecided` removes that before the next query starts.
+After a power cut, the files up to some point of this order are there. The files behind that point
+are whole, in part, empty or missing. `drop_undecided` removes those before the next query starts.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from transactions.errors import SparkOnceError
 from transactions.log_backend import make_folder, sync_folder
 from transactions.log_entries import Decision
 
-#: So many new files, and more, are synced by one call for the whole file system. 400 small files
-#: take 18 to 40 ms so, and 900 to 1900 ms one by one (measured). What others have written to that
-#: file system comes along, so that a few files are synced alone.
+#: From this number of new files on, one call syncs the whole file system. For 400 small files it
+#: takes 18 to 40 ms; syncs file by file take 900 to 1900 ms (measured). The call also syncs the
+#: files of other programs, so a few files are synced one by one.
 _MANY: Final = 32
 
 
 class DurableFiles:
     """The files of one checkpoint folder, for one run. Lives on the driver.
 
-    Spark writes each file once, under another name first. So what is durable is known by name and
-    inode, and a look at the names finds what is new.
+    Spark writes each file once, under another name first. So name and inode identify a durable
+    file, and a listing of the names finds new files.
 
     Args:
         folder: Spark's part of the checkpoint folder.
@@ -50,16 +50,16 @@ class DurableFiles:
 
     @classmethod
     def of_run(cls, folder: Path, decision: Decision | None) -> Self:
-        """Return those of a run that begins behind this decision; see `drop_undecided`."""
+        """Return the files of a run that begins after this decision; see `drop_undecided`."""
         drop_undecided(folder, -1 if decision is None else decision.checkpoint_id)
         return cls(folder)
 
     def begin(self) -> Callable[[], None]:
-        """Begin to sync what Spark has written so far, on another thread.
+        """Begin to sync, on another thread, what Spark has written so far.
 
         Returns:
-            A function that waits until it is durable. It raises a `SparkOnceError` if that is not
-            known.
+            A function that waits until all of it is durable. It raises a `SparkOnceError` if that
+            is not known.
         """
         problems: list[BaseException] = []
 
@@ -95,7 +95,7 @@ class DurableFiles:
     def _look(
         self, folder: Path, new: list[Path]
     ) -> Iterator[tuple[Path, frozenset[tuple[str, int]]]]:
-        """Yield each folder with what is in it; collect what is new, a folder after its files."""
+        """Yield each folder with its entries; collect new files, and their folder after them."""
         try:
             entries = [one for one in os.scandir(folder) if ".tmp" not in one.name]
         except FileNotFoundError:
@@ -112,9 +112,9 @@ class DurableFiles:
 
 
 def drop_undecided(folder: Path, last: int) -> None:
-    """Remove what a power cut may have left of batches behind the last decision, before a start.
+    """Remove what a power cut may have left of batches after the last decision, before a start.
 
-    Spark plans such a batch again. Nothing of it is visible, and nothing will be.
+    Spark plans such a batch again. None of it is visible, and none will be.
 
     Args:
         folder: Spark's part of the checkpoint folder.
@@ -125,9 +125,9 @@ def drop_undecided(folder: Path, last: int) -> None:
     """
     doubtful = [path for number, path in batches_in(folder / "offsets") if number > last]
     for number, path in batches_in(folder / "commits"):
-        # Of the last decision: Spark runs the batch again, which writes only what was lost.
+        # For the last decision: Spark runs the batch again, which writes only lost records.
         doubtful += [path] if number >= last and not _is_whole(path) else []
-    # What was decided needs no empty file of these: it was synced, with what was written to it.
+    # No decision needs an empty state file: the files it needs were synced with their content.
     doubtful += [path for path in (folder / "state").rglob("*") if _is_empty(path)]
     if last < 0:
         doubtful += [path for path in folder.glob("*metadata*") if not _is_whole(path)]
@@ -137,9 +137,9 @@ def drop_undecided(folder: Path, last: int) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Tell whether a file of Spark's logs ends as they do: with a line of JSON.
+    """Return whether a file of Spark's logs ends with a line of JSON, as a whole one does.
 
-    A checksum can be torn where its file is whole. None counts: Hadoop goes on without.
+    A checksum can be torn while its file is whole. No checksum counts: Hadoop works without it.
     """
     if path.suffix == ".crc":
         return False
@@ -172,7 +172,7 @@ def _sync(path: Path) -> None:
 
 
 def _sync_file_system(folder: Path) -> bool:
-    """Sync all of a folder's file system; False where the platform has no call for it.
+    """Sync the whole file system of a folder; return False if the platform has no call for it.
 
     Raises:
         OSError: the result is not known.

@@ -1,7 +1,7 @@
-"""Our errors, found again in the text of a failed query.
+"""Finds our errors in the text of a failed query.
 
-Python workers and the source's planner run in processes of their own; Spark carries what they
-raise as the text of a traceback.
+Python workers and the source's planner run in processes of their own. Spark passes on their
+errors as the text of a traceback.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _RAISED = re.compile(
 
 
 def error_in(text: str) -> SparkOnceError | None:
-    """Return the error of ours that a text quotes last, None when it quotes none.
+    """Return the last of our errors that a text quotes, None when it quotes none.
 
-    The last one is what a chain of exceptions ended in.
+    The last one is the end of a chain of exceptions.
     """
     for match in reversed(list(_RAISED.finditer(text))):
         kind = getattr(errors, match["kind"], None)

@@ -31,7 +31,7 @@ TRANSFORMED_VIEW = "transformed"
 
 
 class Stop(Protocol):
-    """What can ask a job to stop; see `connectors.cli.stop_switch`."""
+    """Can request the stop of a job; see `connectors.cli.stop_switch`."""
 
     asked: bool
 
@@ -39,7 +39,7 @@ class Stop(Protocol):
         """Take the signals again."""
 
     def attach(self, carry_out: Callable[[], None]) -> None:
-        """Say what a request does from now on."""
+        """Set what a request does from now on."""
 
 
 def run_job(
@@ -51,27 +51,27 @@ def run_job(
     from_savepoint: FromSavepoint | None = None,
     accept_duplicates: bool = False,
 ) -> None:
-    """Run a job until it is asked to stop, or has read what there is (`available-now`).
+    """Run a job until a stop is requested, or until it has read all data (`available-now`).
 
     Args:
         job: the job.
-        stop: asked once per step here, and by the driver between two checkpoints.
-        on_started: called once, with the number of transactions of an earlier run that this one
+        stop: checked at each step here, and by the driver between two checkpoints.
+        on_started: called once, with the number of transactions of an earlier run that this run
             committed.
         on_checkpoint: see `StreamingDriver`.
         from_savepoint: see `StreamingDriver`.
         accept_duplicates: see `StreamingDriver`.
 
     Raises:
-        ConfigurationError: something is wrong that was found before any data moved.
-        SparkOnceError: what ended the job.
+        ConfigurationError: something was wrong before any data moved.
+        SparkOnceError: the error that ended the job.
     """
     make_importable(job.path.parent)
     session: SparkSession | None = None
     driver: ArrowPipeline | None = None
     try:
         session = build_session(job.app_id, master=job.master, conf=_conf(job))
-        stop.install()  # Spark takes ctrl-C for itself when it makes its context
+        stop.install()  # Spark takes over ctrl-C when it makes its context
         if not stop.asked:
             make = _continuous if job.mode == CONTINUOUS else _micro_batches
             driver = make(job, session, on_checkpoint, from_savepoint, accept_duplicates)
@@ -79,7 +79,7 @@ def run_job(
             driver.start()
             on_started(driver.recommitted)
             driver.wait()
-    except KeyboardInterrupt:  # Spark's own handler, before ours is back
+    except KeyboardInterrupt:  # from Spark's handler, before ours is installed again
         return
     except StoppedError:
         return
@@ -88,7 +88,7 @@ def run_job(
     except Exception as error:
         if not stop.asked:
             raise _explained(error, job) from error
-        # A stop that reached the JVM too; a good end all the same, if nothing waits for another.
+        # A stop that also reached the JVM: a good end, if no transaction waits for another run.
         if driver is not None and driver.unfinished is not None:
             raise driver.unfinished from error
     finally:
@@ -144,7 +144,7 @@ def _continuous(
 
 
 def make_importable(folder: Path) -> None:
-    """Let this process, and the workers it will start, import modules beside the job file."""
+    """Let this process, and workers that it starts later, import modules beside the job file."""
     path = str(folder)
     if path not in sys.path:
         sys.path.insert(0, path)
@@ -201,8 +201,8 @@ def branches(
     """Yield the DataFrame of every sink.
 
     Raises:
-        ConfigurationError: a query does not fit the source, the function failed, or returned
-            something else than a DataFrame or one per sink without a query of its own.
+        ConfigurationError: a query does not fit the source, the function failed, or it returned
+            neither a DataFrame nor one DataFrame per sink without a query of its own.
     """
     source.createOrReplaceTempView(SOURCE_VIEW)
     frames = _transformed(job, session, source)
@@ -252,7 +252,7 @@ def _transformed(
 
 @contextmanager
 def _user_code(job: JobDefinition, what: str, key: str = "function") -> Iterator[None]:
-    """Run what the user wrote: whatever it raises happened before any data moved."""
+    """Run the user's code: whatever it raises happened before any data moved."""
     try:
         yield
     except SparkOnceError:
@@ -285,7 +285,7 @@ def _explained(error: Exception, job: JobDefinition) -> SparkOnceError:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says without Java's stack below it."""
+    """Return the first line of an error, without Java's stack below it."""
     text = error.getMessage() if isinstance(error, PySparkException) else None
     lines = [line for line in (text or str(error)).splitlines() if line.strip()]
     return lines[0].strip() if lines else type(error).__name__

@@ -1,8 +1,8 @@
 """Hadoop's local file system without its forks, for a driver that checkpoints on a local disk.
 
-Without its native library, which PySpark does not ship, Hadoop starts a `chmod` process for every
-file it makes: four in each micro-batch, 40 ms. GlobalMentor's Bare Naked Local FileSystem is the
-same file system with `java.nio` in their place, one jar of 9 kB without dependencies.
+PySpark does not ship Hadoop's native library. Without it, Hadoop starts a `chmod` process for every
+file: four in each micro-batch, 40 ms. GlobalMentor's Bare Naked Local FileSystem is the same file
+system, but uses `java.nio` instead: one jar of 9 kB without dependencies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PIN_FILE = Path(__file__).with_name("local_file_system.sha256")
 IMPLEMENTATION = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 IMPLEMENTATION_KEY = "spark.hadoop.fs.file.impl"
 CLASS_PATH_KEY = "spark.driver.extraClassPath"
-# A machine without a way to Maven Central shall not wait long for something it can do without.
+# A machine that cannot reach Maven Central must not wait long for an optional part.
 _PATIENCE_S = 30.0
 
 
@@ -30,13 +30,13 @@ def local_file_system_conf(
     resolver: Resolver | None = None,
     tell: Say = say,
 ) -> dict[str, str]:
-    """Return the Spark settings for it; none when the user chose one, or when it cannot be had.
+    """Return the Spark settings for it; none if the user chose one, or if it is not available.
 
     Args:
         java_home: runs the download, once per machine.
-        conf: the user's settings; a class path among them is kept.
+        conf: the user's settings; a class path in them is kept.
         resolver: replaced in tests.
-        tell: is told of a download, and of one that failed.
+        tell: receives the notice of a download, and of a failed one.
     """
     if IMPLEMENTATION_KEY in conf:
         return {}

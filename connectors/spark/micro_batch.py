@@ -35,15 +35,15 @@ class MicroBatches:
 
     Args:
         coordinator: makes the checkpoints.
-        log: where it writes its decisions.
+        log: receives the coordinator's decisions.
         sinks: by name, in the order of the branches.
-        clusters: brokers of all sources; their offsets can be part of a transaction only on the
-            cluster they belong to.
-        only_moved: commit no offset of a partition that a batch has not read: its topic may be
-            gone (`failOnDataLoss=false`), and a broker takes no offset for one.
+        clusters: brokers of all sources; a transaction can contain offsets only on the cluster
+            to which they belong.
+        only_moved: commit no offset of a partition that a batch has not read: its topic may not
+            exist (`failOnDataLoss=false`), and a broker then refuses the offset.
         spark_checkpoint: Spark's own part of the checkpoint folder.
         durable: the files in it.
-        size: is told what each batch took; None where batches have no target.
+        size: adapts to the duration of each batch; None if batches have no target.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class MicroBatches:
         )
 
     def run(self, query: StreamingQuery, frame: DataFrame, batch_id: int) -> CheckpointReport:
-        """Make checkpoint `batch_id`; returns only when every record of it is committed.
+        """Make checkpoint `batch_id`; return only when every record of it is committed.
 
         Raises:
-            SparkOnceError: see `CheckpointCoordinator.run`; or Spark's files could not be
-                made durable.
-            Exception: what Spark raised while the job ran.
+            SparkOnceError: see `CheckpointCoordinator.run`; or Spark's files could not be made
+                durable.
+            Exception: Spark's error while the job ran.
         """
         began = SYSTEM_CLOCK.monotonic()
         offsets = read_batch_offsets(query, batch_id)
@@ -98,7 +98,7 @@ class MicroBatches:
         def phase_one() -> list[Committable]:
             written_before = self._durable.begin()
             committables, _ = self._run_job(frame, order)
-            written_before()  # what a replay reads survives a power cut before the decision does
+            written_before()  # a replay's files must be durable before the decision is
             return committables
 
         def rerun(lost: Sequence[Committable]) -> list[Committable]:
@@ -124,7 +124,7 @@ class MicroBatches:
         return report
 
     def _make_state_durable(self) -> None:
-        """Before Spark writes commits/N, which names the state that the next batch begins with."""
+        """Sync before Spark writes commits/N, which names the state for the next batch."""
         if self._state.exists():
             self._durable.begin()()
 
@@ -134,14 +134,14 @@ class MicroBatches:
     def _run_job(
         self, frame: DataFrame, order: BatchOrder
     ) -> tuple[list[Committable], list[Replayed]]:
-        """Run the plan: one action, because each further one would recompute the batch. Return
-        what was written, and what came of the subtasks that only compare.
+        """Run the plan as one action, because each further action would compute the batch again.
+        Return what was written, and the results of the subtasks that only compare.
         """
         context = frame.sparkSession.sparkContext
         context.setLocalProperty(ORDER_PROPERTY, order.to_json())
         try:
-            # `DataFrame.collect` serves its rows through a socket of their own (30 ms a batch,
-            # measured). A list of rows of one JSON object each prints as JSON: one call.
+            # `DataFrame.collect` opens a socket for its rows (30 ms a batch, measured). A list of
+            # rows, each one JSON object, prints as JSON: one call.
             rows: Any = frame._jdf.collectAsList()  # noqa: SLF001
             told = [row[0] for row in orjson.loads(rows.toString())]
             written = [Committable.from_dict(one) for one in told if "replayed" not in one]
@@ -150,7 +150,7 @@ class MicroBatches:
             context.setLocalProperty(ORDER_PROPERTY, None)
 
     def _to_commit(self, offsets: BatchOffsets) -> dict[str, int]:
-        """Return the offsets that the batch's transactions carry; at a replay the same."""
+        """Return the offsets for the batch's transactions; a replay gets the same."""
         end = merged_offsets(offsets.end)
         if not self._only_moved:
             return end
@@ -170,7 +170,7 @@ class MicroBatches:
 
 
 def _most_read(offsets: BatchOffsets) -> int:
-    """Return how many offsets the source covers that has most of them: each has the same limit."""
+    """Return the offset count of the source that has most: each source has the same limit."""
     read = [0]
     for before, after in zip(offsets.start, offsets.end, strict=True):
         start = parse_offsets(before) if before else {}

@@ -11,7 +11,7 @@
     )
     pipeline.run()
 
-The function sees the same columns in both modes, and what it returns is checked the same way.
+The function sees the same columns in both modes, and its result is checked in the same way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from connectors.spark.streaming_driver import StreamingDriver
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, nearest
 
-#: Arguments of the drivers that are the pipeline itself, not a tuning of its mode.
+#: Arguments that define the pipeline itself and do not tune its mode.
 _PIPELINE: Final = frozenset(
     {"self", "spark", "app_id", "checkpoint", "source", "transform", "columns", "sink"}
 )
@@ -68,7 +68,7 @@ class ArrowPipeline(Protocol):
 
     @property
     def unfinished(self) -> BaseException | None:
-        """Why an end at this moment is no good one; None when all that was decided is finished."""
+        """The reason why an end now is not good; None when everything decided is finished."""
 
     def start(self) -> None:
         """Check, fence older runs, recover what they decided, begin.
@@ -78,30 +78,30 @@ class ArrowPipeline(Protocol):
         """
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the pipeline has ended; True if it has. Restarts happen in this call.
+        """Wait until the pipeline has ended; return True if it has. Restarts happen in this call.
 
         Raises:
-            SparkOnceError: what ended it, when it is not restarted.
+            SparkOnceError: the error that ended it, when it is not restarted.
         """
 
     def request_stop(self) -> None:
-        """Ask for a stop and return at once; `wait` carries it out. Safe in a signal handler."""
+        """Request a stop and return at once; `wait` performs it. Safe in a signal handler."""
 
     def stop(self) -> None:
         """Stop between two checkpoints. Safe from any thread."""
 
     def wait(self) -> None:
-        """Wait until the pipeline has ended or a stop was asked for, and stop it then.
+        """Wait until the pipeline has ended or a stop was requested; then stop it.
 
         Raises:
-            SparkOnceError: what ended it.
+            SparkOnceError: the error that ended it.
         """
 
     def run(self) -> None:
-        """start(), then wait; SIGTERM and ctrl-C stop between two checkpoints.
+        """Call start(), then wait; SIGTERM and ctrl-C stop between two checkpoints.
 
         Raises:
-            SparkOnceError: what ended it.
+            SparkOnceError: the error that ended it.
         """
 
 
@@ -122,15 +122,15 @@ def arrow_pipeline(
     Args:
         spark: a classic session.
         app_id: stable name of the pipeline, unique on its Kafka clusters.
-        checkpoint: a folder of its own. It belongs to one mode: an application changes its mode
-            with a new application id and folder, from the offsets that it names.
+        checkpoint: a folder of its own. It belongs to one mode. To change its mode, an application
+            takes a new application id and folder, and begins at offsets that it names.
         source: what to read.
-        sink: what to write; one that is not Kafka's refuses here what it cannot carry.
+        sink: what to write; a sink that is not Kafka's refuses here the columns it cannot write.
         transform: see `connectors.records.arrow_transform`; a function or its ``module:name``.
-        columns: those of `SINK_SCHEMA` that a sink gets which is not Kafka's, null where the
-            function returns none; all of them by default.
+        columns: the columns of `SINK_SCHEMA` for a sink that is not Kafka's; a column that the
+            function does not return is null. By default all columns.
         mode: ``micro-batch`` or ``continuous``.
-        options: arguments of `StreamingDriver` or of `ContinuousDriver`, as the mode says.
+        options: arguments of `StreamingDriver` or `ContinuousDriver`, depending on the mode.
 
     Raises:
         ConfigurationError: an option is unknown or belongs to the other mode, or a driver
@@ -162,8 +162,8 @@ def arrow_pipeline(
 def transformed(
     records: DataFrame, transform: str | ArrowFunction, columns: Sequence[str] | None = None
 ) -> DataFrame:
-    """Return what an Arrow function makes of a source's records, in all columns of a sink, or in
-    these.
+    """Return the result of an Arrow function for a source's records, in all columns of a sink or
+    in the given ones.
 
     Raises:
         ConfigurationError: see `connectors.records.arrow_transform.columns_of`.
@@ -174,7 +174,7 @@ def transformed(
 
 
 def options_of(driver: type) -> frozenset[str]:
-    """Return the options that a driver takes beside what makes the pipeline."""
+    """Return the options of a driver, without the arguments that define the pipeline."""
     return frozenset(inspect.signature(driver).parameters) - _PIPELINE
 
 

@@ -1,10 +1,10 @@
-"""The end of a batch that was stopped before its decision: without a stack trace.
+"""Ends a batch that was stopped before its decision, without a stack trace.
 
-foreachBatch must not return for a batch that is not committed: Spark would write commits/N. What it
-raises ends the query as a failure, with two stack traces in the log: one of py4j, one of Spark.
-Spark knows one exception that is no failure: the InterruptedException that its own
-`StreamingQuery.stop()` causes on the query's thread. So the batch waits for that one, and says so
-in the words in which Spark looks for it: `StreamExecution.PROXY_ERROR`.
+foreachBatch must not return for a batch that is not committed: Spark would write commits/N. Its
+exception ends the query as a failure, with two stack traces in the log, py4j's and Spark's. For
+Spark one exception is not a failure: the InterruptedException that its own `StreamingQuery.stop()`
+causes on the query's thread. So the batch waits for that exception, and raises it in the words that
+Spark looks for: `StreamExecution.PROXY_ERROR`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transactions.errors import StoppedError
 
 _CALLBACKS: Final = logging.getLogger("py4j.clientserver")
 
-#: These words, and next to nothing behind them: Spark's pattern recurses once for each character
+#: These words, and almost nothing after them: Spark's pattern recurses once for each character
 #: that follows, and a stack trace of 4 KB can overflow the stack of its thread (seen).
 _INTERRUPTED: Final = (
     "py4j.protocol.Py4JJavaError: An error occurred while calling sleep: "
@@ -28,12 +28,12 @@ _INTERRUPTED: Final = (
 
 
 def as_spark_ends(stopped: StoppedError, spark: SparkSession, timeout_s: float) -> StoppedError:
-    """Wait until Spark interrupts the query's thread, and return the end that it takes for a stop.
+    """Wait until Spark interrupts the query's thread; return the error that Spark takes for a stop.
 
-    On the query's thread, which is one thread in Python and in the JVM.
+    Called on the query's thread, which is one thread in Python and in the JVM.
 
     Returns:
-        What was given, when nobody has stopped the query in time.
+        The given error, if nobody stopped the query in time.
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no public way
     try:

@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 class Restarts:
-    """What becomes of a driver whose run failed. Lives on the driver, on the thread that waits.
+    """Decides what follows a failed run. Lives on the driver, on the thread that waits.
 
     Args:
         app_id: for the log.
-        strategy: as the user said it, see `transactions.restart_strategy`.
+        strategy: the user's text, see `transactions.restart_strategy`.
         tolerable_failed_checkpoints: see `RestartPolicy`.
 
     Raises:
@@ -60,23 +60,23 @@ class Restarts:
 
     @property
     def pending(self) -> bool:
-        """Tell whether the last run failed and the next one has not begun."""
+        """Return whether the last run failed and the next one has not begun."""
         return self._next is not None
 
     def checkpoint_completed(self) -> None:
-        """Note progress: it ends a row of failed checkpoints. Called on the query's thread."""
+        """Note progress: it ends a series of failed checkpoints. Called on the query's thread."""
         self._policy.checkpoint_completed()
 
     def failed(self, error: BaseException, spark: SparkSession, *, in_checkpoint: bool) -> None:
-        """Plan the next run after a failure; everything of the failed one is closed already.
+        """Plan the next run after a failure; the failed run is already closed.
 
         Args:
-            error: what ended the run, or kept the next one from starting.
-            spark: the session; without its JVM there is nothing to restart in.
-            in_checkpoint: a checkpoint was under way.
+            error: the error that ended the run, or that prevented the next start.
+            spark: the session; without its JVM no restart is possible.
+            in_checkpoint: the run failed during a checkpoint.
 
         Raises:
-            BaseException: `error`, with the number of restarts in it, when there is no next run.
+            BaseException: `error`, with the number of restarts in its text, when no run follows.
         """
         alive = is_retried(error) and _is_alive(spark)
         delay = self._policy.after_failure(error, in_checkpoint=in_checkpoint) if alive else None
@@ -109,7 +109,7 @@ class Restarts:
         return True
 
     def _given_up(self, error: BaseException) -> BaseException:
-        """Return the error to raise: the last one, saying how many restarts were made."""
+        """Return the error to raise: the last one, with the number of restarts in its text."""
         if not self.made or isinstance(error, StoppedError):
             return error
         note = f"given up after {self.made} restart(s) by {self._policy.strategy}"

@@ -1,9 +1,9 @@
 """The last, narrow stage of a batch: every task writes its rows and returns its committables.
 
-The stage is part of the streaming plan, made once; what changes with the batch travels as a local
-property of its job. (Adding it to the batch's DataFrame instead costs a second planning of every
-batch.) The class is importable, so nothing but its few fields is pickled, and what is live in a
-worker (producers) stays in the worker's modules.
+The stage is a part of the streaming plan, which is made once. Values that change with the batch
+reach the tasks in a local property of the job. (Adding the stage to each batch's DataFrame would
+plan every batch a second time.) The class is importable, so Spark pickles only its few fields. Live
+objects of a worker (producers) stay in the worker's modules.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from transactions.sink import AnyWriter, Attempt, DecidedToken, Owner
 
 logger = logging.getLogger(__name__)
 
-#: One row per committable, its JSON; Spark's declared schema is built from the same text.
+#: One row per committable, as JSON; Spark's declared schema is built from the same text.
 COMMITTABLE_SCHEMA = pa.schema([pa.field("committable", pa.string())])
 COMMITTABLE_DDL = "committable string"
 ROUTE = "sparkonce_route"
 
 
-#: Local property of the job in which a batch's order travels to its tasks.
+#: Local property of the job that carries a batch's order to its tasks.
 ORDER_PROPERTY = "sparkonce.batch"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOrder:
-    """What the driver tells every task of one batch.
+    """The driver's order to every task of one batch.
 
     Attributes:
         checkpoint_id: N.
-        write: False when N was decided by an earlier run: the plan runs for its state only.
-        source_offsets: per subtask its even split of the source's ListState.
-        offsets_sink: number of the branch whose transactions carry them, -1 for none.
+        write: False when an earlier run decided N: then the plan runs for its state only.
+        source_offsets: for each subtask, its even split of the source's ListState.
+        offsets_sink: number of the branch whose transactions carry these offsets, -1 for none.
         last_decided: see `Attempt`.
         retired: see `Attempt`.
-        compares: also tell what the subtasks gave that are not to be written: the run makes the
-            engine's state, and what was decided must come of it.
-        only: (branch, subtask) whose transactions are to be written again, when those of a decided
+        compares: also return count and fingerprint of subtasks that write nothing. The run makes
+            the engine's state, and its output must equal what was decided.
+        only: the (branch, subtask) pairs to write again, when transactions of a decided
             checkpoint were lost; None writes all of them.
     """
 
@@ -68,7 +68,7 @@ class BatchOrder:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read `to_json` back, in a task."""
+        """Parse the text of `to_json`, in a task."""
         fields = orjson.loads(text)
         decided = {key: DecidedToken(**one) for key, one in fields.pop("last_decided").items()}
         retired = frozenset(fields.pop("retired"))
@@ -83,28 +83,28 @@ class BatchOrder:
         )
 
     def wants(self, branch: int, subtask: int) -> bool:
-        """Tell whether a task is to write a branch."""
+        """Return whether a task must write a branch."""
         return self.write and (self.only is None or (branch, subtask) in self.only)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SinkStage:
-    """The function of the stage; part of the query's plan, so it is planned with every batch.
+    """The function of the stage; a part of the query's plan, so Spark plans it with every batch.
 
     Attributes:
-        sinks: by branch number. One sink: rows have its columns. Several: rows have the column
-            `ROUTE` and a struct column per branch, named by its number.
-        owner: whose transactions these are.
+        sinks: by branch number. With one sink, rows have its columns. With several, rows have the
+            column `ROUTE` and a struct column per branch, named by its number.
+        owner: the owner of the transactions.
     """
 
     sinks: tuple[AnyWriter, ...]
     owner: Owner
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run one task: begin, invoke for every batch, pre-commit; or abort all of it.
+        """Run one task: begin, invoke for every batch, pre-commit; or abort everything.
 
         Raises:
-            PhaseOneError: the order is not this batch's: another action runs the plan.
+            PhaseOneError: the order is for another batch: another action runs the plan.
         """
         context = TaskContext.get()
         assert context is not None
@@ -115,14 +115,14 @@ class SinkStage:
                 if sink is not None:
                     attempt = self._attempt(order, number, context)
                     open_transactions[number] = (sink, sink.begin_transaction(attempt))
-            for batch in batches:  # to its end in any case: a stateful plan must run
+            for batch in batches:  # always to the end: a stateful plan must run completely
                 for number, part in self._routed(batch) if open_transactions else ():
                     if number in open_transactions:
                         sink, transaction = open_transactions[number]
                         sink.invoke(transaction, part)
             committables = [sink.pre_commit(one) for sink, one in open_transactions.values()]
         except BaseException:
-            # A Python worker has no other last word: what is not aborted here, the sweep ends.
+            # This is a Python worker's last chance to abort; the sweep ends the rest.
             for sink, transaction in open_transactions.values():
                 _abort(sink, transaction)
             raise
@@ -131,7 +131,7 @@ class SinkStage:
         settle_worker_heap()
 
     def _writers(self, order: BatchOrder, subtask: int) -> Iterator[Any]:
-        """Yield for each branch what takes its rows; None where nobody does."""
+        """Yield for each branch the object that takes its rows; None if there is none."""
         for number, sink in enumerate(self.sinks):
             if order.wants(number, subtask):
                 yield sink
@@ -164,12 +164,12 @@ class SinkStage:
 
 
 def has_fingerprint(sink: AnyWriter) -> bool:
-    """Tell whether a sink can say what it would have written: see `new_fingerprint` there."""
+    """Return whether a sink can compute its records' fingerprint: see its `new_fingerprint`."""
     return hasattr(sink, "new_fingerprint")
 
 
 class Comparing:
-    """Stands in a sink's place where its records were decided: takes their fingerprint only."""
+    """Replaces a sink whose records are already decided: computes only their fingerprint."""
 
     def __init__(self, sink: Any) -> None:
         self.name = sink.name
@@ -185,7 +185,7 @@ class Comparing:
             transaction[1].add(batch)
 
     def pre_commit(self, transaction: tuple[int, Any]) -> Replayed:
-        """Return what came."""
+        """Return the count and the fingerprint of the records."""
         subtask, found = transaction
         return Replayed(
             sink=self.name,

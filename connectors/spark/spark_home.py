@@ -1,12 +1,12 @@
 """A Spark home for local masters whose Python processes import the installed PySpark.
 
-Spark puts `python/lib/pyspark.zip` of its home before everything else on the path of each Python
-process that it starts. Nothing compiled is kept of a zip: each of them compiles the same forty
-modules again, 0.45 s of CPU (measured), and the first batch of a query waits for six such
-processes, one after the other. They run this interpreter, which has PySpark installed already.
+Spark puts `python/lib/pyspark.zip` of its home first on the path of each Python process that it
+starts. Python keeps no compiled modules for a zip. So each process compiles the same forty modules
+again, 0.45 s of CPU (measured), and the first batch of a query waits for six such processes, one
+after the other. These processes run this interpreter, which already has PySpark installed.
 
-So the JVM is started with another home: a folder of links to all that PySpark's own has, but for
-its `python`. A path that is not there is passed over.
+So the JVM starts with another home: a folder of links to all entries of PySpark's own home, except
+`python`. Python skips a path that does not exist.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _starting: Final = threading.RLock()
 
 
 def home_of_jvm() -> Path:
-    """Return the home that a JVM of a local master is started with."""
+    """Return the home with which a JVM of a local master starts."""
     given = os.environ.get(_VARIABLE)
     return Path(given) if given else linked_home() or installed_home()
 
 
 def installed_home() -> Path:
-    """Return the folder that PySpark was installed to."""
+    """Return the folder in which PySpark is installed."""
     return Path(pyspark.__file__).parent
 
 
 def linked_home() -> Path | None:
-    """Make the folder of links unless it is there and whole. None where that cannot be done, and
-    where PySpark itself would take another home than its own folder: that of a SPARK_HOME, or of a
-    Spark that was chosen when it was installed.
+    """Make the folder of links unless it exists and is whole. Return None if that is impossible,
+    or if PySpark itself would use another home than its own folder: that of SPARK_HOME, or of a
+    Spark that was chosen at the installation.
     """
     installed = installed_home()
     try:
@@ -56,7 +56,7 @@ def linked_home() -> Path | None:
         if not _is_whole(home, entries):
             _make(home, installed, entries)
         return home if _is_whole(home, entries) else None
-    except (OSError, SystemExit):  # PySpark exits where it finds no home at all
+    except (OSError, SystemExit):  # PySpark exits if it finds no home at all
         return None
 
 
@@ -71,17 +71,17 @@ def _make(home: Path, installed: Path, entries: list[str]) -> None:
         made.mkdir()
         for name in entries:
             (made / name).symlink_to(installed / name)
-        # Something has removed links from it. One that another start has published meanwhile stays.
+        # Somebody removed links from it. A home that another start published meanwhile stays.
         if home.exists() and not _is_whole(home, entries):
             home.rename(Path(scratch) / "broken")
-        # Published in one step; whoever comes second finds it there.
+        # One rename publishes it; a later start finds it there.
         with contextlib.suppress(OSError):
             made.rename(home)
 
 
 @contextlib.contextmanager
 def local_home() -> Iterator[None]:
-    """A JVM that is started in this block has the folder of links, unless the user has a home."""
+    """Start a JVM in this block with the folder of links, unless the user has set a home."""
     with _starting:
         home = None if os.environ.get(_VARIABLE) else linked_home()
         if home is None:

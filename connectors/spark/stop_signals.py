@@ -1,4 +1,4 @@
-"""SIGTERM and ctrl-C as a request to stop, while a driver runs."""
+"""Turns SIGTERM and ctrl-C into a request to stop, while a driver runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StopFlag:
 
 @contextmanager
 def stop_signals(carry_out: Callable[[], None]) -> Iterator[None]:
-    """Call `carry_out` at either signal; on another thread than the main one, do nothing."""
+    """Call `carry_out` at either signal; on any thread but the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

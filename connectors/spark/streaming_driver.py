@@ -5,9 +5,9 @@
     driver.write(flights.selectExpr("key", "value"), KafkaSink(..., topic="flights-clean"))
     driver.run()
 
-Spark calls `_run_batch` between its own offsets/N and commits/N; it returns only when every
-record of the batch is committed, and it never swallows an exception: a normal return after a
-failure would make Spark write commits/N and lose the batch (seen).
+Spark calls `_run_batch` between its own offsets/N and commits/N. `_run_batch` returns only when
+every record of the batch is committed, and it never swallows an exception: after a normal return
+Spark writes commits/N, so a swallowed failure would lose the batch (seen).
 """
 
 from __future__ import annotations
@@ -77,26 +77,26 @@ class StreamingDriver(DriverLife):
         app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
         checkpoint: a folder of its own on a local file system; Spark's part and the decision
             log live in it.
-        trigger: ``"0s"`` (as fast as it can), a duration like ``"5s"``, or
-            ``"available-now"`` (what is there, then stop).
-        checkpoint_timeout_s: how long one checkpoint may take from its first task to its end; the
-            Spark job of one that takes longer is cancelled, and the run fails.
+        trigger: ``"0s"`` (as fast as possible), a duration like ``"5s"``, or ``"available-now"``
+            (read what exists now, then stop).
+        checkpoint_timeout_s: how long one checkpoint may take from its first task to its end. After
+            that its Spark job is cancelled, and the run fails.
         restart_budget_s: how long a restart may take before the broker may abort what was
             decided; with the checkpoint timeout it must fit into the transaction timeout.
-        restart_strategy: what happens when a run fails after it has started: see
-            `transactions.restart_strategy`, also for what is never restarted.
+        restart_strategy: what happens when a run fails after its start: see
+            `transactions.restart_strategy`, which also says what is never restarted.
         tolerable_failed_checkpoints: how many checkpoints in a row may fail, and be run again at
             once, before the restart strategy counts a failure.
-        target_checkpoint_s: how long a checkpoint shall take when there is more to read than fits
-            into it: the size of batches adapts. None: only `maxOffsetsPerTrigger` limits it.
-        on_checkpoint: called after each checkpoint, on the query's thread; an exception from it
-            fails the query after the commit, and loses nothing.
-        metrics_port: where `connectors.pipeline.metrics` is served on this machine; 0 takes a free
+        target_checkpoint_s: how long a checkpoint should take when there is more to read than it
+            can hold: the size of batches adapts. None: only `maxOffsetsPerTrigger` limits it.
+        on_checkpoint: called after each checkpoint, on the query's thread. Its exception fails
+            the query after the commit, and loses nothing.
+        metrics_port: the port of `connectors.pipeline.metrics` on this machine; 0 takes a free
             port.
         decision_log: where the log is kept; None: in ``decisions`` of the checkpoint folder.
-        from_savepoint: with what a new checkpoint folder begins; see
+        from_savepoint: the savepoint with which a new checkpoint folder begins; see
             `connectors.pipeline.restoring`.
-        accept_duplicates: start on an old folder: output that it does not know comes twice.
+        accept_duplicates: start on an old folder: output unknown to this folder is written twice.
     """
 
     def __init__(
@@ -144,13 +144,13 @@ class StreamingDriver(DriverLife):
         self._batches: MicroBatches | None = None
         #: The last checkpoints, newest last; bounded.
         self.reports: deque[CheckpointReport] = deque(maxlen=_REPORTS)
-        #: Transactions that were left by a run before and committed at a start or restart.
+        #: Transactions that an earlier run left and a start or restart committed.
         self.recommitted = 0
         prepare_session(spark, local_checkpoint=True)
         warm_workers(spark)
         register(spark)
 
-    # --- what the user says -------------------------------------------------------------------
+    # --- what the user calls ------------------------------------------------------------------
 
     def read(self, source: KafkaSource) -> DataFrame:
         """Return a streaming DataFrame with the columns of Spark's Kafka source.
@@ -168,16 +168,16 @@ class StreamingDriver(DriverLife):
         return reader.options(**options).load()
 
     def write(self, frame: DataFrame, sink: BranchSink) -> None:
-        """Add a branch; all branches of a driver commit under one decision: all or none.
+        """Add a branch; all branches of a driver commit under one decision, all or none.
 
         Args:
-            frame: for Kafka columns key, value, headers, topic, partition, timestamp, as Spark's
-                sink; for other sinks what they carry.
-            sink: where it goes: a `KafkaSink`, or another two-phase sink.
+            frame: for Kafka the columns key, value, headers, topic, partition, timestamp, as in
+                Spark's sink; for another sink the columns that it can write.
+            sink: the target: a `KafkaSink`, or another two-phase sink.
 
         Raises:
-            ConfigurationError: a column is missing, unknown or of a wrong type; two sinks of one
-                name; the driver has started.
+            ConfigurationError: a column is missing, unknown or of a wrong type; two sinks have the
+                same name; the driver has started.
         """
         if self._query is not None:
             raise ConfigurationError("A branch cannot be added to a driver that has started.")
@@ -202,7 +202,7 @@ class StreamingDriver(DriverLife):
         """
         if not self._branches:
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
-        if self._from_savepoint is not None:  # only a restore needs the plan that early
+        if self._from_savepoint is not None:  # only a restore needs the plan so early
             self._engine = SparkFiles(places_of_sources(unite(self._branches)))
         outputs = kafka_sinks([each.sink for each in self._branches])
         self._metrics.open(outputs, self._sources, self._known_log)
@@ -211,7 +211,7 @@ class StreamingDriver(DriverLife):
             self._start_run()
 
     def _start_run(self) -> None:
-        """A run of its own, whether first or again: it fences, recovers and sweeps like any."""
+        """Begin a new run, the first or a later one: it fences, recovers and sweeps."""
         try:
             self._run = Run(self._run_options(), self._run)
             finished = finished_checkpoint(self._checkpoint / SPARK)
@@ -243,8 +243,8 @@ class StreamingDriver(DriverLife):
             raise
 
     def stop(self) -> None:
-        """Stop between two checkpoints: a batch past its decision is finished, one before it
-        ends without a decision and runs again at the next start. Safe from any thread.
+        """Stop between two checkpoints. A batch after its decision is finished. A batch before its
+        decision ends without one and runs again at the next start. Safe from any thread.
         """
         self._stopping.set()
         query = self._query
@@ -254,17 +254,17 @@ class StreamingDriver(DriverLife):
             self._idle.wait_for(
                 lambda: not self._in_batch or self._waits_for_stop, self._checkpoint_timeout_s
             )
-        # Else the source's process, which is about to start, would not find Spark, and say so.
+        # Else the source's process, which is about to start, would not find Spark and would log it.
         wait_while(lambda: query.isActive and _is_initializing(query), _INITIALIZED_S)
         # Spark writes commits/N after our return; else the next start would replay the batch.
         wait_while(lambda: query.isActive and not self._is_written_down(), _WRITTEN_DOWN_S)
         query.stop()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the pipeline has ended; True if it has. Restarts happen in this call.
+        """Wait until the pipeline has ended; return True if it has. Restarts happen in this call.
 
         Raises:
-            SparkOnceError: what ended it, as it was raised, when it is not restarted.
+            SparkOnceError: the error that ended it, unchanged, when it is not restarted.
         """
         assert self._query is not None, "call start() first"
         deadline = Deadline(math.inf if timeout_s is None else timeout_s)
@@ -306,7 +306,7 @@ class StreamingDriver(DriverLife):
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         with self._idle:
-            self._serve_when_idle()  # a pipeline that is never idle makes them here
+            self._serve_when_idle()  # a pipeline that is never idle makes savepoints here
             self._in_batch = True
         try:
             self._completed(self._checkpointed(frame, batch_id))
@@ -317,7 +317,7 @@ class StreamingDriver(DriverLife):
 
     def _checkpointed(self, frame: DataFrame, batch_id: int) -> CheckpointReport:
         try:
-            # Batch 0 can begin before start() has returned the query to us.
+            # Batch 0 can begin before start() has stored the query.
             self._query_ready.wait(self._checkpoint_timeout_s)
             assert self._query is not None
             assert self._batches is not None
@@ -338,7 +338,7 @@ class StreamingDriver(DriverLife):
     # --- savepoints ---------------------------------------------------------------------------
 
     def _serve_when_idle(self) -> None:
-        with self._idle:  # a batch that comes now waits
+        with self._idle:  # a batch that begins now waits
             if not self._in_batch and self._requests.pending() and self._is_written_down():
                 self._serve_savepoints()
 
@@ -347,7 +347,7 @@ class StreamingDriver(DriverLife):
             self._coordinator.await_visible()
 
     def _is_written_down(self) -> bool:
-        """Tell whether Spark has finished the last batch that was decided."""
+        """Return whether Spark has finished the last decided batch."""
         log = self._known_log()
         last = None if log is None else log.state.decision
         written = finished_checkpoint(self._checkpoint / SPARK)
@@ -374,7 +374,7 @@ class StreamingDriver(DriverLife):
         )
 
     def _decide_start(self, log: DecisionLog, *, begun: bool) -> None:
-        """Spark asks a source twice where it begins, and again after a crash in batch 0."""
+        """Decide where sources begin: Spark asks twice, and again after a crash in batch 0."""
         planned = planned_end(self._checkpoint / SPARK)
         starts = decide_start(log, self._sources, begun=begun, planned=planned)
         for number, start in enumerate(starts):
@@ -407,10 +407,10 @@ class StreamingDriver(DriverLife):
         return None if self._coordinator is None else self._coordinator.unfinished()
 
     def _close(self) -> SparkOnceError | None:
-        """End what this run holds; transactions of a failed attempt are swept, best effort.
+        """Close what this run holds; sweep transactions of a failed attempt, best effort.
 
         Returns:
-            Why that is no good end: see `CheckpointCoordinator.unfinished`.
+            The reason why the end is not good: see `CheckpointCoordinator.unfinished`.
         """
         unfinished = self._left_by_run()
         if self._coordinator is not None:

@@ -1,4 +1,4 @@
-"""A batch whose Spark job does not end in time: the job is cancelled, and the attempt fails."""
+"""Cancels the Spark job of a batch that does not end in time; the attempt then fails."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _AGAIN_SECONDS = 2.0
 def cancelled_after(
     timeout_s: float, spark: SparkSession, run_id: str, batch_id: int
 ) -> Iterator[None]:
-    """Run a batch; its Spark jobs are cancelled, from another thread, when it takes too long.
+    """Run a batch; another thread cancels its Spark jobs when it takes too long.
 
-    Spark gives all jobs of a query's run one group, named by its run id, and interrupts their
-    tasks; a Python worker that does not listen is killed two seconds later. The transactions it
-    had open are ended by the sweep at the next start. What the driver itself does in a batch has
-    the same deadline in each of its steps and needs no cancelling.
+    Spark puts all jobs of a query's run into one group, named by the run id. A cancel interrupts
+    their tasks, and a Python worker that does not react is killed two seconds later. The sweep at
+    the next start ends the worker's open transactions. The driver's own steps in a batch have the
+    same deadline each, and need no cancelling.
 
     Raises:
         CheckpointTimeoutError: a job was cancelled.
@@ -34,7 +34,7 @@ def cancelled_after(
     cancelled = threading.Event()
 
     def watch() -> None:
-        # Again and again: a batch that heals or replays may start one more job.
+        # Repeated: a batch that heals or replays may start one more job.
         wait_s = timeout_s
         while not ended.wait(wait_s):
             if not cancelled.is_set():
@@ -45,7 +45,7 @@ def cancelled_after(
             wait_s = _AGAIN_SECONDS
             try:
                 spark.sparkContext.cancelJobGroup(run_id)
-            except Exception as error:  # noqa: BLE001 - the session may be gone meanwhile
+            except Exception as error:  # noqa: BLE001 - the session may not exist any more
                 logger.warning("checkpoint %d could not be cancelled: %s", batch_id, error)
 
     watcher = threading.Thread(target=watch, name="sparkonce-checkpoint-watch", daemon=True)
@@ -64,6 +64,6 @@ def cancelled_after(
             option=f"checkpoint_timeout={timeout_s:g} s, or a smaller maxOffsetsPerTrigger",
         ) from error
     finally:
-        # After this no cancel is on its way that could hit the next batch's job.
+        # After this, no late cancel can hit the next batch's job.
         ended.set()
         watcher.join()

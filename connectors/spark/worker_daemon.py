@@ -1,18 +1,18 @@
-"""Spark's daemon of Python workers, with what a worker imports already in it.
+"""Spark's daemon of Python workers, which has already imported what a worker imports.
 
 Spark asks this process for a worker, and gets a fork of it. `pyspark.daemon` leaves every import to
-the fork, because numpy and pyarrow start threads, which a fork does not have: 0.4 s of CPU for each
-worker, and a first batch wants two for each task (measured). Both can be told not to start them,
-and then imports are done once, before the first fork:
+the fork, because numpy and pyarrow start threads, and a fork does not have them. That costs 0.4 s
+of CPU for each worker, and a first batch needs two for each task (measured). Settings can keep both
+from starting threads. Then the imports are done once, before the first fork:
 
-* OpenBLAS takes one thread for each worker; a worker has one core's task anyway;
-* jemalloc, which Arrow has beside the allocator that it uses, keeps no thread in the background.
+* OpenBLAS gets one thread for each worker; a worker has one core's task anyway;
+* jemalloc, which Arrow has beside the allocator that it uses, gets no background thread.
 
-What still has a second thread, or cannot be imported, becomes `pyspark.daemon` itself.
+If a second thread exists all the same, or an import fails, this becomes `pyspark.daemon` itself.
 
-SIGTERM is the driver's to answer (see `connectors.spark.driver_jvm`): the daemon and its workers
-block it, and so does what a user's function starts in a worker. Spark ends them in other ways: it
-closes the daemon's stdin, the daemon sends SIGHUP to its workers, and SIGKILL to one of them.
+The driver alone answers SIGTERM (see `connectors.spark.driver_jvm`): the daemon and its workers
+block it, and so do processes that a user's function starts in a worker. Spark ends them in other
+ways: it closes the daemon's stdin; the daemon sends SIGHUP to its workers, and SIGKILL to one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ONE_THREAD: Final = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 _TASKS: Final = Path("/proc/self/task")
-#: What the tasks of both modes use, and PySpark for them.
+#: What the tasks of both modes import, and PySpark imports for them.
 _LOADED: Final = (
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",
@@ -45,28 +45,28 @@ _LOADED: Final = (
 
 
 def main() -> None:
-    """Serve as `pyspark.daemon` does, until Spark closes stdin. Started by Spark's JVM."""
-    # Blocked, not ignored: `pyspark.daemon` takes the signal, and gives it back in each worker.
+    """Serve as `pyspark.daemon` does, until Spark closes stdin. Spark's JVM starts it."""
+    # Blocked, not ignored: `pyspark.daemon` handles the signal, and resets it in each worker.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if not _load():
         plain = [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]]
-        os.execv(sys.executable, plain)  # noqa: S606 - itself, without what went wrong
+        os.execv(sys.executable, plain)  # noqa: S606 - itself, without the failed imports
     from pyspark import daemon  # noqa: PLC0415
 
-    # Forks share what is never written to: a collection would write to all of it.
+    # Forks share memory that nobody writes; a collection would write to all of it.
     gc.collect()
     gc.freeze()
     daemon.manager()
 
 
 def _load() -> bool:
-    """Import; True when a fork has everything that this process has."""
+    """Import everything; return True if a fork gets everything that this process has."""
     os.environ.update({name: os.environ.get(name, value) for name, value in _ONE_THREAD.items()})
     try:
         for module in _LOADED:
             importlib.import_module(module)
         return len(list(_TASKS.iterdir())) == 1
-    except Exception:  # noqa: BLE001 - the workers say what is wrong, one by one, as they always do
+    except Exception:  # noqa: BLE001 - each worker reports what is wrong, as it always does
         return False
 
 

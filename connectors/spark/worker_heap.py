@@ -1,15 +1,15 @@
-"""Keep what a Python worker has imported out of the collection that Spark runs after every task.
+"""Keeps a worker's imported objects out of the collection that Spark runs after every task.
 
 `pyspark.daemon` calls `gc.collect()` between two tasks of a worker. With pyarrow, numpy and the
-Kafka client imported that walks a hundred thousand objects which never die: 10 to 15 ms of CPU per
-task, four tasks in a small batch, more than all of the transaction protocol (measured).
+Kafka client imported, it walks a hundred thousand objects that never die. That takes 10 to 15 ms of
+CPU per task, for four tasks in a small batch: more than the whole transaction protocol (measured).
 """
 
 from __future__ import annotations
 
 import gc
 
-# Modules are still imported, and caches filled, in the first tasks: the source's and the sink's.
+# The first tasks, of source and sink, still import modules and fill caches.
 _TASKS = 6
 
 
@@ -18,10 +18,10 @@ class _Heap:
 
 
 def settle_worker_heap() -> None:
-    """Freeze what is alive; call it at the end of a task, in a worker.
+    """Freeze all living objects; call it at the end of a task, in a worker.
 
-    Only in a worker's first tasks: what is frozen is freed by its reference count, but a cycle
-    among it would stay for good, so a task's own garbage is collected before.
+    It does so only in a worker's first tasks. A reference count still frees a frozen object, but
+    a frozen cycle would stay for good, so the task's own garbage is collected first.
     """
     if _Heap.settled < _TASKS:
         _Heap.settled += 1

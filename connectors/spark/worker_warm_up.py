@@ -1,10 +1,10 @@
 """Start the Python workers while the driver still plans, checks and recovers.
 
-A Python source is planned by three kinds of Python processes and read by a fourth; each of them
-starts when the first batch asks for it, one after the other, and imports what it needs for half a
-second. A batch wants two workers for each task besides, and the JVM compiles its side of a Python
-stage in the first job. One job over a source without records, in the background, takes that out
-of the way of the first batch, and after a crash of the first record visible again.
+Three kinds of Python processes plan a Python source, and a fourth reads it. The first batch starts
+them one after the other, and each imports modules for half a second. A batch also needs two workers
+for each task, and the JVM compiles its side of a Python stage in the first job. So one background
+job over a source without records does all this before the first batch. After a crash, the first
+record is then visible sooner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 logger = logging.getLogger(__name__)
 
 NAME = "kafka-exactly-once-warm-up"
-# A large cluster starts the rest when the first batch needs them.
+# On a large cluster the first batch starts the rest.
 _MOST_TASKS = 32
 _MODULES = (
     "connectors.kafka.sink.transactional_sink",
@@ -32,7 +32,7 @@ _MODULES = (
 
 
 class WarmUpSource(DataSource):  # type: ignore[misc]
-    """Has no records; the option `tasks` says how many tasks find that out."""
+    """Has no records; the option `tasks` is the number of tasks that read it."""
 
     @classmethod
     def name(cls) -> str:
@@ -64,7 +64,7 @@ class WarmUpReader(DataSourceReader):  # type: ignore[misc]
 
 
 def warm_workers(spark: SparkSession) -> threading.Thread:
-    """Run the job on a thread of its own; whatever becomes of it, no query depends on it."""
+    """Run the job on a thread of its own; no query depends on its result."""
     thread = threading.Thread(target=_run, args=(spark,), name="sparkonce-warm-up", daemon=True)
     thread.start()
     return thread
@@ -75,7 +75,7 @@ def _run(spark: SparkSession) -> None:
         tasks = min(spark.sparkContext.defaultParallelism, _MOST_TASKS)
         spark.dataSource.register(WarmUpSource)
         rows = spark.read.format(NAME).option("tasks", tasks).load()
-        # Two stages, as source and sink: both workers of a task are alive at once.
+        # Two stages, like source and sink: both workers of a task are alive at the same time.
         rows.mapInArrow(_load, "id long").collect()
     except Exception as error:  # noqa: BLE001 - the session may have been stopped meanwhile
         logger.debug("the workers were not warmed up: %s", error)
