@@ -1,1 +1,1 @@
-"""The transactional sink: producers, their pool, and what the driver asks first."""
+"""The transactional sink: producers, their pool, and the driver's half."""

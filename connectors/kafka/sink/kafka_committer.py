@@ -1,7 +1,7 @@
 """The Kafka sink's half on the driver: it ends transactions whose writers may be dead.
 
-`check_prepared`, `commit`, `recover_and_commit`, `lingering` and `recover_and_abort` talk to the
-transaction coordinator themselves, by raw requests.
+`check_prepared`, `commit`, `recover_and_commit`, `lingering` and `recover_and_abort` send raw
+requests to the transaction coordinator.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class KafkaCommitter:
     """Asks the coordinator about transactions, and ends them.
 
     Attributes:
-        options: what the user said.
+        options: the user's options.
         timeout_ms: the transaction timeout, checked against the broker.
-        offsets_partitions: how many `__consumer_offsets` has; 0 before it was asked.
-        ownership: the run's claim to its application on this cluster; None where nobody else can
-            run, as in a test.
+        offsets_partitions: the number of `__consumer_offsets` partitions; 0 before it was asked.
+        ownership: the run's claim to its application on this cluster; None where no other run is
+            possible, as in a test.
 
     Args:
         options: see above.
@@ -63,7 +63,7 @@ class KafkaCommitter:
     def wire(self) -> CoordinatorWire:
         """The driver's connection to the transaction coordinator, made when first needed."""
         if self._wire is None:
-            # Imported here: a worker never talks to the coordinator, and starts faster without.
+            # Imported here: a worker never uses the coordinator, and starts faster without this.
             from connectors.wire.coordinator_wire import CoordinatorWire  # noqa: PLC0415
 
             self._wire = CoordinatorWire(self.options.settings)
@@ -81,9 +81,9 @@ class KafkaCommitter:
     def check_prepared(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> list[Committable]:
-        """See `Committer.check_prepared`: Ongoing, same pid and epoch, and with its
-        marker's partition (the second half of a transaction that a late EndTxn has split has it
-        not). The same request asks whether this run owns the application still.
+        """See `Committer.check_prepared`: the transaction must be Ongoing, have the same pid and
+        epoch, and contain its marker's partition. (If a late EndTxn has split a transaction, the
+        second half lacks it.) The same request checks whether this run still owns the application.
         """
         owner = [] if self.ownership is None else [self.ownership.transactional_id]
         ids = [one.transactional_id for one in committables]
@@ -118,8 +118,8 @@ class KafkaCommitter:
     def recover_and_commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `Committer.recover_and_commit`: the recovery table of docs/design.md,
-        whose proofs are the start time and producer id that the broker keeps after the end.
+        """See `Committer.recover_and_commit`: it follows the recovery table of docs/design.md.
+        The proofs are the start time and producer id, which the broker keeps after the end.
         """
         found = self.wire.describe([one.transactional_id for one in committables], deadline)
         self._retired.reached(one.checkpoint_id for one in committables)
@@ -145,8 +145,8 @@ class KafkaCommitter:
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
         """See `Committer.lingering`.
 
-        On a copy of the folder run epochs say nothing of who is newer: the owner does. What is
-        open when it is asked about, *after* the list, was begun by runs that are not newer.
+        On a copy of the folder, run epochs do not say which run is newer; the owner id does. The
+        owner is checked *after* the list. So no newer run began the transactions of the list.
         """
         found = self.wire.list_open(owner.application_id, owner.log_id, deadline)
         ids = [
@@ -167,8 +167,8 @@ class KafkaCommitter:
             self._retired.add([transactional_id])
 
     def count_offsets_partitions(self, deadline: Deadline) -> None:
-        """Ask how many partitions `__consumer_offsets` has, before tasks choose ids by it; on a new
-        cluster, how many it will have.
+        """Ask for the number of `__consumer_offsets` partitions, before tasks choose ids by it. If
+        the cluster is new, use the number that the topic will have.
 
         Raises:
             BrokerUnavailableError: no answer.
@@ -179,7 +179,7 @@ class KafkaCommitter:
         )
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:
-        """See `Committer.hidden`: a partition that has got no marker."""
+        """See `Committer.hidden`: finds each partition that has no marker."""
         return [str(one) for one in self.visibility.hidden(committed, deadline)]
 
     @property
@@ -196,14 +196,14 @@ class KafkaCommitter:
         return self._retired.all()
 
     def _by_marker(self, one: Committable, state: str, deadline: Deadline) -> Outcome:
-        """The id went on, was re-initialised or has expired: only its token can prove the commit.
+        """Only the token can prove this commit: the id moved on, was re-initialised or expired.
 
-        A driver that died in the next checkpoint's phase 1 left transactions open that hold the
-        same offsets, and they are swept only after this: a stable read would wait for them. The
-        token of a transaction is a committed value only if that transaction was committed.
+        A driver that died in the next checkpoint's phase 1 left open transactions with offsets of
+        the same partitions. They are swept only after this: a stable read would wait for them. A
+        transaction's token is a committed value only if that transaction was committed.
 
-        That the token is absent proves an abort only while the broker would still have it: nothing
-        open may hide it, it may not have expired, and nobody else may have written in its place.
+        A missing token proves an abort only if the broker would still have the token: no open
+        transaction may hide it, it may not have expired, and nobody may have written over it.
         """
         standing = Token.ABSENT
         for stable in (False, True):
@@ -218,8 +218,8 @@ class KafkaCommitter:
         return Outcome.ABORTED if self._is_young(one, deadline) else Outcome.UNKNOWN
 
     def _is_young(self, one: Committable, deadline: Deadline) -> bool:
-        """Tell whether its marker cannot have expired. Start and now are by the brokers' clocks: a
-        tenth is left for what two of them differ, and a start in the future proves nothing.
+        """Return whether its marker cannot have expired. Start and now come from the brokers'
+        clocks: a tenth is left for their difference, and a start in the future proves nothing.
         """
         if one.start_time_ms < 0:
             return False

@@ -1,7 +1,7 @@
 """The Kafka sink's half in the tasks: it writes Arrow batches in Kafka transactions.
 
-It travels to the workers in a task's closure as plain data; there `begin_transaction`, `invoke`,
-`pre_commit` and `abort` find a live producer in the process's pool.
+A task's closure takes it to the workers as plain data. There `begin_transaction`, `invoke`,
+`pre_commit` and `abort` use a live producer from the process's pool.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ class KafkaWriter:
     """Writes Arrow batches of SINK_SCHEMA (`connectors.records.message_schema`) in transactions.
 
     Attributes:
-        options: what the user said.
-        timeout_ms: the transaction timeout, checked against the broker by the driver.
-        offsets_partitions: how many `__consumer_offsets` has; 0 where the driver has not asked.
-        producers: where a task's producers come from; None: this process's pool.
+        options: the user's options.
+        timeout_ms: the transaction timeout, which the driver checked against the broker.
+        offsets_partitions: the number of `__consumer_offsets` partitions; 0 if the driver has not
+            asked.
+        producers: the source of a task's producers; None: this process's pool.
 
     Args:
         options: see above.
@@ -74,12 +75,12 @@ class KafkaWriter:
         return self.options.name
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave producers at home when a closure takes the writer to a worker."""
+        """Leave the producers out when a closure takes the writer to a worker."""
         return {**self.__dict__, "producers": None}
 
     def begin_transaction(self, attempt: Attempt) -> KafkaTransaction:
-        """See `Writer.begin_transaction`; the producer is taken with the first
-        record, so that an idle branch costs nothing.
+        """See `Writer.begin_transaction`. The first record takes the producer, so an idle branch
+        costs nothing.
         """
         token = f"{attempt.checkpoint_id}.{attempt.subtask}.{secrets.token_hex(8)}"
         lifecycle = Lifecycle(token)
@@ -88,9 +89,9 @@ class KafkaWriter:
 
     @contextlib.contextmanager
     def own_producers(self, owner: Owner) -> Iterator[None]:
-        """Write inside with producers that end with it, for a process that has no tasks. In the
-        pool nobody would serve them: each queues its statistics for ever then, 104 kB a second
-        (measured). What they have prepared does not need them.
+        """Use producers of its own inside the block, in a process without tasks. Nobody would serve
+        them in the pool: each would queue statistics for ever, 104 kB a second (measured). The
+        transactions that they prepared do not need them later.
         """
         settings = librdkafka_settings(self.options.settings)
         self.producers = ProducerPool(
@@ -105,11 +106,11 @@ class KafkaWriter:
             self.producers = None
 
     def new_fingerprint(self) -> TopicFingerprint:
-        """Return an empty one, for records that are compared with what was decided."""
+        """Return an empty fingerprint, for records to compare with the decided ones."""
         return TopicFingerprint(self.options.topic)
 
     def new_deadline(self) -> Deadline:
-        """Return when a step that begins now must be done."""
+        """Return the deadline of a step that begins now."""
         return Deadline(self._checkpoint_timeout_s)
 
     def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
@@ -130,8 +131,8 @@ class KafkaWriter:
         slot.producer.produce(batch, self.options.topic, transaction.deadline)
 
     def flush(self, transaction: KafkaTransaction) -> None:
-        """The first half of `pre_commit`, for a caller that goes on writing after it, with another
-        producer; nothing is invoked on this transaction any more.
+        """Do the first half of `pre_commit`, for a caller that then writes with another producer.
+        Nothing is invoked on this transaction afterwards.
 
         Raises:
             DeliveryError: a record was refused, or not acknowledged in time.
@@ -153,14 +154,14 @@ class KafkaWriter:
         crash_points.reach("records_flushed", attempt.checkpoint_id)
 
     def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
-        """See `Writer.pre_commit`: records and offsets, both at their brokers."""
+        """See `Writer.pre_commit`: it waits until records and offsets are at their brokers."""
         attempt = transaction.attempt
         self.flush(transaction)
         if transaction.slot is None:
             transaction.lifecycle.advance(Event.PRE_COMMIT_EMPTY)
             return None
         producer = transaction.slot.producer
-        fingerprint = transaction.fingerprint.hex()  # what is left of it, while offsets are sent
+        fingerprint = transaction.fingerprint.hex()  # the rest of it, while offsets are sent
         if attempt.source_offsets:
             producer.await_offsets()
         transaction.lifecycle.advance(Event.PRE_COMMIT)
@@ -183,8 +184,8 @@ class KafkaWriter:
         )
 
     def abort(self, transaction: KafkaTransaction) -> None:
-        """See `Writer.abort`. The producer is retired: reports of the failed
-        transaction can still arrive on it and would be taken for the next one's (seen).
+        """See `Writer.abort`. The producer is retired: it can still receive reports of the failed
+        transaction and would count them for the next transaction (seen).
         """
         transaction.lifecycle.advance(Event.ABORT)
         if transaction.slot is None:
@@ -216,13 +217,13 @@ class KafkaWriter:
         return transaction.slot
 
     def _send_marker(self, transaction: KafkaTransaction, first_topic: str | None = None) -> None:
-        """Make the marker the first operation of the transaction: see `transaction_marker`."""
+        """Make the marker the transaction's first operation: see `transaction_marker`."""
         attempt, slot = transaction.attempt, transaction.slot
         assert slot is not None
-        # Its partition has to exist, and to be one that we may read: those of the source are.
+        # The marker's partition must exist and be readable for us: the source's partitions are.
         where = min(attempt.source_offsets, default=first_topic and f"{first_topic}-0")
         if not where:
-            return  # a row without a topic, which the producer refuses in better words
+            return  # a row without a topic; the producer refuses it with a better message
         producer, deadline = slot.producer, transaction.deadline
         if not attempt.source_offsets and first_topic and not self.options.topic:
             producer.find_topic(first_topic, deadline)

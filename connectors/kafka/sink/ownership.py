@@ -1,17 +1,17 @@
-"""Which run owns an application on a cluster: the newest one, whatever folder it runs on.
+"""Decides which run owns an application on a cluster: the newest one, whatever its folder.
 
 The Fence of a decision log stops older runs on the same log. Nothing in a folder can stop a run on
-a copy of that folder: both logs have the same id, so each run would abort what the other writes.
-The cluster is what the two have in common. One transactional id of the application,
-``<application>.owner``, is initialised again by every start. No transaction is ever opened on it.
-The broker answers with a producer id and an epoch that it gives to nobody else; as long as it
-still describes the id with these two, no newer run has started.
+a copy of that folder: both logs have the same id, so each run would abort the other's transactions.
+Both runs share only the cluster. So every start initialises one transactional id of the
+application, ``<application>.owner``, on which no transaction is ever opened. The broker answers
+with a producer id and an epoch that nobody else gets. While the broker still describes the id with
+these two, no newer run has started.
 
 **An id that the broker does not know** has expired: nobody has initialised it for
-`transactional.id.expiration.ms` (7 days by default). A run initialises its own again once an hour,
-by the form of InitProducerId that the broker refuses to everybody but the present owner. So an
-awake run never sees its id expire. A run that does was asleep for days, and in this time another
-run may have come, written, and gone. It must not go on on its own word: it fails, and the restart
+`transactional.id.expiration.ms` (7 days by default). A run initialises its own id again once an
+hour, with the form of InitProducerId that the broker refuses to everybody but the present owner. So
+a running run never sees its id expire. A run that sees it was asleep for days. Meanwhile another
+run may have come, written, and gone. So this run must not continue: it fails, and the restart
 strategy starts it again. This start compares the log with the cluster, as every start does.
 """
 
@@ -34,11 +34,11 @@ class Ownership:
     """One run's claim to its application on one cluster. Lives on the driver; for any thread.
 
     Args:
-        application_id: whose.
+        application_id: the application to claim.
         clock: replaced in tests.
 
     Attributes:
-        transactional_id: the id that is initialised.
+        transactional_id: the id that every start initialises.
     """
 
     def __init__(self, application_id: str, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -46,11 +46,11 @@ class Ownership:
         self._clock = clock
         self._held: ProducerIdentity | None = None
         self._held_since = 0.0
-        #: The answer to a refresh was lost: the broker may describe us with the next epoch.
+        #: A refresh had no answer: the broker may now have the next epoch for us.
         self._doubtful = False
 
     def claim(self, wire: CoordinatorWire, timeout_ms: int, deadline: Deadline) -> None:
-        """Take the application over: every older run fails its next check.
+        """Take over the application: the next check of every older run fails.
 
         Raises:
             BrokerUnavailableError, AuthenticationError: see `CoordinatorWire.fence`.
@@ -64,14 +64,14 @@ class Ownership:
         self._doubtful = False
 
     def check(self, now: TransactionDescription) -> None:
-        """Look whether the application is this run's still; of a run without a claim nobody asks.
+        """Check that this run still owns the application; a run without a claim passes.
 
         Args:
-            now: the coordinator's words for `transactional_id`.
+            now: the coordinator's description of `transactional_id`.
 
         Raises:
             FencedError: a newer run owns it.
-            PhaseOneError: the cluster has forgotten whose it is; a restart claims it again.
+            PhaseOneError: the cluster has forgotten the owner; a restart claims the id again.
         """
         held = self._held
         if held is None or (now.producer_id, now.producer_epoch) == held:
@@ -95,7 +95,7 @@ class Ownership:
         )
 
     def check_now(self, wire: CoordinatorWire, timeout_ms: int, deadline: Deadline) -> None:
-        """Ask the broker, then see `check`; once an hour, keep the id from its expiry.
+        """Ask the broker and call `check`; once an hour, refresh the id so that it never expires.
 
         Raises:
             FencedError, PhaseOneError: see `check`.
@@ -103,14 +103,14 @@ class Ownership:
         """
         if self._held is None:
             return
-        if self._doubtful:  # a repetition has the same effect as the first one
+        if self._doubtful:  # a repeated refresh has the same effect as one refresh
             self._refresh(wire, timeout_ms, deadline)
         self.check(wire.describe([self.transactional_id], deadline)[self.transactional_id])
         if self.is_due():
             self._refresh(wire, timeout_ms, deadline)
 
     def is_due(self) -> bool:
-        """Tell whether it is time for `check_now`, although there is no other reason."""
+        """Return whether `check_now` is due even if there is no other reason for it."""
         return self._held is not None and self._clock.monotonic() - self._held_since >= _REFRESH_S
 
     def _refresh(self, wire: CoordinatorWire, timeout_ms: int, deadline: Deadline) -> None:
@@ -118,6 +118,6 @@ class Ownership:
         self._doubtful = True
         again = wire.fence(self.transactional_id, timeout_ms, deadline, held=self._held)
         if again is None:
-            self._doubtful = False  # refused: somebody else's; the next look at it says so
+            self._doubtful = False  # refused: another run owns it; the next check raises
         else:
             self._hold(again)

@@ -1,7 +1,7 @@
-"""A librdkafka producer without transactions: what it has sent is visible at once, for good.
+"""A librdkafka producer without transactions: a sent record is visible at once, for good.
 
-It is idempotent, so that its own retries neither double nor reorder records. What a failed
-checkpoint wrote cannot be taken back: its records are written again.
+It is idempotent, so its own retries neither double nor reorder records. Nothing can undo what a
+failed checkpoint wrote: its records are written again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class PlainProducer(RecordProducer):
     """Queues and flushes; see `RecordProducer`.
 
     Args:
-        settings: the user's.
-        name: what errors call it.
-        strict: raise when the broker refused a record; otherwise refusals are only counted.
+        settings: the user's settings.
+        name: its name in errors.
+        strict: raise when the broker refused a record; otherwise only count refusals.
     """
 
     def __init__(self, settings: Mapping[str, Any], name: str, *, strict: bool) -> None:
@@ -26,14 +26,14 @@ class PlainProducer(RecordProducer):
         super().__init__(settings, name, {"enable.idempotence": True})
 
     def refused(self) -> tuple[int, str]:
-        """Return how many records were refused since this was last asked, and the first reason."""
+        """Return the number of records refused since the last call, and the first reason."""
         self.serve()
         found = self._failed, self._first_failure if self._failed else ""
         self.forget_failures()
         return found
 
     def discard(self) -> None:
-        """Drop what is queued: the checkpoint failed, and writes it again on another producer."""
+        """Drop queued records: the checkpoint failed, and another producer writes them again."""
         self._producer.purge(in_flight=False)
 
     def _check_failures(self) -> None:

@@ -1,16 +1,16 @@
 """The Kafka sink without transactions: guarantees at-least-once and none.
 
-It is a user of the two-phase contract like the transactional one, and only phase 1 does anything:
+It uses the two-phase contract like the transactional sink, but only phase 1 does anything:
 
 * at-least-once: `pre_commit` returns when the broker has acknowledged every record, and raises
-  when it refused one. The source's positions are decided after that, so a crash in between writes
-  the records of one checkpoint again, and loses none. (Flink: AT_LEAST_ONCE, `KafkaWriter.flush`.)
-* none: `pre_commit` does not wait. What the broker refuses, and what was still queued in a process
-  that dies, is lost; refusals are counted and told. (Flink: NONE.)
+  when it refused one. The source's positions are decided after that. So a crash in between writes
+  one checkpoint's records again, and loses none. (Flink: AT_LEAST_ONCE, `KafkaWriter.flush`.)
+* none: `pre_commit` does not wait. Records that the broker refuses are lost, and so are queued
+  records of a process that dies. Refusals are counted and logged. (Flink: NONE.)
 
-Its records are visible as soon as they are written, so nothing is left to commit, to prove or to
-sweep: what it returns says what was written, and `needs_commit` is False. The coordinator counts
-it and keeps it out of the decision log, and a recovery finds no transaction to ask a broker about.
+Its records are visible as soon as they are written. So there is nothing to commit, to prove or to
+sweep: its committable says what was written, and `needs_commit` is False. The coordinator counts it
+and keeps it out of the decision log, so a recovery has no transaction to ask a broker about.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LAST_FLUSH_S: Final = 3.0
 
 @dataclasses.dataclass(slots=True)
 class PlainWrite:
-    """What one attempt writes, on the worker that writes it; live, never pickled."""
+    """One attempt's write, on its worker; live, never pickled."""
 
     attempt: Attempt
     deadline: Deadline
@@ -54,7 +54,7 @@ class KafkaPlainSink(NothingToCommit):
     """Writes Arrow batches of `connectors.records.message_schema.SINK_SCHEMA`, visible at once.
 
     Attributes:
-        options: what the user said; its guarantee is not exactly-once.
+        options: the user's options; their guarantee is not exactly-once.
 
     Args:
         options: see above.
@@ -72,17 +72,17 @@ class KafkaPlainSink(NothingToCommit):
 
     @property
     def waits(self) -> bool:
-        """Tell whether `pre_commit` waits for the broker's acknowledgements."""
+        """Return whether `pre_commit` waits for the broker's acknowledgements."""
         return self.options.guarantee == AT_LEAST_ONCE
 
     # --- in the task ------------------------------------------------------------------------
 
     def begin_transaction(self, attempt: Attempt) -> PlainWrite:
-        """See `Writer.begin_transaction`; nothing is sent, no producer taken yet."""
+        """See `Writer.begin_transaction`; it sends nothing and takes no producer yet."""
         return PlainWrite(attempt, self.new_deadline())
 
     def new_deadline(self) -> Deadline:
-        """Return when a step that begins now must be done."""
+        """Return the deadline of a step that begins now."""
         return Deadline(self._checkpoint_timeout_s)
 
     def new_producer(
@@ -91,23 +91,23 @@ class KafkaPlainSink(NothingToCommit):
         """Return a producer for this sink; it has not connected yet.
 
         Args:
-            application_id: of the pipeline, for the texts of errors.
-            kind: its class.
+            application_id: the pipeline's id, for error texts.
+            kind: the producer's class.
         """
         settings = librdkafka_settings(self.options.settings)
         name = f"application {application_id!r}, sink {self.name!r}"
         return kind(settings, name, strict=self.waits)
 
     def invoke(self, write: PlainWrite, batch: pa.RecordBatch) -> None:
-        """See `Writer.invoke`. What was invoked is visible soon, whatever follows.
+        """See `Writer.invoke`. Invoked records become visible soon, whatever follows.
 
         Args:
             write: from `begin_transaction`.
             batch: columns of `SINK_SCHEMA`; `value` must be there, others may be missing.
 
         Raises:
-            DeliveryError: a record cannot be queued at all (with every guarantee), or, with
-                at-least-once, an earlier one was refused by the broker.
+            DeliveryError: a record cannot be queued at all (any guarantee), or the broker refused
+                an earlier one (at-least-once).
         """
         if batch.num_rows == 0:
             return
@@ -118,7 +118,7 @@ class KafkaPlainSink(NothingToCommit):
         write.count += batch.num_rows
 
     def flush(self, write: PlainWrite) -> None:
-        """The first half of `pre_commit`: wait for every record, or for nothing.
+        """Do the first half of `pre_commit`: wait for every record, or for nothing.
 
         Raises:
             DeliveryError: at-least-once: a record was refused or not acknowledged in time.
@@ -140,7 +140,7 @@ class KafkaPlainSink(NothingToCommit):
         """See `Writer.pre_commit`, and `flush`.
 
         Returns:
-            What was written, with nothing left to commit; None when nothing was.
+            What was written, with nothing left to commit; None when nothing was written.
 
         Raises:
             DeliveryError: see `flush`.
@@ -165,19 +165,19 @@ class KafkaPlainSink(NothingToCommit):
         )
 
     def abort(self, write: PlainWrite) -> None:
-        """See `Writer.abort`: what has left stays visible.
+        """See `Writer.abort`: records that were sent stay visible.
 
-        The producer is dropped too: reports of the failed attempt can still arrive on it, and would
-        be taken for the next one's.
+        The producer is dropped too: it can still receive reports of the failed attempt, and would
+        count them for the next attempt.
         """
         if write.producer is not None:
             _forget(write.producer)
             self.end_producer(write.producer)
 
     def end_producer(self, producer: PlainProducer) -> None:
-        """End a producer. What at-least-once has not flushed is behind the last position and is
-        written again, so it is dropped; without a guarantee it would be lost, also what belongs to
-        checkpoints before, so it gets a moment.
+        """End a producer. At-least-once drops unflushed records: they lie after the last position
+        and are written again. Without a guarantee they would be lost, even those of checkpoints
+        before, so the producer gets a moment to flush.
         """
         if self.waits:
             producer.discard()
@@ -190,15 +190,15 @@ class KafkaPlainSink(NothingToCommit):
     # --- on the driver ----------------------------------------------------------------------
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the driver holds nothing."""
 
 
 AnyKafkaSink = KafkaTransactionalSink | KafkaPlainSink
 
 
 #: Application, sink, guarantee and settings -> the producer of this process. A Python worker runs
-#: one task at a time, so no two tasks share one; nothing of it belongs to a checkpoint, so it
-#: outlives them.
+#: one task at a time, so no two tasks share a producer. No producer belongs to a checkpoint, so it
+#: outlives checkpoints.
 _producers: dict[tuple[Any, ...], PlainProducer] = {}
 
 
@@ -206,7 +206,7 @@ def _producer_of_this_process(sink: KafkaPlainSink, application_id: str) -> Plai
     settings = tuple(sorted(sink.options.settings.items()))
     key = (application_id, sink.name, sink.options.guarantee, settings)
     if key not in _producers:
-        # A driver before, in the same session: on other brokers perhaps.
+        # An earlier driver in the same session left these; its brokers may be others.
         for old in [one for one in _producers if one[:2] == key[:2]]:
             del _producers[old]
         _producers[key] = sink.new_producer(application_id)

@@ -1,6 +1,6 @@
-"""What a continuous task writes with when its sink has no transactions.
+"""A continuous task's writer for a sink without transactions.
 
-One producer: a checkpoint is flushed before the next one's first record is queued.
+It has one producer: a checkpoint is flushed before the next one's first record is queued.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PlainWriter:
 
     Args:
         sink: options and timeouts; the task's own copy.
-        producer_kind: the class of its producers.
+        producer_kind: the class of its producer.
     """
 
     ends_transactions = False
@@ -47,12 +47,12 @@ class PlainWriter:
         """See `TwoPhaseCommitSink`."""
         if transaction.producer is None and batch.num_rows:
             transaction.producer = self._producer
-        # Of this call: the barrier of the transaction comes when it comes, after minutes perhaps.
+        # A deadline per call: the transaction's barrier may come only after minutes.
         transaction.deadline = self._sink.new_deadline()
         self._sink.invoke(transaction, batch)
 
     def flush(self, transaction: PlainWrite, source_offsets: Mapping[str, int]) -> None:  # noqa: ARG002
-        """See `connectors.continuous.stage_task.Writer`; offsets travel with the decision alone."""
+        """See `connectors.continuous.stage_task.Writer`; only the decision carries offsets."""
         transaction.deadline = self._sink.new_deadline()
         self._sink.flush(transaction)
 

@@ -1,4 +1,4 @@
-"""Whether a transaction is still as its task has prepared it (rule 10). Pure."""
+"""Checks that a transaction is still as its task has prepared it (rule 10). Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from connectors.clients.offsets_topic import OFFSETS_TOPIC, offsets_partition
 from transactions.committable import Committable
 
-if TYPE_CHECKING:  # a worker imports the sink, and does without the wire
+if TYPE_CHECKING:  # a worker imports the sink, but does not need the wire
     from connectors.wire.wire_requests import TransactionDescription
 
 
 def not_prepared(one: Committable, now: TransactionDescription, offsets_partitions: int) -> str:
-    """Return what is wrong with a prepared transaction, "" when nothing is.
+    """Return what is wrong with a prepared transaction, "" if nothing is.
 
     Args:
-        one: as its task returned it.
-        now: as the coordinator describes it.
-        offsets_partitions: how many `__consumer_offsets` has, 0 when that is not known.
+        one: the committable that its task returned.
+        now: the coordinator's description.
+        offsets_partitions: the number of `__consumer_offsets` partitions, 0 if unknown.
     """
     if now.error or now.state != "Ongoing":
         return now.error or f"its state is {now.state}, not Ongoing"

@@ -1,17 +1,17 @@
-"""Which producer a task gets: the pool of one worker process.
+"""Chooses a task's producer: the pool of one worker process.
 
-Producers live as long as their process; each has an id of its own that is never taken over. A
-task looks at the producers in turn, and its closure tells it what to believe about the
-transaction that it finds there, by rule 7 (docs/design.md):
+Producers live as long as their process; each has an id that no other producer takes over. A task
+looks at the producers in turn. Its closure says how to treat the transaction that it finds on each,
+by rule 7 (docs/design.md):
 
 * decided, of an earlier checkpoint: resync it (the driver has committed it), take it;
 * not decided, of an earlier checkpoint: abort it (its attempt failed), take it;
 * of this checkpoint: leave it: another task of the batch in this process, or a lost attempt;
 * of a later checkpoint: this task is a zombie, and stops;
-* of one that is `MOST_IDLE_CHECKPOINTS` old: drop it: the driver does not say any more whether its
-  id was retired.
+* of a checkpoint more than `MOST_IDLE_CHECKPOINTS` old: drop the producer: the driver no longer
+  says whether its id was retired.
 
-A producer that met a doubt is dropped and its id with it; what it leaves open the sweep ends.
+A producer that met a doubt is dropped with its id; the sweep ends what it left open.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from transactions.sink import Attempt, Owner
 
 logger = logging.getLogger(__name__)
 
-#: So many ids are tried for one producer; each meets a doubt only when a connection breaks.
+#: One producer tries this many ids; an id meets a doubt only when a connection breaks.
 _IDS = 3
 
 
 class _ProcessName:
-    """One random name per process, a fork's own included: two workers with one name would fence
-    each other's producers. A process number would recur (containers, two hosts).
+    """One random name per process, forks included: two workers with one name would fence each
+    other's producers. A process number could repeat (containers, two hosts).
     """
 
     def __init__(self) -> None:
@@ -60,13 +60,13 @@ _SLOTS = itertools.count()
 
 @dataclasses.dataclass(slots=True)
 class Slot:
-    """A producer, and the transaction that was last begun on it.
+    """A producer, and the last transaction that was begun on it.
 
     Attributes:
         producer: the live client.
-        checkpoint_id: of its last transaction, -1 before the first.
-        token: of its last transaction.
-        ended: that transaction is over on this side.
+        checkpoint_id: of the last transaction, -1 before the first.
+        token: of the last transaction.
+        ended: that transaction is over for this producer.
     """
 
     producer: TransactionalProducer
@@ -76,10 +76,10 @@ class Slot:
 
 
 class Producers(Protocol):
-    """Where the producers of a task come from: this process's pool, or a stage task's own two."""
+    """The source of a task's producers: this process's pool, or a stage task's own two."""
 
     def take(self, attempt: Attempt, token: str, deadline: Deadline) -> Slot:
-        """Return a slot whose producer has no transaction open."""
+        """Return a slot whose producer has no open transaction."""
 
     def drop(self, slot: Slot) -> None:
         """Forget a producer that failed or met a doubt, and its id with it."""
@@ -105,10 +105,10 @@ class ProducerPool:
         self._slots: list[Slot] = []
 
     def take(self, attempt: Attempt, token: str, deadline: Deadline) -> Slot:
-        """Return a slot whose producer has no transaction open, and mark it as this attempt's.
+        """Return a slot whose producer has no open transaction, and mark it as this attempt's.
 
         Raises:
-            FencedError: the attempt is a zombie's.
+            FencedError: the attempt belongs to a zombie.
             PhaseOneError: no producer could be made.
         """
         self.serve()
@@ -131,7 +131,7 @@ class ProducerPool:
         return self._mark(self._make(deadline), attempt, token)
 
     def serve(self) -> None:
-        """Take what waits for the callbacks of every producer: statistics, and errors."""
+        """Serve the callbacks of every producer: statistics, and errors."""
         for slot in self._slots:
             slot.producer.serve()
 
@@ -147,7 +147,7 @@ class ProducerPool:
         return slot
 
     def _clear(self, slot: Slot, attempt: Attempt, deadline: Deadline) -> bool:
-        """End what an earlier checkpoint left on the producer; False if it had to be dropped."""
+        """End what an earlier checkpoint left on the producer; return False if that dropped it."""
         if slot.ended:
             return True
         decided = attempt.last_decided.get(slot.producer.transactional_id)
@@ -177,17 +177,17 @@ class ProducerPool:
 
 
 def initialised(slot: Slot, make: Callable[[], Slot], deadline: Deadline) -> Slot:
-    """Register a slot's producer, after a doubt that of another slot; return the one that is.
+    """Register a slot's producer, or after a doubt another slot's; return the registered one.
 
-    An id in doubt has no transaction and never gets one, so nothing has to be undone. A coordinator
-    that is just starting, or moves, is enough for a doubt: librdkafka drops its connection when
+    An id in doubt has no transaction and never gets one, so there is nothing to undo. Even a
+    coordinator that starts or moves causes a doubt: librdkafka drops its connection when
     InitProducerId is answered by NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE
     (rdkafka_idempotence.c, rd_kafka_idemp_request_pid_failed).
 
     Args:
         slot: the first to try; its producer may be connecting already.
-        make: another slot, under an id of its own, each time.
-        deadline: for all of it.
+        make: makes another slot, each time under an id of its own.
+        deadline: the deadline of all tries together.
 
     Raises:
         InitInDoubtError: each of three ids is in doubt.
@@ -212,15 +212,15 @@ def new_slot(
     offsets_partitions: int = 0,
     kind: type[TransactionalProducer] = TransactionalProducer,
 ) -> Slot:
-    """Return a producer under an id that no other has had or will have; `init` is still to come.
+    """Return a producer under an id that no other producer ever has; `init` is still to come.
 
     Args:
-        owner: whose.
+        owner: the owner of the producer.
         settings: of the client.
         timeout_ms: of its transactions.
-        offsets_partitions: how many `__consumer_offsets` has: see `transaction_marker`; with one,
-            or when that is not known (0), any id will do.
-        kind: its class.
+        offsets_partitions: the number of `__consumer_offsets` partitions: see
+            `transaction_marker`. If it is 1 or unknown (0), any id will do.
+        kind: the producer's class.
     """
     while True:
         name = f"{owner.application_id}.{owner.log_id}.{owner.run_epoch}.{_PROCESS}.{next(_SLOTS)}"
@@ -243,8 +243,8 @@ def pool_for(
 ) -> ProducerPool:
     """Return this process's pool for a run and a sink; pools of older runs are dropped.
 
-    All pools are served: statistics of a branch that has no records, or of another query whose
-    tasks run in this worker, would fill the memory otherwise (100 KB a second, measured).
+    It serves all pools. Otherwise statistics would fill the memory (100 KB a second, measured):
+    those of a branch without records, or of another query whose tasks run in this worker.
     """
     for pool in list(_pools.values()):
         pool.serve()
@@ -260,5 +260,5 @@ def pool_for(
 
 
 def one_log(one: Owner, other: Owner) -> bool:
-    """Tell whether two owners write one decision log."""
+    """Return whether two owners write to the same decision log."""
     return (one.application_id, one.log_id) == (other.application_id, other.log_id)

@@ -1,7 +1,7 @@
-"""One librdkafka producer: how records are queued, flushed, and their failures counted.
+"""One librdkafka producer: it queues and flushes records, and counts failures.
 
-What it has in common with and without transactions. The rule of both: a checkpoint is good only
-when nothing is in flight and no delivery failed; librdkafka itself goes on after a refused record.
+This part is the same with and without transactions. Both follow one rule: a checkpoint is good only
+if nothing is in flight and no delivery failed. librdkafka itself continues after a refused record.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 _NO_TOPIC = "a row has no topic, and the sink has no `topic` option"
 _DEFAULTS: Final[Mapping[str, Any]] = {
-    "socket.nagle.disable": True,  # 40 ms between two small requests otherwise
-    "partitioner": "murmur2_random",  # as Kafka's Java client, and so Spark's sink
+    "socket.nagle.disable": True,  # else 40 ms between two small requests
+    "partitioner": "murmur2_random",  # like Kafka's Java client, and so like Spark's sink
     "linger.ms": 20,
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 262_144,
 }
-#: A transaction of a few records is at the broker in 3 ms; one that takes long is looked at less
-#: often, since each look takes the interpreter from the thread that reads.
+#: A transaction of a few records is at the broker in 3 ms. One that takes long is looked at less
+#: often: each look takes the interpreter from the reading thread.
 _FIRST_LOOK_S: Final = 0.001
 _LOOK_GROWTH: Final = 1.25
 _LAST_LOOK_S: Final = 0.01
@@ -41,9 +41,9 @@ class RecordProducer:
     """Queues batches and waits for their acknowledgements. In a task; not thread-safe.
 
     Args:
-        settings: the user's, over our defaults.
-        name: what errors call it.
-        ours: what no user may change.
+        settings: the user's settings, over our defaults.
+        name: its name in errors.
+        ours: settings that no user may change.
     """
 
     def __init__(self, settings: Mapping[str, Any], name: str, ours: Mapping[str, Any]) -> None:
@@ -68,8 +68,8 @@ class RecordProducer:
         """Queue a batch of SINK_SCHEMA (connectors.records.message_schema), or of a part of it.
 
         Raises:
-            DeliveryError: a record was refused locally, or an earlier one by the broker;
-                RecordRefusedError when it would be refused again.
+            DeliveryError: a record was refused locally, or the broker refused an earlier one;
+                RecordRefusedError if it would be refused again.
         """
         if topic is None and _has_gap(batch.column("topic")):
             raise self._not_queued(RecordRefusedError, _NO_TOPIC, topic)
@@ -93,24 +93,24 @@ class RecordProducer:
         )
 
     def forget_failures(self) -> None:
-        """Begin to count anew: what failed belongs to a checkpoint that is over."""
+        """Count from zero again: the failures belong to a checkpoint that is over."""
         self._failed = 0
         self._unwritable = False
 
     def serve(self) -> None:
-        """Take what waits for its callbacks: statistics, ten a second, and errors."""
+        """Serve the callbacks: statistics, ten a second, and errors."""
         try:
             self._producer.poll(0)
-        except (KafkaException, SystemError):  # a fatal error: the next call of a task says which
+        except (KafkaException, SystemError):  # a fatal error: the task's next call raises it
             self._broke = True
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until every record is acknowledged by the broker.
 
         Raises:
-            DeliveryError: one was refused, or not acknowledged in time.
+            DeliveryError: a record was refused, or not acknowledged in time.
         """
-        # rd_kafka_flush looks every 10 ms whether it is done, and is woken by refused records only.
+        # rd_kafka_flush checks every 10 ms whether it is done; only refused records wake it.
         look_s = _FIRST_LOOK_S
         try:
             while left := self._producer.flush(min(look_s, deadline.remaining())):
@@ -120,7 +120,7 @@ class RecordProducer:
         except (KafkaException, SystemError) as error:  # SystemError after a fatal error (seen)
             raise self._lost("flush", error) from error
         self._check_failures()
-        # Not `len(producer)`: it counts waiting events too, and statistics come every 100 ms.
+        # Not `len(producer)`: it also counts events, and statistics come every 100 ms.
         if left:
             raise DeliveryError(
                 f"{left} records were not acknowledged in time; the batch is aborted.",
@@ -130,11 +130,11 @@ class RecordProducer:
             )
 
     def _make_client(self, settings: dict[str, Any]) -> Any:
-        """Make the client; the native path has another with the same verbs and errors."""
+        """Make the client; the native path has another one with the same methods and errors."""
         return Producer(settings)
 
     def _queue(self, batch: pa.RecordBatch, topic: str | None, deadline: Deadline) -> None:
-        """Hand every row to the client, in order. KafkaException, TypeError: a row was refused."""
+        """Queue every row, in order. Raises KafkaException or TypeError for a refused row."""
         names = batch.schema.names
         values = batch.column("value").to_pylist()
         rows = len(values)
@@ -165,7 +165,7 @@ class RecordProducer:
         records: Iterable[tuple[Any, Any, Any]],
         deadline: Deadline,
     ) -> None:
-        """Rows with headers, a partition or a timestamp; `produce_batch` would drop headers."""
+        """Queue rows with headers, partition or timestamp; `produce_batch` would drop headers."""
         columns = [_extra_column(batch, name) for name in extras]
         for row, (topic, key, value) in enumerate(records):
             more = {
@@ -189,7 +189,7 @@ class RecordProducer:
                 return
 
     def _make_room(self, deadline: Deadline) -> None:
-        """Wait for the full queue to drain a little (W5: more than the buffer holds)."""
+        """Wait until the full queue has some room (W5: more records than the buffer holds)."""
         self._producer.poll(0.05)
         self._check_failures()
         if deadline.expired():
@@ -221,14 +221,14 @@ class RecordProducer:
             self._failed += 1
 
     def _connections_broke(self) -> bool:
-        """Tell whether one did since it was asked last; what waits for callbacks is served."""
+        """Return whether a connection broke since the last call; also serve the callbacks."""
         self.serve()
         broke, self._broke = self._broke, False
         return broke
 
     def _note_error(self, error: KafkaError) -> None:
-        """A refused attempt to connect comes here too, and nothing was under way on it. What is a
-        doubt has its line in librdkafka's log: see `TransactionalProducer`.
+        """Log an error. A refused connection attempt comes here too; it carried no request. A doubt
+        has its line in librdkafka's log: see `TransactionalProducer`.
         """
         logger.info("%s: %s", self._name, error)
 
@@ -249,9 +249,8 @@ class RecordProducer:
 def weakly(method: Callable[..., None]) -> Callable[..., None]:
     """Return a callback that does not keep its producer alive.
 
-    A producer that was dropped would wait for the cyclic collector otherwise, for ever where the
-    worker's heap was frozen, and nobody takes the statistics that it queues meanwhile: 100 KB a
-    second (measured).
+    Otherwise a dropped producer would wait for the cyclic collector, for ever if the worker's heap
+    is frozen. Meanwhile it queues statistics that nobody takes: 100 KB a second (measured).
     """
     reference = weakref.WeakMethod(method)
 
@@ -278,5 +277,5 @@ def _extra_column(batch: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def _has_gap(topics: pa.Array) -> bool:
-    """Tell whether a row names none. librdkafka refuses "" now or later, as the broker answers."""
+    """Return whether a row has no topic. librdkafka refuses "" at once or after the answer."""
     return topics.null_count > 0 or bool(pc.any(pc.equal(topics, "")).as_py())

@@ -1,8 +1,8 @@
-"""What a continuous task writes with: the sink's writer on producers of the task's own.
+"""A continuous task's writer: the sink's writer on producers of the task's own.
 
-Two of them, so that one fills while the other one commits. It is no pool: nothing is ever found on
-them that was left by somebody else. A producer is free again when its own task has ended its
-transaction with a clear answer; one that met a doubt ends the task.
+There are two producers, so that one fills while the other one commits. They are not a pool: they
+never hold anything that another task left. A producer is free again when its own task has ended its
+transaction with a clear answer. A producer that met a doubt ends the task.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _STATISTICS_MS = (100, 1000)
 
 
 def statistics_ms(parallelism: int) -> int:
-    """Return the time between two statistics of a producer, so that all of a stage's make the same
-    number of them, whatever its size: each costs a kilobyte of text per output partition.
+    """Return the time between two statistics of a producer. It grows with the stage, so that a
+    stage makes as many statistics at any size: each costs a kilobyte of text per output partition.
 
-    They are needed once, for the producer's id, and cannot be switched off again. A stage of many
-    tasks starts some tenths of a second later for it.
+    They are needed once, for the producer's id, and cannot be switched off afterwards. They delay
+    the start of a stage of many tasks by some tenths of a second.
     """
     least, most = _STATISTICS_MS
     return max(least, min(10 * parallelism, most))
 
 
 class StageWriter:
-    """Lives as long as its task. `invoke` is called on the reading thread, `flush`, `pre_commit`
-    and `end` on the control thread, `begin_transaction` on both, never two of them for one
-    transaction; `invoke` and `flush` never at once.
+    """Lives as long as its task. The reading thread calls `invoke`. The control thread calls
+    `flush`, `pre_commit` and `end`. Both call `begin_transaction`. No two threads make one of
+    these calls for the same transaction at once; `invoke` and `flush` never run at once.
 
     Args:
         writer: options and timeouts; the task's own copy.
-        carries_offsets: the source lies on the sink's cluster, so that its offsets can be part of
-            the transactions.
+        carries_offsets: the source is on the sink's cluster, so the transactions can contain its
+            offsets.
         producer_kind: the class of its producers.
         parallelism: how many tasks the stage has.
     """
@@ -97,13 +97,13 @@ class StageWriter:
 
     def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
         """See `Writer`."""
-        # Of this call: the barrier of the transaction comes when it comes, after minutes perhaps.
+        # A deadline per call: the transaction's barrier may come only after minutes.
         transaction.deadline = self._writer.new_deadline()
         self._writer.invoke(transaction, batch)
 
     def flush(self, transaction: KafkaTransaction, source_offsets: Mapping[str, int]) -> None:
-        """See `connectors.continuous.stage_task.Writer`. Takes a producer for offsets alone, too:
-        in `pre_commit` that would race with the next transaction's first record.
+        """See `connectors.continuous.stage_task.Writer`. Take a producer even for offsets alone: in
+        `pre_commit` this would race with the next transaction's first record.
         """
         transaction.deadline = self._writer.new_deadline()
         carried = dict(source_offsets) if self._carries_offsets else {}
@@ -115,10 +115,10 @@ class StageWriter:
         return self._writer.pre_commit(transaction)
 
     def end(self, transaction: KafkaTransaction) -> None:
-        """Commit a decided transaction; its producer is free again.
+        """Commit a decided transaction; its producer is then free again.
 
         Raises:
-            PhaseOneError: without a clear answer: this task must end, and its ids with it.
+            PhaseOneError: no clear answer: this task must end, and its ids with it.
         """
         slot = transaction.slot
         assert slot is not None, "an empty transaction was decided"
@@ -133,20 +133,20 @@ class StageWriter:
         self._free.append(slot)
 
     def serve(self) -> None:
-        """See `connectors.continuous.stage_task.Writer`: the free producers; whoever writes with
-        one, or ends its transaction, serves it himself.
+        """See `connectors.continuous.stage_task.Writer`. It serves the free producers; the thread
+        that writes with a producer, or ends its transaction, serves that one.
         """
         for slot in list(self._free):
             slot.producer.serve()
 
     def close(self) -> None:
-        """Forget the producers; what is open on them the next run's sweep ends."""
+        """Forget the producers; the next run's sweep ends their open transactions."""
         self._free.clear()
 
-    # --- for the sink: where its producers come from, as from `ProducerPool` ------------------
+    # --- for the sink: the source of its producers, like `ProducerPool` -----------------------
 
     def take(self, attempt: Attempt, token: str, deadline: Deadline) -> Slot:  # noqa: ARG002
-        """Return a producer that has no transaction open."""
+        """Return a producer without an open transaction."""
         if not self._free:
             raise PhaseOneError(
                 "Every producer of a task has a transaction open.",
@@ -158,4 +158,4 @@ class StageWriter:
         return slot
 
     def drop(self, slot: Slot) -> None:
-        """See `ProducerPool.drop`: it is not free again."""
+        """See `ProducerPool.drop`: the producer does not become free again."""

@@ -1,14 +1,14 @@
-"""The marker of a transaction: a token, as the metadata of an offset that it commits.
+"""The marker of a transaction: a token in the metadata of an offset that it commits.
 
-It is a proof of the commit for as long as the group keeps it, which is longer than the coordinator
-keeps the transaction: that is gone with the next one on the id.
+The marker proves the commit while the group keeps it. That is longer than the coordinator keeps the
+transaction, which the next transaction on the id replaces.
 
 **The marker is the first operation of a transaction, and comes once** (rule 9). A late EndTxn of an
-earlier transaction can end the first half of this one, and the rest goes into a second transaction
-without any error. The second one lacks the marker's partition of `__consumer_offsets`, which the
-broker names when it describes the transaction. Source offsets are the last operation, and go under
-the application's group. They would bring that partition back if the two groups were kept in one, so
-an id is chosen whose group lies in another partition.
+earlier transaction can end the first half of this one. The rest then goes into a second transaction
+without any error. That second one lacks the marker's partition of `__consumer_offsets`, and the
+broker's description of the transaction shows this. Source offsets are the last operation, and use
+the application's group. If one partition kept both groups, the source offsets would bring it back.
+So an id is chosen whose group lies in another partition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transactions.committable import Committable
 
 
 class Token(enum.Enum):
-    """What stands where a token was expected."""
+    """What stands in the place of an expected token."""
 
     COMMITTED = "the token, or that of a later transaction of the same id"
     OLDER = "that of an earlier checkpoint"
@@ -28,10 +28,10 @@ class Token(enum.Enum):
 
 
 def compare(found: tuple[int, str] | None, one: Committable) -> Token:
-    """Return what a committed (offset, metadata), or none, says of a transaction.
+    """Return what a committed (offset, metadata), or None, says about a transaction.
 
-    In a group of its own id a later token is a proof too: the producer began that transaction when
-    the commit of this one had been answered.
+    In a group of the id's own, a later token is also a proof: the producer began that transaction
+    after the commit of this one was answered.
     """
     if found is None:
         return Token.ABSENT

@@ -1,10 +1,10 @@
 """One librdkafka producer with one transactional id, for as long as its process lives.
 
-The raw EndTxn of the driver goes round librdkafka's own error check, so this file keeps that
-check itself (`record_producer`): a transaction is prepared only when nothing is in flight and no
-delivery failed. After the driver's EndTxn (version 4 at most: it leaves the epoch
-alone) the producer is *resynced* with its own commit, which the broker answers again with
-"committed", and can begin its next transaction.
+The driver's raw EndTxn bypasses librdkafka's own error check, so this file makes that check itself
+(`record_producer`): a transaction is prepared only if nothing is in flight and no delivery failed.
+After the driver's EndTxn (version 4 at most: it does not change the epoch) the producer is
+*resynced*: it sends its own commit, the broker answers "committed" again, and the producer can
+begin its next transaction.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from transactions.errors import (
 )
 
 _STATISTICS_MS: Final = 100
-#: A debug context of librdkafka and, in it, the facility of a connection that is given up.
+#: A debug context of librdkafka and, in it, the facility that logs a closed connection.
 _CONNECTIONS: Final = "broker"
 _BROKEN: Final = "FAIL"
-#: The thread of the connection that EndTxn and InitProducerId take.
+#: The thread of the connection that EndTxn and InitProducerId use.
 _COORDINATOR: Final = "TxnCoordinator"
 _STATE = re.compile(r" in state ([A-Z_]+)")
 _SENDING_STATES: Final = frozenset({"UP", "REAUTH"})
 _CLOSED, _SUPPRESSED = "Disconnected", "error log suppressed"
-#: Two milliseconds as a rule; a group coordinator moves to another broker within some seconds.
+#: Usually two milliseconds; a group coordinator moves to another broker within some seconds.
 _OFFSETS_S: Final = 10.0
 _GRACE_S: Final = 1.0
-#: A broker makes a topic at its first use within half a second (seen).
+#: A broker creates a topic at its first use within half a second (seen).
 _CREATED_S: Final = 5.0
 _LOOK_S: Final = 0.1
 _SEND_OFFSETS: Final = "send_offsets_to_transaction"
@@ -58,13 +58,13 @@ class TransactionalProducer(RecordProducer):
         transactional_id: its id, never used by another producer, before or after.
         producer_id: Kafka's pid, -1 before `init`.
         producer_epoch: Kafka's epoch, -1 before `init`.
-        spent: a connection broke during a call. librdkafka repeats EndTxn and TxnOffsetCommit by
-            itself then, without a word (rdkafka_txnmgr.c), and a copy may still be under way: the
-            transaction that is open is whole, but no other may be begun.
+        spent: a connection broke during a call. Then librdkafka silently repeats EndTxn and
+            TxnOffsetCommit (rdkafka_txnmgr.c), and a copy may still be under way. The open
+            transaction is whole, but this producer may not begin another one.
 
-    That a connection broke stands in librdkafka's log alone, as FAIL under the debug context
-    `broker`. Its `error_cb` is not told of one that the other end has closed (since 2.12), nor of
-    the same error again within 30 seconds (rdkafka_broker.c, rd_kafka_broker_set_error).
+    Only librdkafka's log shows a broken connection, as FAIL under the debug context `broker`. Its
+    `error_cb` is not called if the other end has closed the connection (since 2.12), nor for the
+    same error again within 30 seconds (rdkafka_broker.c, rd_kafka_broker_set_error).
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class TransactionalProducer(RecordProducer):
         self._coordinator_broke = False
         self._offsets_call: _Call | None = None
         self._found: set[str] = set()
-        # A second bootstrap takes every broker down that a cached coordinator points to, and
-        # send_offsets waits for it for ever (librdkafka issues 5511 and 5456).
+        # A second bootstrap closes every broker to which a cached coordinator points, and
+        # send_offsets waits for that broker for ever (librdkafka issues 5511 and 5456).
         defaults = {
             "metadata.recovery.strategy": "none",
             "statistics.interval.ms": _STATISTICS_MS,
@@ -90,7 +90,7 @@ class TransactionalProducer(RecordProducer):
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
             "message.timeout.ms": timeout_ms,
-            "socket.max.fails": 1,  # a request that timed out breaks the connection: told
+            "socket.max.fails": 1,  # a timed-out request breaks the connection, so we see it
             "stats_cb": weakly(self._read_statistics),
             "log.connection.close": True,  # else such a line has no second one: see `_is_doubt`
             "debug": ",".join(filter(None, (_CONNECTIONS, settings.get("debug")))),
@@ -99,11 +99,11 @@ class TransactionalProducer(RecordProducer):
         super().__init__({**defaults, **settings}, transactional_id, ours)
 
     def init(self, deadline: Deadline) -> None:
-        """Register the id and learn pid and epoch, once, from librdkafka's statistics.
+        """Register the id and read pid and epoch, once, from librdkafka's statistics.
 
         Raises:
-            InitInDoubtError: a connection broke, and the request was repeated: a copy that is late
-                would abort a transaction and fence its producer. Take another id.
+            InitInDoubtError: a connection broke, and the request was repeated: a late copy would
+                abort a transaction and fence its producer. Take another id.
             PhaseOneError: the coordinator did not answer in time, or refused.
             AuthenticationError: a right is missing.
         """
@@ -134,11 +134,11 @@ class TransactionalProducer(RecordProducer):
         self._call("begin_transaction", self._producer.begin_transaction)
 
     def find_topic(self, topic: str, deadline: Deadline) -> None:
-        """Ask for a topic, once: a broker with `auto.create.topics.enable` makes it now, as it does
-        for a record.
+        """Ask for a topic, once: a broker with `auto.create.topics.enable` then creates it, as it
+        does for a record.
 
         Raises:
-            DeliveryError: there is none a few seconds later.
+            DeliveryError: the topic does not exist a few seconds later.
             AuthenticationError: a right is missing.
             PhaseOneError: no broker answered.
         """
@@ -158,13 +158,13 @@ class TransactionalProducer(RecordProducer):
         self, group: str, offsets: Mapping[str, int], token: str, deadline: Deadline
     ) -> None:
         """Put offsets, with the token as metadata, into the transaction; `await_offsets` waits for
-        the answer. Records may be under way meanwhile: two requests to two coordinators, which
+        the answer. Meanwhile records may be under way: the two requests go to two coordinators, and
         take as long as the records do.
 
         An empty list, or a negative offset, would succeed and send nothing (seen): refused here.
 
-        librdkafka waits for ever for a group coordinator whose connection broke in the wrong
-        moment (its issue 5456): the call has a thread, which is left behind with its producer then.
+        librdkafka waits for ever for a group coordinator whose connection broke in the wrong moment
+        (its issue 5456). So the call has a thread, which is then left behind with its producer.
         """
         assert offsets
         assert min(offsets.values()) >= 0
@@ -199,31 +199,31 @@ class TransactionalProducer(RecordProducer):
             )
         if call.failure is not None:
             raise call.failure
-        self._check_failures()  # its thread serves callbacks: a report may have come to it
+        self._check_failures()  # the call's thread serves callbacks, and may have got a report
 
     def resync(self, deadline: Deadline) -> None:
-        """End a transaction on this side that the driver has committed on the broker.
+        """End, on this side, a transaction that the driver has committed on the broker.
 
         Raises:
-            PhaseOneError: without a clear answer: retire this producer and its id.
+            PhaseOneError: no clear answer: retire this producer and its id.
         """
         self._end("commit_transaction", self._producer.commit_transaction, deadline)
 
     def abort(self, deadline: Deadline) -> None:
-        """Abort the transaction that is open.
+        """Abort the open transaction.
 
         Raises:
-            PhaseOneError: without a clear answer: retire this producer and its id.
+            PhaseOneError: no clear answer: retire this producer and its id.
         """
         if self._offsets_call is not None:
-            self._offsets_call.ended()  # librdkafka makes one call of a transaction at a time
+            self._offsets_call.ended()  # librdkafka allows one call of a transaction at a time
             self._offsets_call = None
         self._producer.purge(in_flight=False)
         self._end("abort_transaction", self._producer.abort_transaction, deadline)
         self.forget_failures()
 
     def _end(self, name: str, function: Callable[[float], Any], deadline: Deadline) -> None:
-        """Send EndTxn; an answer that may not be the only one's is no clear one (rule 3)."""
+        """Send EndTxn. After a broken connection a second answer may exist: not clear (rule 3)."""
         self._connections_broke()
         self._call(name, function, deadline.remaining())
         if self._connections_broke():
@@ -269,11 +269,11 @@ class TransactionalProducer(RecordProducer):
 
 
 class _Log:
-    """Takes librdkafka's log, in the place of a `logging.Logger`, while callbacks are served.
+    """Takes librdkafka's log, in place of a `logging.Logger`, while callbacks are served.
 
     Args:
-        broke: called with the line when a connection broke that may have carried a request.
-        shows_all: the user has asked for a debug context of his own.
+        broke: called with the log line of a broken connection that may have carried a request.
+        shows_all: the user has asked for a debug context.
     """
 
     def __init__(self, broke: Callable[[str], None], *, shows_all: bool) -> None:
@@ -281,7 +281,7 @@ class _Log:
         self._least = logging.DEBUG if shows_all else least_level()
 
     def log(self, level: int, text: str, facility: str, *others: str) -> None:
-        """Called by confluent-kafka: facility, the client's name, the line."""
+        """Take a line from confluent-kafka: `others` are the client's name and the line."""
         if facility == _BROKEN and _is_doubt(level, others[-1]):
             self._broke(others[-1])
         if level >= self._least:
@@ -289,12 +289,12 @@ class _Log:
 
 
 def _is_doubt(level: int, line: str) -> bool:
-    """Tell whether a request may have been under way on a connection that was given up.
+    """Return whether a request may have been under way on a closed connection.
 
-    Not before it was up. Not when the other end has closed one that was idle: that is said at the
-    level of debugging alone, every other closing once more at its own level, or with the remark
-    that this was left out (rdkafka_broker.c, rd_kafka_broker_conn_closed and
-    rd_kafka_broker_set_error). Everything else that stands there is a doubt.
+    None was under way before the connection was up, or when the other end closed an idle one.
+    librdkafka logs the latter only at debug level. It logs every other closing once more at its own
+    level, or with the remark that the second line was left out (rdkafka_broker.c,
+    rd_kafka_broker_conn_closed and rd_kafka_broker_set_error). Every other line is a doubt.
     """
     state = _STATE.search(line)
     if state is not None and state[1] not in _SENDING_STATES:
@@ -309,12 +309,12 @@ class _Call:
         self.seconds = seconds
         self.failure: SparkOnceError | None = None
         self._patience = Deadline(seconds + _GRACE_S)
-        # The function knows the producer, which keeps this call: a thread forgets what it ran.
+        # The function refers to the producer, which keeps this call; a thread drops its function.
         self._thread = threading.Thread(target=self._run, args=(function,), name=name, daemon=True)
         self._thread.start()
 
     def ended(self) -> bool:
-        """Wait for its end, not longer than it may take; tell whether it has come."""
+        """Wait for the call's end, at most for its timeout; return whether it has ended."""
         self._thread.join(self._patience.remaining())
         return not self._thread.is_alive()
 

@@ -1,6 +1,6 @@
 """The Kafka sink of the two-phase contract: one object with both of its halves.
 
-A closure takes the writer's half to the workers; what the committer's half holds stays at home.
+A closure takes the writer's half to the workers; the committer's connections stay on the driver.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from connectors.options.kafka_sink import KafkaSink
 
 
 class KafkaTransactionalSink(KafkaWriter, KafkaCommitter):
-    """See `KafkaWriter` for a task's calls, and `KafkaCommitter` for the driver's.
+    """See `KafkaWriter` for a task's calls, and `KafkaCommitter` for the driver's calls.
 
     Args:
-        options: what the user said.
-        timeout_ms: the transaction timeout, checked against the broker by the driver.
+        options: the user's options.
+        timeout_ms: the transaction timeout, which the driver checked against the broker.
         checkpoint_timeout_s: how long any one task may take.
     """
 
@@ -29,6 +29,6 @@ class KafkaTransactionalSink(KafkaWriter, KafkaCommitter):
         KafkaCommitter.__init__(self, options, timeout_ms=timeout_ms)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the driver's connections at home when a closure takes the sink to a worker."""
+        """Leave the driver's connections out when a closure takes the sink to a worker."""
         live: dict[str, Any] = {"_wire": None, "_visibility": None, "ownership": None}
         return {**super().__getstate__(), **live, "_retired": RetiredIds()}

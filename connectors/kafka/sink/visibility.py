@@ -1,9 +1,9 @@
-"""Whether readers can see what was committed: a partition without its marker is found here.
+"""Finds a partition without its marker, so that readers really see what was committed.
 
-EndTxn and DescribeTransactions speak for the coordinator; records become visible by a marker in
-each partition, and a broker can leave one out for good (see `kafka.wire.partition_leaders`).
-Until somebody writes it, an *abort* under the same producer id would take the committed records
-along, so this is looked at before the next transaction begins.
+EndTxn and DescribeTransactions speak for the coordinator. Records become visible by a marker in
+each partition, and a broker can leave one out for good (see `connectors.wire.partition_leaders`).
+Until somebody writes it, an *abort* under the same producer id would also abort the committed
+records. So this check comes before the next transaction begins.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from transactions.committable import Committable
 from transactions.errors import BrokerUnavailableError
 
 _ANSWER_S: Final = 5.0
-#: Markers follow a commit by milliseconds: so many looks, with growing pauses, before the
-#: coordinators are asked too.
+#: Markers follow a commit within milliseconds. We look this many times, with growing pauses, before
+#: we also ask the coordinators.
 _EARLY_LOOKS: Final = 5
 _FIRST_PAUSE_S: Final = 0.001
 _LONGEST_PAUSE_S: Final = 0.25
@@ -34,19 +34,19 @@ _ABORTED: Final = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence
 
 
 class CommitVisibility:
-    """Looks at the output of one cluster. On the driver; connections of its own, since a slow
-    answer must not close the one on which an EndTxn is under way.
+    """Looks at the output of one cluster. On the driver; it has connections of its own, since a
+    slow answer must not close the connection on which an EndTxn is under way.
 
     Args:
         kafka: client settings without prefix.
-        coordinators: of the same cluster.
+        coordinators: the connection to the coordinators of the same cluster.
     """
 
     def __init__(self, kafka: Mapping[str, str], coordinators: CoordinatorWire) -> None:
         self._wire = WireClient(kafka, _ANSWER_S)
         self._coordinators = coordinators
         self._leaders = Leaders()
-        #: As the last look found it: then the ends of the partitions tell nothing.
+        #: From the last look; if true, the ends of the partitions show nothing.
         self._others_write = False
 
     def close(self) -> None:
@@ -56,23 +56,23 @@ class CommitVisibility:
     def hidden(
         self, committed: Sequence[Committable], deadline: Deadline, more: Collection[str] = ()
     ) -> list[Unended]:
-        """Return what keeps readers from transactions that are proven committed; usually nothing.
+        """Return what hides transactions that are proven committed from readers; usually nothing.
 
-        What others hold open in the same partitions is no finding. Without READ on a topic it
-        cannot be told apart from ours (see `find_unended`), and is none either. Where somebody
-        writes all the time (the other transactions of a running stage) it is two round trips to
-        the leaders, once the markers are there.
+        Open transactions of others in the same partitions are not a finding. Without READ on a
+        topic they look like ours (see `find_unended`), so that is not a finding either. Where
+        somebody writes all the time (a running stage's other transactions) the check takes two
+        round trips to the leaders, once the markers are there.
 
-        A marker that a leader has written and not yet replicated counts. That it is lost with its
-        leader, and its repetition left out as well, takes two failures within milliseconds.
+        A marker counts even if its leader has not replicated it yet. It takes two failures within
+        milliseconds to lose it with its leader and to leave out its repetition as well.
 
         Args:
-            committed: no task may write under their ids now.
-            deadline: markers that are on their way, and leaders that are away, are waited for.
-            more: partitions that they may have written to, beside those in the committables.
+            committed: transactions under whose ids no task may write now.
+            deadline: until then we wait for markers that are under way, and for missing leaders.
+            more: partitions to which they may have written, beside those in the committables.
 
         Raises:
-            BrokerUnavailableError: a partition had no leader that answers before the deadline.
+            BrokerUnavailableError: no leader of a partition answered before the deadline.
         """
         left = sorted({name for one in committed for name in one.partitions} | set(more))
         looks = 0
@@ -98,8 +98,8 @@ class CommitVisibility:
         return []
 
     def offsets_partitions(self, deadline: Deadline) -> set[str]:
-        """Return the partitions that keep the offsets of groups; none when we may not see them, or
-        the cluster is new.
+        """Return the partitions that keep the offsets of groups. The set is empty if we may not see
+        them, or if the cluster is new.
 
         Raises:
             BrokerUnavailableError: no answer.
@@ -113,12 +113,12 @@ class CommitVisibility:
         return existing
 
     def write_commit(self, one: Unended, deadline: Deadline) -> None:
-        """Ask the leader for the marker that is missing. For a person's command only: see
-        `write_marker`. What it did, `hidden` tells.
+        """Ask the leader for the missing marker. Only for a person's command: see `write_marker`.
+        Call `hidden` to see the result.
 
         Raises:
             AuthenticationError: ALTER or CLUSTER_ACTION on the cluster is missing.
-            BrokerUnavailableError: not confirmed.
+            BrokerUnavailableError: the leader did not confirm it.
         """
         write = functools.partial(partition_leaders.write_marker, committed=True)
         answer: Answer = self._wire.run(write, self._wire, one, deadline, deadline=deadline)
@@ -133,8 +133,8 @@ class CommitVisibility:
         *,
         first: bool,
     ) -> set[str]:
-        """Return the partitions in which none of the committed transactions is without its end."""
-        # Leaders move: those of the last look are believed once, and say so if they lead no more.
+        """Return the partitions in which each of the committed transactions has its end."""
+        # Leaders move: the last look's leaders are tried once, and answer if they lead no more.
         if not (first and self._leaders.existing.issuperset(held)):
             now = self._ask(partition_leaders.leaders_of, held, deadline)
             if now is None:
@@ -158,7 +158,7 @@ class CommitVisibility:
     def _look(
         self, held: Sequence[str], committed: Sequence[Committable], deadline: Deadline
     ) -> tuple[list[Unended], set[str]]:
-        """Return (committed and without a marker, partitions that others hold back)."""
+        """Return (committed but without a marker, partitions that only others hold back)."""
         ids = [one.transactional_id for one in committed]
         before = self._coordinators.describe(ids, deadline)
         answer = self._ask(partition_leaders.find_unended, held, deadline)
@@ -175,15 +175,15 @@ class CommitVisibility:
             now = before[owner.transactional_id]
             if _is_of(owner, now) and now.state in _ON_ITS_WAY:
                 waited_for.add(one.partition)
-            elif now.state not in _ON_ITS_WAY | _ABORTED:  # nothing is left to do, it says
+            elif now.state not in _ON_ITS_WAY | _ABORTED:  # the coordinator has nothing left to do
                 hidden.append(one)
         after = self._coordinators.describe(ids, deadline) if hidden else before
         if after != before:
-            return [], set()  # somebody has begun on an id meanwhile: look again
+            return [], set()  # meanwhile a transaction began on one of the ids: look again
         return hidden, (set(held) - unread.keys() - waited_for) | _refused(unread)
 
     def _ask(self, question: Any, partitions: Sequence[str], deadline: Deadline) -> Any:
-        """Return the answer, None when there was none."""
+        """Return the answer, or None if there was none."""
         try:
             return self._wire.run(question, self._wire, partitions, deadline, deadline=deadline)
         except BrokerUnavailableError:
@@ -195,7 +195,7 @@ def _is_of(one: Committable, now: TransactionDescription) -> bool:
 
 
 def _refused(unread: Mapping[str, Answer | None]) -> set[str]:
-    """Return the partitions in which we may not look."""
+    """Return the partitions that we may not read."""
     return {
         name
         for name, answer in unread.items()

@@ -1,7 +1,7 @@
 """Source offsets under the application's consumer group, for lag tools; never read back.
 
-A transaction carries the offsets where there is one. Without one the driver writes down, beside
-the pipeline and not in it, what is decided: at most once a second, and once more at the end. A
+Where a transaction exists, it carries the offsets. Without one the driver writes the decided
+offsets, beside the pipeline and not in it: at most once a second, and once more at the end. A
 failure costs a warning, not a checkpoint. (Flink: `commit.offsets.on.checkpoint`.)
 """
 
@@ -31,7 +31,7 @@ class GroupOffsets:
     """Writes the offsets of one source. Lives on the driver, on one thread at a time.
 
     Args:
-        source: whose cluster has the group, and which topics count.
+        source: says which cluster has the group, and which topics count.
         group: the application id, as in transactions.
     """
 
@@ -45,7 +45,7 @@ class GroupOffsets:
         self._under_way: Future[Any] | None = None
 
     def decided(self, offsets: Mapping[str, int]) -> None:
-        """Take note of decided offsets, per ``topic-partition``; returns at once."""
+        """Record decided offsets, per ``topic-partition``; return at once."""
         mine = {name: at for name, at in offsets.items() if split_key(name)[0] in self._topics}
         self._latest |= mine
         idle = self._under_way is None or self._under_way.done()
@@ -53,7 +53,7 @@ class GroupOffsets:
             self._send()
 
     def close(self, *, write: bool) -> None:
-        """Wait for an answer a few seconds; if told to, write what was decided last before."""
+        """Wait a few seconds for an answer; if `write`, first write the last decided offsets."""
         self._finish()
         if self._latest and write:
             self._send()

@@ -1,9 +1,9 @@
 """Consumed messages as Arrow columns: the hottest code of the read side.
 
-One `map` over a C method per column and one bulk conversion each; no Python statement runs per
-record (about 0.5 us a record where a loop over attributes takes 2). Columns are made from buffers:
-`pyarrow.array` of a list or a NumPy array imports pandas where it is installed, which held up the
-first batch of every new worker for 0.7 to 1 s (measured).
+Each column takes one `map` over a C method and one bulk conversion. No Python statement runs per
+record (about 0.5 us a record; a loop over attributes takes 2). Columns are built from buffers:
+`pyarrow.array` of a list or a NumPy array imports pandas where it is installed. That delayed the
+first batch of every new worker by 0.7 to 1 s (measured).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def messages_to_batch(
 
     Args:
         messages: data of this partition, without error messages, at least one.
-        topic: the topic all of them come from.
-        partition: the partition all of them come from.
+        topic: the topic of all messages.
+        partition: the partition of all messages.
         headers: add the column `headers`.
     """
     count = len(messages)
@@ -64,7 +64,7 @@ def messages_to_batch(
 
 
 def number_column(values: Int64s, kind: pa.DataType) -> pa.Array:
-    """Lay the bytes of an array under an Arrow type of the same width, without a copy."""
+    """Use an array's bytes as an Arrow type of the same width, without a copy."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
@@ -84,7 +84,7 @@ def bytes_array(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
 
 
 def text_constant(text: str, count: int) -> pa.Array:
-    """Make a column that says the same in every row."""
+    """Make a column with the same text in every row."""
     encoded = text.encode()
     ends = value_offsets(np.full(count, len(encoded), np.int64))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(encoded * count)]
@@ -92,7 +92,7 @@ def text_constant(text: str, count: int) -> pa.Array:
 
 
 def value_offsets(lengths: Int64s) -> Int64s:
-    """Arrow's n + 1 offsets; a batch is far smaller than 2 GB, which is asserted."""
+    """Return Arrow's n + 1 offsets; a batch is far smaller than 2 GB, which is asserted."""
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
     assert ends[-1] < 2**31, "a batch too large for 32-bit offsets"
@@ -100,12 +100,12 @@ def value_offsets(lengths: Int64s) -> Int64s:
 
 
 def validity_bitmap(valid: Sequence[bool] | Int64s) -> pa.Buffer:
-    """Pack what is not null as Arrow wants it."""
+    """Pack the flags of non-null values into Arrow's bitmap."""
     return pa.py_buffer(np.packbits(np.array(valid, bool), bitorder="little"))
 
 
 def headers_column(given: Sequence[Sequence[tuple[str, bytes | str | None]]]) -> pa.Array:
-    """Spark's rule: a record without headers has null, not an empty array."""
+    """Follow Spark's rule: a record without headers has null, not an empty array."""
     flat = list(chain.from_iterable(given))
     names = bytes_array([name.encode() for name, _ in flat], pa.string())
     values = bytes_array([_as_bytes(value) for _, value in flat], pa.binary())
@@ -121,7 +121,7 @@ def _as_bytes(value: bytes | str | None) -> bytes | None:
 
 
 def check_times(milliseconds: Int64s, offsets: Int64s, partition: str) -> None:
-    """Refuse what would overflow the column.
+    """Refuse timestamps that would overflow the column.
 
     Raises:
         SparkOnceError: a record's timestamp is too far from 1970 for microseconds.

@@ -1,4 +1,4 @@
-"""What can be wrong with offsets beside their cluster, each as an error with four parts."""
+"""All errors about offsets and their cluster, each with four parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def data_loss(
     option: str,
     cause: str = GONE,
 ) -> DataLossError:
-    """Return the error for records that a pipeline has still to read and will never get."""
+    """Return the error for records that a pipeline must still read but will never get."""
     return DataLossError(
         "Records that the pipeline has still to read are gone from the source.",
         where=f"{where}; from {_shown(start)} to {_shown(end)}",
@@ -41,7 +41,7 @@ def _shown(flat: Mapping[str, int]) -> str:
 
 
 def while_missing(error: MissingTopicError) -> PhaseOneError:
-    """Return the error for a deleted topic that a next run may find again, or another one."""
+    """Return the error for a deleted topic; the next run may find it, or another one, again."""
     return PhaseOneError(
         "A topic was deleted while it was read; the next run looks again.",
         where=error.where,
@@ -51,7 +51,7 @@ def while_missing(error: MissingTopicError) -> PhaseOneError:
 
 
 def there_again(where: str) -> PhaseOneError:
-    """Return the error for a topic that was not there meanwhile: only its id tells which it is."""
+    """Return the error for a topic that was missing meanwhile: only its id identifies it."""
     return PhaseOneError(
         "A topic is there again; the next run looks where to read on.",
         where=where,
@@ -73,7 +73,7 @@ def backwards(key: str, start: int, end: int, source: KafkaSource) -> Configurat
 def other_partitions(
     option: str, given: str, wanted: Iterable[str], there: Iterable[str]
 ) -> ConfigurationError:
-    """Return the error for JSON that does not name the partitions that there are."""
+    """Return the error for JSON that does not name the existing partitions."""
     missing = sorted(set(there) - set(wanted))
     extra = sorted(set(wanted) - set(there))
     return ConfigurationError(

@@ -1,4 +1,4 @@
-"""Offsets as text, the same as Spark's Kafka source: ``{"topic": {"0": 23, "1": -2}}``.
+"""Offsets as text, as in Spark's Kafka source: ``{"topic": {"0": 23, "1": -2}}``.
 
 The order of keys is stable (topics by name, partitions by number): Spark compares the offsets of a
 Python source as text, so two orders of the same offsets would look like new data.
@@ -17,7 +17,7 @@ from transactions.errors import ConfigurationError
 EARLIEST: Final = -2
 LATEST: Final = -1
 
-#: Stands beside the topics where offsets name Kafka's ids of some; no topic's name has a space.
+#: A key beside the topics, for offsets that also contain topic ids; no topic name has a space.
 TOPIC_IDS: Final = "topic ids"
 
 _OPTION = "startingOffsets / endingOffsets"
@@ -25,7 +25,7 @@ _OPTION = "startingOffsets / endingOffsets"
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets from `start` up to, not including, `end` of one partition: one Spark task."""
+    """The offsets of one partition from `start` up to, not including, `end`: one Spark task."""
 
     topic: str
     partition: int
@@ -66,13 +66,13 @@ def parse_offsets(text: str | bytes, *, special: bool = False) -> dict[str, int]
 
 
 def given_offsets(option: str | None) -> dict[str, int]:
-    """Return what an option says as JSON; none where it is a word, or not given."""
+    """Return the offsets of an option's JSON; none if it is a word, or not given."""
     given = option is not None and option.lstrip().startswith("{")
     return parse_offsets(option or "", special=True) if given else {}
 
 
 def flatten(nested: object, *, special: bool = False) -> dict[str, int]:
-    """Turn the nested form (parsed JSON, as Spark hands it over) into the flat one, checked."""
+    """Check the nested form (parsed JSON, as Spark gives it) and return the flat one."""
     if not isinstance(nested, dict):
         raise _malformed(nested, "an object of topics was expected")
     flat: dict[str, int] = {}
@@ -87,11 +87,11 @@ def flatten(nested: object, *, special: bool = False) -> dict[str, int]:
 
 
 def nest(flat: Mapping[str, int], ids: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Turn the flat form into the nested one, in the stable order.
+    """Return the nested form of flat offsets, in the stable order.
 
     Args:
         flat: the offsets.
-        ids: of topics whose ids shall stand beside them.
+        ids: topic ids to put beside the offsets.
     """
     nested: dict[str, Any] = {}
     for topic, partition in sorted(map(split_key, flat)):
@@ -102,7 +102,7 @@ def nest(flat: Mapping[str, int], ids: Mapping[str, str] | None = None) -> dict[
 
 
 def topic_ids_in(nested: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ids of topics that stand beside offsets."""
+    """Return the topic ids that stand beside the offsets."""
     return dict(nested.get(TOPIC_IDS, {}))
 
 
@@ -133,7 +133,7 @@ def _malformed(given: object, why: str) -> ConfigurationError:
 
 
 def merged_offsets(texts: Iterable[str]) -> dict[str, int]:
-    """Merge the offsets of several sources; of a partition that two read, the smaller one."""
+    """Merge the offsets of several sources; if two read a partition, the smaller one counts."""
     merged: dict[str, int] = {}
     for text in texts:
         for name, offset in parse_offsets(text).items():

@@ -1,7 +1,7 @@
 """Reads some partitions for as long as a task lives: the continuous mode's side of the source.
 
-Where `range_reader` reads exactly a range that a driver has planned, here the task itself goes on
-from a position, and the position at a barrier is what its driver makes durable.
+`range_reader` reads exactly a range that the driver has planned. Here the task itself continues
+from a position, and the driver makes the position at a barrier durable.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from connectors.kafka.source.range_reader import collector_paused, consumer_sett
 from connectors.options.kafka_source import KafkaSource
 from transactions.errors import DataLossError, PhaseOneError
 
-#: Most messages of one read. A barrier waits for one batch of them to be transformed and queued.
+#: Most messages of one read. A barrier waits until one such batch is transformed and queued.
 MOST_ROWS: Final = 4_096
-#: A fetch is answered as soon as there is data; this is how long an idle one waits at the broker.
+#: A broker answers a fetch as soon as it has data; an idle fetch waits there this long.
 _IDLE_FETCH_MS: Final = 100
 _WATERMARK_TIMEOUT_S: Final = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What was read of one partition.
+    """The result of one read from one partition.
 
     Attributes:
         partition: ``topic-partition``.
-        position: the next offset to read; beyond what `batch` holds after a gap.
+        position: the next offset to read; after a gap it is beyond the records in `batch`.
         batch: columns of SOURCE_SCHEMA (`connectors.records.message_schema`); None when only the
             position moved.
     """
@@ -48,16 +48,16 @@ class Read:
 
 
 class PartitionReader:
-    """A consumer and where it stands. In a task, on one thread.
+    """A consumer and its positions. In a task, on one thread.
 
     Attributes:
-        lag: records that wait in the brokers, if the last read was as much as one may be; 0 if it
-            was less: what could be read has been. Without asking anybody, as of the last fetches,
-            and with the offsets that markers take.
+        lag: records that wait in the brokers, if the last read was a full one; 0 otherwise, since
+            everything readable was read. It needs no request: it is as old as the last fetches, and
+            includes the offsets of markers.
 
     Args:
         source: the options.
-        offsets: next offset to read per ``topic-partition``.
+        offsets: the next offset to read, per ``topic-partition``.
     """
 
     def __init__(self, source: KafkaSource, offsets: Mapping[str, int]) -> None:
@@ -72,11 +72,11 @@ class PartitionReader:
         self.add(offsets)
 
     def _make_consumer(self, settings: dict[str, Any]) -> Any:
-        """Make the client; the native path has another."""
+        """Make the client; the native path has another one."""
         return Consumer(settings)
 
     def add(self, offsets: Mapping[str, int]) -> None:
-        """Read these partitions as well."""
+        """Read these partitions too."""
         self._positions.update(offsets)
         if offsets:
             self._consumer.incremental_assign(
@@ -84,7 +84,7 @@ class PartitionReader:
             )
 
     def read(self, timeout_s: float) -> Iterator[Read]:
-        """Yield what has come, one batch per partition; nothing after the timeout.
+        """Yield the records that came, one batch per partition; nothing after the timeout.
 
         Raises:
             DataLossError: the position is no longer in its partition and `failOnDataLoss` is set.
@@ -102,11 +102,11 @@ class PartitionReader:
             yield from self._batches(messages, ends)
 
     def close(self) -> None:
-        """Leave the brokers."""
+        """Close the connections to the brokers."""
         self._consumer.close()
 
     def _note_lag(self, rows: int) -> None:
-        """Be called before the positions move behind these rows."""
+        """Update `lag`. Call this before the positions move past these rows."""
         self.lag = 0
         if rows == MOST_ROWS:
             ends = (
@@ -128,7 +128,7 @@ class PartitionReader:
             self._gone |= named or topics
 
     def _batches(self, messages: list[Message], ends: Mapping[str, int]) -> Iterator[Read]:
-        """Split by partition, in the order of each; librdkafka hands them out in runs."""
+        """Split messages by partition, each in order; librdkafka returns them in runs."""
         moved = dict(ends)
         for topic, partition, mine in _by_partition(messages):
             name = partition_key(topic, partition)
@@ -163,18 +163,18 @@ class PartitionReader:
         return data
 
     def _may_come_back(self, error: KafkaError) -> bool:
-        """Tell whether a deleted topic is waited for: a client reads on when there is one again."""
+        """Return whether to wait for a deleted topic: a client reads on when it exists again."""
         return client_errors.is_missing(error) and not self._source.fail_on_data_loss
 
     def _check_same(self, topic: str) -> None:
-        """Refuse what comes of a topic that was not there meanwhile: it is likely another one, and
-        a client reads it on from the old offset.
+        """Refuse messages of a topic that was missing meanwhile: it is likely another topic, and a
+        client continues it at the old offset.
         """
         if topic in self._gone:
             raise there_again(topic)
 
     def _truncated(self, name: str, ends: dict[str, int]) -> None:
-        """The position is not in the partition: stop, or go on behind the hole."""
+        """Handle a position outside the partition: stop, or continue after the hole."""
         place = TopicPartition(*split_key(name))
         low, high = self._consumer.get_watermark_offsets(place, timeout=_WATERMARK_TIMEOUT_S)
         where = f"{name}, at offset {self._positions[name]}; it holds [{low}, {high})"
@@ -186,7 +186,7 @@ class PartitionReader:
                 option="failOnDataLoss=true",
             )
         if low <= self._positions[name]:
-            # Which topic this is the driver knows: where the new one begins the next run decides.
+            # The driver knows which topic this is: the next run decides where the new topic begins.
             raise PhaseOneError(
                 "A partition ends before the next record; the next run looks where to read on.",
                 where=where,
@@ -197,8 +197,8 @@ class PartitionReader:
         self._move_to(TopicPartition(place.topic, place.partition, low))
 
     def _move_to(self, place: TopicPartition) -> None:
-        """Read on from there. A seek is refused where the fetcher has given up ("erroneous
-        state", seen): its partition is taken away and given again.
+        """Continue from there. After an error the fetcher refuses a seek ("erroneous state", seen).
+        So its partition is unassigned and assigned again.
         """
         self._consumer.incremental_unassign([place])
         self._consumer.incremental_assign([place])

@@ -1,12 +1,12 @@
 """The worker's side of the source: exactly the offsets [start, end) of a partition, as Arrow.
 
-A range is never ended by counting: control records, aborted transactions and compaction leave gaps.
-It ends at the first message at or behind `end - 1`, or at the end of the partition, which
-librdkafka reports with the offset it has reached, trailing markers included.
+Counting never ends a range: control records, aborted transactions and compaction leave gaps. A
+range ends at the first message at or behind `end - 1`, or at the end of the partition. librdkafka
+reports that end with the offset it has reached, trailing markers included.
 
-Consumers live as long as their process, in a pool, and hold no assignment between two ranges:
-Spark moves partitions between workers, so what an idle consumer fetched ahead would mostly be
-fetched for nothing. To assign again costs 1.4 ms at the tail of a partition (measured).
+Consumers live in a pool, as long as their process, and have no assignment between two ranges. Spark
+moves partitions between workers, so most records that an idle consumer fetched ahead would be
+useless. A new assignment costs 1.4 ms at the tail of a partition (measured).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from connectors.options.kafka_source import KafkaSource
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import BrokerUnavailableError, DataLossError, MissingTopicError
 
-#: Rows and bytes that fill one Arrow batch; whichever comes first.
+#: Rows and bytes that fill one Arrow batch, whichever comes first.
 BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 16 * 1024 * 1024
 
 #: Most messages taken from librdkafka in one call.
 _CHUNK: Final = 8_192
-#: One wait for data; the silence that fails a read is many of these.
+#: One wait for data; a read fails after a silence of many such waits.
 _WAIT_S: Final = 0.25
 _IDLE_CONSUMERS: Final = 4
 _WATERMARK_TIMEOUT_S: Final = 10.0
@@ -48,15 +48,15 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Yield every record of the range once, in order.
 
-    Runs in a Spark worker, any number of times for one range (retries, replays), also at the same
-    time: each call has a consumer of its own. Not promised: that there is any record at all.
+    It runs in a Spark worker, any number of times for one range (retries, replays), even at the
+    same time: each call has a consumer of its own. It may yield no record at all.
 
     Raises:
         DataLossError: a part of the range is gone and `failOnDataLoss` is set.
         MissingTopicError: the topic was deleted, and `failOnDataLoss` is set.
-        PhaseOneError: it was, and a next run may find it again.
+        PhaseOneError: the topic was deleted, and the next run may find it again.
         AuthenticationError: the broker refused us.
-        BrokerUnavailableError: silence for longer than `kafkaConsumer.pollTimeoutMs`.
+        BrokerUnavailableError: no data for longer than `kafkaConsumer.pollTimeoutMs`.
     """
     if wanted.start >= wanted.end:
         return
@@ -64,7 +64,7 @@ def read_range(
     try:
         yield from _Reading(pooled, source, wanted, clock).batches()
     except BaseException as error:
-        # The consumer may be in the middle of the range, also when our caller just stops reading.
+        # The consumer may be in the middle of the range, even if our caller just stops reading.
         pooled.consumer.close()
         if isinstance(error, MissingTopicError) and not source.fail_on_data_loss:
             raise while_missing(error) from error
@@ -73,7 +73,7 @@ def read_range(
 
 
 class _PooledConsumer:
-    """A consumer, what it said about its brokers, and the settings it was made from."""
+    """A consumer, what it reported about its brokers, and the settings it was made from."""
 
     def __init__(self, source: KafkaSource) -> None:
         self.key = _settings_key(source)
@@ -100,7 +100,7 @@ class _ConsumerPool:
         return _PooledConsumer(source)
 
     def give(self, pooled: _PooledConsumer) -> None:
-        """Take a consumer back whose range was read to its end."""
+        """Take back a consumer that has read its range to the end."""
         pooled.consumer.unassign()
         with self._lock:
             self._idle.append(pooled)
@@ -128,16 +128,16 @@ def close_idle_consumers() -> None:
 def consumer_settings(source: KafkaSource) -> dict[str, Any]:
     """Return librdkafka's settings for reading ranges; ours win over the user's."""
     return {
-        # Fetching must not stop for a second once enough is queued, and memory stays bounded.
+        # Fetching must not pause for a second when enough is queued; memory stays bounded.
         "queued.min.messages": 1_000_000,
         "queued.max.messages.kbytes": 16_384,
         "fetch.queue.backoff.ms": 1,
-        # How long a trailing marker delays the end of a range; idle consumers fetch nothing.
+        # A trailing marker delays the end of a range by this long; idle consumers fetch nothing.
         "fetch.wait.max.ms": 1,
         "check.crcs": True,
         **log_settings(),
         **librdkafka_settings(source.client_settings),
-        # librdkafka wants a group name; nothing is ever joined or committed under it.
+        # librdkafka needs a group name; we never join the group and never commit under it.
         "group.id": "sparkonce-source",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -153,7 +153,7 @@ def _settings_key(source: KafkaSource) -> tuple[object, ...]:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection here: it walks all messages again and again (0.5 us each)."""
+    """Pause the cyclic collector: it walks all messages again and again (0.5 us each)."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -188,7 +188,7 @@ class _Reading:
                 yield batch
 
     def _next_batch(self) -> pa.RecordBatch | None:
-        """Fill one batch; None where the rest of the range is a gap."""
+        """Fill one batch; return None if the rest of the range is a gap."""
         messages: list[Message] = []
         size = 0
         while self._position < self._wanted.end and len(messages) < BATCH_ROWS:
@@ -207,7 +207,7 @@ class _Reading:
         self._consumer.assign([TopicPartition(wanted.topic, wanted.partition, offset)])
 
     def _next_chunk(self) -> list[Message]:
-        """Return the next data of the range, [] where only a gap or the end was reached."""
+        """Return the next data of the range, [] if it met only a gap or the end."""
         chunk = self._consume()
         if any(map(Message.error, chunk)):
             chunk = self._without_errors(chunk)
@@ -223,11 +223,11 @@ class _Reading:
         return chunk
 
     def _consume(self) -> list[Message]:
-        """Take what is queued; wait only where nothing is, and then for one message only.
+        """Take queued messages; if there are none, wait for one message only.
 
         `consume(n, timeout)` would wait for n messages or for the whole timeout.
         """
-        # More than the range holds is only read over a gap, and dropped.
+        # Records beyond the range are read only after a gap, and dropped.
         most = min(_CHUNK, self._wanted.end - self._position)
         silence = Deadline(self._source.poll_timeout_ms / 1000, self._clock)
         while True:
@@ -278,10 +278,10 @@ class _Reading:
         return data
 
     def _is_of_another_range(self, message: Message) -> bool:
-        """Tell whether an error is not about what is read now.
+        """Return whether an error does not concern the present range.
 
-        An offset that is out of range is told even after the partition was given up: librdkafka
-        gives that error no version (rd_kafka_offset_reset, rd_kafka_op_version_outdated).
+        librdkafka reports an out-of-range offset even after the partition was unassigned: it gives
+        that error no version (rd_kafka_offset_reset, rd_kafka_op_version_outdated).
         """
         if client_errors.is_about_the_group(message.error()):
             return True
@@ -289,10 +289,10 @@ class _Reading:
         return place[0] is not None and place != (self._wanted.topic, self._wanted.partition)
 
     def _truncated(self) -> None:
-        """The position is not in the partition: stop, or go on behind the hole."""
+        """Handle a position outside the partition: stop, or continue after the hole."""
         wanted = self._wanted
         if self._position >= wanted.end:
-            return  # it was read to its end, and what was fetched ahead is gone
+            return  # it was read to its end, and the records fetched ahead are gone
         low, high = self._consumer.get_watermark_offsets(
             TopicPartition(wanted.topic, wanted.partition), timeout=_WATERMARK_TIMEOUT_S
         )

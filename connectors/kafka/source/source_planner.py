@@ -1,10 +1,10 @@
 """The driver's side of the source: which offsets a batch reads. No Spark in here.
 
-Follow one batch: `starting_offsets` (new pipelines only) -> `next_end` (what is there, cut down to
-`maxOffsetsPerTrigger`) -> `plan` (the ranges, one Spark task each).
+One batch takes three steps: `starting_offsets` (new pipelines only) -> `next_end` (the existing
+records, cut down to `maxOffsetsPerTrigger`) -> `plan` (the ranges, one Spark task each).
 
 All offsets are the flat ``{"topic-partition": offset}``. A partition that appears later starts at 0
-and never at "its earliest offset now": a replay must plan the same range as the first try did.
+and never at "its earliest offset now": a replay must plan the same range as the first try.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from transactions.errors import MissingTopicError
 
 Answer = TypeVar("Answer")
 
-#: How long a list of partitions is trusted; a new partition is seen after this time at most.
+#: How long we trust a list of partitions; a new partition is seen after this time at most.
 METADATA_AGE_S: Final = 1.0
 _PLANNING_TIMEOUT_S: Final = 30.0
 _FIRST_TIMEOUT_S: Final = 2.5
@@ -53,7 +53,7 @@ _GOING_BACK: Final = (
     "the topic lost its end or was made anew; or the first batch is planned again, and `latest` is "
     "another place by now: only a driver of ours writes down where it began"
 )
-#: What a broker answers that knows no ids of topics.
+#: The answer of a broker that knows no topic ids.
 _NO_ID: Final = str(Uuid(0, 0))
 
 logger = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ logger = logging.getLogger(__name__)
 class SourcePlanner:
     """Plans the batches of one source; lives as long as the query, in the driver or beside it.
 
-    Connects at the first question, so that making one is free. One question costs one round trip
-    to the brokers (1.1 ms measured), however many partitions there are.
+    It connects at the first question, so making one is free. One question costs one round trip to
+    the brokers (1.1 ms measured), for any number of partitions.
     """
 
     def __init__(self, source: KafkaSource, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -80,11 +80,11 @@ class SourcePlanner:
         """Return where a new pipeline begins, with no -1 and -2 left in it.
 
         Args:
-            default: what holds when the user gave no `startingOffsets`.
+            default: the value if the user gave no `startingOffsets`.
 
         Raises:
             MissingTopicError: a topic does not exist.
-            ConfigurationError: the JSON does not name exactly the partitions there are.
+            ConfigurationError: the JSON does not name exactly the existing partitions.
             DataLossError: an offset of the JSON is not in its partition.
         """
         given = self._source.starting_offsets or default
@@ -98,7 +98,7 @@ class SourcePlanner:
         """Return the end of every partition: with read_committed its last stable offset.
 
         Args:
-            isolation: another level than the source's own.
+            isolation: replaces the source's own level.
         """
         level = isolation or self._source.isolation_level
         return self._list(self.partitions(), OffsetSpec.latest(), level)
@@ -113,13 +113,13 @@ class SourcePlanner:
         limit: int | None = None,
         ceiling: Mapping[str, int] | None = None,
     ) -> dict[str, int]:
-        """Return the end of the next batch that begins at `start`; equal to it: nothing is new.
+        """Return the end of the next batch, which begins at `start`; if equal, nothing is new.
 
         Args:
             start: the end of the batch before.
-            limit: most offsets to take, None for all that is there.
-            ceiling: offsets never to go beyond (Trigger.AvailableNow); partitions that are not in
-                it are left for a later run.
+            limit: most offsets to take, None for all existing ones.
+            ceiling: offsets that no batch may pass (Trigger.AvailableNow); a later run reads
+                partitions that are not in it.
 
         Raises:
             MissingTopicError: a topic was deleted and `failOnDataLoss` is set.
@@ -129,7 +129,7 @@ class SourcePlanner:
         if ceiling is not None:
             _refuse_lower_than(ceiling, latest)
             latest = {key: min(end, ceiling[key]) for key, end in latest.items() if key in ceiling}
-        # A deleted partition keeps its offset: made anew it is then seen as truncated.
+        # A deleted partition keeps its offset: if it is made anew, it counts as truncated.
         latest = {**start, **latest}
         self._refuse_going_back(start, latest)
         return latest if limit is None else limit_offsets(start, latest, limit)
@@ -141,7 +141,7 @@ class SourcePlanner:
             DataLossError: a range begins before what its partition still holds, or ends before it
                 begins, and `failOnDataLoss` is set.
             MissingTopicError: a topic was deleted, and `failOnDataLoss` is set.
-            PhaseOneError: one was, and a next run may find it again.
+            PhaseOneError: a topic was deleted, and the next run may find it again.
         """
         back = [key for key, last in end.items() if last < start.get(key, 0)]
         if back:
@@ -170,7 +170,7 @@ class SourcePlanner:
         """Return the ranges of a batch read: from `startingOffsets` to `endingOffsets`, once.
 
         Raises:
-            ConfigurationError: a partition is to be read from behind its end.
+            ConfigurationError: the read of a partition would begin after its end.
             SparkOnceError: see `starting_offsets` and `plan`.
         """
         start, end = self.starting_offsets(EARLIEST), self.ending_offsets()
@@ -180,11 +180,11 @@ class SourcePlanner:
                 continue
             if given.get(key, offsets.LATEST) != offsets.LATEST:
                 raise backwards(key, start[key], last, self._source)
-            end[key] = start[key]  # its end is an open transaction's: nothing can be read yet
+            end[key] = start[key]  # an open transaction is at its end: nothing is readable yet
         return self.plan(start, end)
 
     def partitions(self) -> list[str]:
-        """Return all partitions of the topics, as "topic-partition"; known for a second."""
+        """Return all partitions of the topics, as "topic-partition"; cached for a second."""
         if self._partitions_until is None or self._partitions_until.expired():
             described = self._describe(self._source.topics)
             self._partitions = _partitions_of(described)
@@ -193,9 +193,9 @@ class SourcePlanner:
         return self._partitions
 
     def topic_ids(self) -> Mapping[str, str]:
-        """Return Kafka's ids of the topics, where the broker gives them; known for a second.
+        """Return Kafka's topic ids, if the broker gives them; cached for a second.
 
-        A deleted topic has none; what that means the other questions say.
+        A deleted topic has no id; the other methods report the deletion.
         """
         try:
             self.partitions()
@@ -204,11 +204,11 @@ class SourcePlanner:
         return self._topic_ids
 
     def partitions_left(self) -> list[str]:
-        """Return the partitions of those topics that there are."""
+        """Return the partitions of the topics that still exist."""
         return _partitions_of(self._what_is_left())
 
     def _what_is_left(self) -> Mapping[str, TopicDescription]:
-        """Describe the topics that there are; asked for all at once, a missing one is an error."""
+        """Describe each existing topic; in one request for all, a missing topic is an error."""
         left: dict[str, TopicDescription] = {}
         for topic in self._source.topics:
             with contextlib.suppress(MissingTopicError):
@@ -227,7 +227,7 @@ class SourcePlanner:
         try:
             latest = self.latest_offsets()
         except MissingTopicError:
-            # The list of partitions may be a second old: look again before saying so.
+            # The list of partitions may be a second old: refresh it before raising.
             self._partitions_until = None
             if self._source.fail_on_data_loss:
                 latest = self.latest_offsets()
@@ -239,11 +239,11 @@ class SourcePlanner:
         return latest
 
     def _latest_of_what_is_left(self) -> dict[str, int]:
-        """Ask only for partitions that there are: of others a client waits for a leader."""
+        """Ask only for existing partitions: for others a client waits for a leader."""
         return self._list(self.partitions_left(), OffsetSpec.latest(), self._source.isolation_level)
 
     def _refuse_going_back(self, start: Mapping[str, int], latest: dict[str, int]) -> None:
-        """An end before the start: an open transaction around `startingOffsets`, or a new topic."""
+        """Handle an end before the start: an open transaction there, or a new topic."""
         back = [key for key, end in latest.items() if end < start.get(key, 0)]
         if not back:
             return
@@ -277,7 +277,7 @@ class SourcePlanner:
         return resolved
 
     def _list(self, keys: Iterable[str], spec: OffsetSpec, isolation: str) -> dict[str, int]:
-        """One ListOffsets for all partitions."""
+        """Send one ListOffsets for all partitions."""
         level = (
             IsolationLevel.READ_COMMITTED
             if isolation == "read_committed"
@@ -299,8 +299,8 @@ class SourcePlanner:
     ) -> dict[Any, Any]:
         """Send one admin request and wait for all of its answers; try again until the deadline.
 
-        Each try has a client of its own: librdkafka's sticks to the leader epochs and to the
-        controller that it knows, and asks for them when they are gone (its issue 4620; seen).
+        Each try has a client of its own: librdkafka's client keeps the leader epochs and the
+        controller that it knows, and asks for them even after they are gone (its issue 4620; seen).
         """
         deadline = Deadline(
             min(_PLANNING_TIMEOUT_S, self._source.poll_timeout_ms / 1000), self._clock
@@ -332,7 +332,7 @@ class SourcePlanner:
     def lost(
         self, where: str, start: Mapping[str, int], end: Mapping[str, int], *, cause: str = GONE
     ) -> None:
-        """Raise, or say once and go on with what is there, as `failOnDataLoss` says.
+        """Raise, or log once and continue with the existing records, as `failOnDataLoss` says.
 
         Raises:
             DataLossError: it is set.
@@ -342,7 +342,7 @@ class SourcePlanner:
         self._say_once(where, cause)
 
     def missing(self, error: MissingTopicError) -> None:
-        """Raise it, or say once and go on without the topic, as `failOnDataLoss` says.
+        """Raise it, or log once and continue without the topic, as `failOnDataLoss` says.
 
         Raises:
             MissingTopicError: it is set.
@@ -373,10 +373,10 @@ def _ids_of(described: Mapping[str, TopicDescription]) -> dict[str, str]:
 def limit_offsets(
     start: Mapping[str, int], latest: Mapping[str, int], limit: int
 ) -> dict[str, int]:
-    """Cut `latest` down to about `limit` offsets, in proportion to what each partition has.
+    """Cut `latest` down to about `limit` offsets, in proportion to each partition's records.
 
-    Every partition that has something gets one offset at least, so none starves; with more such
-    partitions than `limit` there are more offsets than asked for, as in Spark.
+    Every partition with records gets one offset at least, so none starves. If more partitions than
+    `limit` have records, the result exceeds `limit`, as in Spark.
     """
     waiting = {key: end - start.get(key, 0) for key, end in latest.items()}
     total = sum(size for size in waiting.values() if size > 0)
@@ -389,10 +389,10 @@ def limit_offsets(
 
 
 def plan_ranges(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
-    """Return one range per partition that has something to read, in the stable order.
+    """Return one range per partition with records to read, in the stable order.
 
-    A partition that `start` does not know begins at 0. One that ends before it begins has nothing:
-    that it was made anew only its topic's id can tell (see `source_stream`), never an offset.
+    A partition unknown to `start` begins at 0. A partition that ends before it begins has no
+    records. Only its topic's id shows whether it was made anew (see `source_stream`), no offset.
     """
     ranges = []
     for topic, partition in sorted(map(split_key, end)):
@@ -418,7 +418,7 @@ def split_ranges(ranges: list[OffsetRange], wanted: int | None) -> list[OffsetRa
 
 
 def _refuse_lower_than(ceiling: Mapping[str, int], latest: Mapping[str, int]) -> None:
-    """A run up to `ceiling` can never end when the topic now ends before it."""
+    """Refuse a topic that now ends before `ceiling`: the run could never end."""
     lower = [key for key, end in ceiling.items() if latest.get(key, 0) < end]
     if lower:
         where = f"{', '.join(sorted(lower))} end before the offsets this run was to reach"

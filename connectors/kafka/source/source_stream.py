@@ -1,10 +1,10 @@
-"""What a stream reads, batch by batch: offsets as Spark keeps them, of the very same topics.
+"""What a stream reads, batch by batch: offsets in Spark's form, always of the same topics.
 
 A topic that was deleted and made anew is another topic of the same name. Its offsets begin again,
-and when it has grown past the old ones only Kafka's topic id tells. The decision log keeps the ids
-that a pipeline began with; its offsets name the id only of a topic that was made anew since, and
-went on with `failOnDataLoss=false`. So offsets look like those of Spark's own source, and still
-say for each batch, and for its replay, which topic they are of.
+and once it has grown past the old ones, only Kafka's topic id shows the difference. The decision
+log keeps the ids with which a pipeline began. Offsets contain an id only for a topic that was made
+anew since then, if the pipeline went on with `failOnDataLoss=false`. So offsets look like those of
+Spark's own source, and still identify the topic for each batch and for its replay.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class SourceStream:
     """Plans the batches of one source; lives as long as the query, in the driver or beside it.
 
     Args:
-        planner: asks the brokers.
-        start: where the source begins, as the decision log keeps it; without one, `initial` finds
-            out, and ids are those that are seen first.
+        planner: sends the questions to the brokers.
+        start: where the source begins, from the decision log. Without it, `initial` determines it,
+            and the first ids that are seen count.
     """
 
     def __init__(self, planner: SourcePlanner, start: str = "{}") -> None:
@@ -54,7 +54,7 @@ class SourceStream:
         return nest(self._initial)
 
     def latest(self) -> Nested | None:
-        """Return what is there, for people; None while a topic is not, and reading goes on.
+        """Return the latest offsets, for people; None while a topic is missing and reading goes on.
 
         Raises:
             MissingTopicError: a topic was deleted, and `failOnDataLoss` is set.
@@ -66,16 +66,16 @@ class SourceStream:
             return None
 
     def stop_at_latest(self) -> None:
-        """Never go beyond what is there now (Trigger.AvailableNow)."""
+        """Never go beyond the offsets that exist now (Trigger.AvailableNow)."""
         self._ceiling = self._planner.latest_offsets()
         self._ceiling_ids = dict(self._ids_now())
 
     def go_on(self, start: Nested) -> Nested:
-        """Return where reading goes on behind `start`: there. The partitions of a topic that was
-        made anew are left out: as any partition that comes later they begin at 0.
+        """Return where to continue after `start`: at `start` itself. Only the partitions of a topic
+        that was made anew are left out: they begin at 0, as any partition that comes later.
 
         Raises:
-            DataLossError: one was, and `failOnDataLoss` is set.
+            DataLossError: a topic was made anew, and `failOnDataLoss` is set.
         """
         was, now = self._ids(start), self._ids_now()
         anew = {topic: found for topic, found in now.items() if was.get(topic, found) != found}
@@ -87,7 +87,7 @@ class SourceStream:
         return nest(begin, {**topic_ids_in(start), **anew})
 
     def next_end(self, start: Nested, limit: int | None = None) -> Nested:
-        """Return the end of the next batch that begins at `start`; equal to it: nothing is new.
+        """Return the end of the next batch, which begins at `start`; if equal, nothing is new.
 
         Raises:
             MissingTopicError, DataLossError: see `SourcePlanner.next_end` and `go_on`.
@@ -109,7 +109,7 @@ class SourceStream:
         """Return the ranges of a batch, none for equal offsets (then no broker is asked).
 
         Raises:
-            DataLossError: see `SourcePlanner.plan`; or they are of a topic that is no longer there.
+            DataLossError: see `SourcePlanner.plan`; or the offsets are of a topic that is gone.
         """
         was, will = self._ids(start), self._ids(end)
         begin = {key: at for key, at in flatten(start).items() if _same(key, was, will)}
@@ -124,12 +124,12 @@ class SourceStream:
         return self._planner.plan(begin, last)
 
     def partitions(self, start: Nested) -> list[str]:
-        """Return all partitions that there are now, of the topics that `start` is of; none of a
-        topic that is not there while reading goes on: it may come back.
+        """Return all existing partitions of the topics that `start` is of. A topic that is missing
+        while reading goes on has none: it may come back.
 
         Raises:
             MissingTopicError: a topic was deleted, and `failOnDataLoss` is set.
-            DataLossError, PhaseOneError: one was made anew; the latter where a next run may go on.
+            DataLossError, PhaseOneError: a topic was made anew; the latter if a next run may go on.
         """
         try:
             found = self._planner.partitions()
