@@ -1,1 +1,1 @@
-"""Raw requests to brokers and coordinators, and one table of what they answer."""
+"""Raw requests to brokers and coordinators, and one table of the meanings of their answers."""

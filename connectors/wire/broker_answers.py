@@ -1,8 +1,8 @@
-"""What every answer of a broker means, in one table; no other file looks at error codes.
+"""The meaning of every broker answer, in one table; no other file looks at error codes.
 
-An error code alone never proves that a decided transaction is committed or lost. Once an id was
-initialised again, has expired, or was ended before, the same code stands for both. So the row of
-such a code says ASK: the recovery table (describe, then the marker) decides.
+An error code alone never proves that a decided transaction is committed or lost. The same code also
+comes when the id was initialised again, has expired, or was ended before. So the row of such a code
+has the meaning ASK: the recovery table (describe, then the marker) decides.
 """
 
 from __future__ import annotations
@@ -201,8 +201,8 @@ TABLE: Final[Mapping[int, _Row]] = MappingProxyType(
 def read(request: Request, code: int) -> Answer:
     """Return what a code means as the answer to a request.
 
-    A code that is not in the table proves nothing: for EndTxn the recovery table is asked, every
-    other request fails loudly.
+    A code that is not in the table proves nothing: for EndTxn the recovery table decides, every
+    other request raises.
     """
     row = TABLE.get(code)
     if row is None:

@@ -1,4 +1,4 @@
-"""One setting of a broker, as the broker prints it."""
+"""One setting of a broker, in the broker's own text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transactions.clock import Deadline
 
 
 async def read_setting(wire: WireClient, name: str, deadline: Deadline) -> str:
-    """Ask any broker, and again until one answers.
+    """Ask any broker; repeat this until one answers.
 
     Raises:
         ConfigurationError: the broker has no such setting.

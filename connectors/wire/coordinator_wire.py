@@ -1,4 +1,4 @@
-"""The driver's verbs towards transaction coordinators: commit, describe, list, fence, read.
+"""The driver's requests to transaction coordinators: commit, describe, list, fence, read.
 
 librdkafka can neither finish a transaction of another process nor describe one, so these are raw
 requests. Three rules of the protocol live here:
@@ -6,8 +6,8 @@ requests. Three rules of the protocol live here:
 - **EndTxn at version 4 at most.** Version 5 bumps the epoch and fences the live producer for good.
 - **A lost answer is unknown**, and its id is `doubtful`: a late EndTxn could still arrive, so the
   caller retires the id. Only a NONE at the first try leaves the id usable.
-- **The driver never sends EndTxn(abort).** It aborts by InitProducerId, whose epoch bump also
-  stops whatever request of the dead writer is still on its way.
+- **The driver never sends EndTxn(abort).** It aborts by InitProducerId. The epoch bump of that
+  request also stops every late request of the dead writer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import BrokerUnavailableError, OutcomeUnknownError
 
-#: Ids whose last answers are kept; those of one call all are.
+#: We keep the last answers of this many ids, and always those of the whole last call.
 MOST_KEPT: Final = 1024
 
 T = TypeVar("T")
@@ -61,17 +61,17 @@ class _Ending:
 class CoordinatorWire:
     """Raw requests to the coordinators of one cluster; for the driver, from any thread.
 
-    Connects at the first verb. Every verb returns or raises before its deadline, give or take
-    one scheduling of the I/O thread.
+    It connects at the first request. Every method returns or raises before its deadline, give or
+    take one scheduling of the I/O thread.
 
     Args:
         kafka: the user's client settings, without the ``kafka.`` prefix.
         request_timeout_s: longest wait for one answer.
 
     Attributes:
-        doubtful: ids of which an EndTxn met a timeout, a lost connection, a retry or a refusal,
-            the newest `MOST_KEPT`. Their producers and the ids themselves must never be used again:
-            who calls `commit` notes them, before it calls it again.
+        doubtful: ids whose EndTxn met a timeout, a lost connection, a retry or a refusal, the
+            newest `MOST_KEPT`. These ids and their producers must never be used again: the
+            caller of `commit` records them before it calls `commit` again.
     """
 
     def __init__(
@@ -109,21 +109,21 @@ class CoordinatorWire:
     # -- commit -----------------------------------------------------------------------------
 
     def commit(self, committables: Sequence[Committable], deadline: Deadline) -> dict[str, Outcome]:
-        """End every transaction with commit, all at the same time.
+        """Commit every transaction, all at the same time.
 
         Call it only when the decision is durable. Safe to repeat: a transaction that is already
-        committed answers COMMITTED again (version 4 cannot tell the two apart).
+        committed answers COMMITTED again (version 4 cannot distinguish the two).
 
         - COMMITTED: the decision is in the coordinator's log; readers see it within milliseconds.
-        - UNKNOWN and in `doubtful`: the answer was lost, or the broker's answer proves nothing
-          (`answer_of` says which). Describe it; never take it as a success or as a loss.
+        - UNKNOWN and in `doubtful`: the answer was lost, or it proves nothing (`answer_of` says
+          which). Describe the id; never count it as a success or as a loss.
         - UNKNOWN and not in `doubtful`: nothing was ever sent (no broker or no
           coordinator until the deadline).
 
         Never ABORTED: an error code is no proof.
 
         Raises:
-            AuthenticationError: a right is missing; everything that could be ended was.
+            AuthenticationError: a right is missing; all other transactions were ended if possible.
         """
         by_id = {one.transactional_id: one for one in committables}
         assert len(by_id) == len(committables), "two transactions on one id cannot be pending"
@@ -132,13 +132,13 @@ class CoordinatorWire:
         endings: dict[str, _Ending] = {}
         try:
             self._wire.run(self._commit_all, committables, endings, deadline, deadline=deadline)
-        except BrokerUnavailableError as error:  # nobody was connected to: nothing was sent
+        except BrokerUnavailableError as error:  # there was no connection: nothing was sent
             for name in by_id:
                 endings.setdefault(
                     name, _Ending(Outcome.UNKNOWN, doubtful=False, answer=str(error))
                 )
         finally:
-            # Also for Ctrl-C: requests go on in the I/O thread, so what has no ending is in doubt.
+            # Also for Ctrl-C: the I/O thread sends on, so an id without an ending is in doubt.
             with self._lock:
                 answers = {name: str(end.answer) for name, end in endings.items()}
                 doubtful = [name for name in by_id if name not in endings or endings[name].doubtful]
@@ -150,15 +150,15 @@ class CoordinatorWire:
         return {name: endings[name].outcome for name in by_id}
 
     def answer_of(self, transactional_id: str) -> str:
-        """Return the last answer to an EndTxn for the id as a sentence; "" when there is none."""
+        """Return the last answer to an EndTxn for the id as a sentence; "" if there is none."""
         with self._lock:
             return self._answers.get(transactional_id, "")
 
     async def _commit_all(
         self, committables: Sequence[Committable], endings: dict[str, _Ending], deadline: Deadline
     ) -> None:
-        # One batched look-up first: hundreds of single ones would follow otherwise. When it
-        # fails, each commit looks for its own coordinator.
+        # First one batched look-up: otherwise hundreds of single ones would follow. If it fails,
+        # each commit looks up its own coordinator.
         with contextlib.suppress(NotSentError, AnswerLostError):
             ids = [one.transactional_id for one in committables]
             await self._wire.coordinators(TRANSACTION, ids, deadline)
@@ -194,7 +194,7 @@ class CoordinatorWire:
         name = one.transactional_id
         try:
             node = await self._coordinator(TRANSACTION, name, deadline)
-        except AnswerLostError as error:  # of FindCoordinator, which changes nothing
+        except AnswerLostError as error:  # from FindCoordinator, which changes nothing
             raise NotSentError(str(error)) from error
         if node is None:
             raise NotSentError("the broker names no coordinator yet")
@@ -218,7 +218,7 @@ class CoordinatorWire:
     ) -> dict[str, TransactionDescription]:
         """Ask the coordinators for every id: one request per coordinator broker.
 
-        An id that the broker does not know comes back with an error text and hides no other.
+        An id that the broker does not know gets an error text; the other ids still get answers.
 
         Raises:
             BrokerUnavailableError: an id has no answer at the deadline.
@@ -265,14 +265,14 @@ class CoordinatorWire:
     ) -> list[OpenTransaction]:
         """List the transactions of an application that hold readers back, sorted by id.
 
-        Asks every broker of fresh metadata. A coordinator that moves between two answers can be
-        missed; the next call sees it (the sweeper runs again and again).
+        It asks every broker of fresh metadata. It can miss a coordinator that moves between two
+        answers; the next call sees it (the sweeper runs again and again).
 
         Args:
             application_id: first part of the ids; compared as a whole, never as a prefix.
             log_id: second part, or None for every log of the application.
             deadline: when to give up.
-            states: others than these; empty for every id that the cluster remembers.
+            states: states to list instead; empty for every id that the cluster remembers.
 
         Raises:
             BrokerUnavailableError: a broker of the cluster did not answer.
@@ -283,7 +283,7 @@ class CoordinatorWire:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's own name, whatever servers were given."""
+        """Return the cluster's own name, the same for all of its servers."""
         return self._wire.cluster_id()
 
     # -- fence ------------------------------------------------------------------------------
@@ -296,13 +296,13 @@ class CoordinatorWire:
         *,
         held: ProducerIdentity | None = None,
     ) -> ProducerIdentity | None:
-        """Abort whatever is open under the id and fence its producer, by InitProducerId.
+        """Abort any open transaction of the id and fence its producer, by InitProducerId.
 
-        Unconditional, so never call it for an id whose decided transaction is not settled. An
-        unknown id is created by it. Returns when the abort is written to all partitions.
+        Unconditional, so never call it for an id whose decided transaction is not settled. It
+        creates an unknown id. It returns when the abort is written to all partitions.
 
         Returns:
-            Producer id and epoch of the id now; None if it has not those that are `held`, any more.
+            The id's producer id and epoch now; None if the id no longer has those in `held`.
 
         Raises:
             BrokerUnavailableError: not confirmed before the deadline; calling again is safe.
@@ -333,14 +333,14 @@ class CoordinatorWire:
     def read_markers(
         self, group: str, partitions: Sequence[str], deadline: Deadline, *, stable: bool = True
     ) -> dict[str, tuple[int, str]]:
-        """Read committed offsets with their metadata, never a value that a transaction may change.
+        """Read committed offsets with their metadata, never a value that may still change.
 
         Args:
             group: the consumer group.
             partitions: ``topic-partition`` names.
-            deadline: when to give up; an open transaction on a key is waited for until then.
-            stable: False reads past open transactions: a marker that is found is committed all
-                the same, one that is not found proves nothing.
+            deadline: when to give up; until then it waits for an open transaction on a key.
+            stable: False ignores open transactions: a marker that is found is committed all the
+                same, but a missing marker proves nothing.
 
         Returns:
             (offset, metadata) per partition; a partition without a committed offset is missing.
@@ -384,7 +384,7 @@ class CoordinatorWire:
     def read_groups(
         self, groups: Sequence[str], deadline: Deadline
     ) -> Map[str, Map[str, tuple[int, str]]]:
-        """Read all committed offsets of several groups, past open transactions: `read_markers`.
+        """Read all committed offsets of several groups, as `read_markers` with `stable=False`.
 
         Raises:
             BrokerUnavailableError: no answer.
@@ -398,12 +398,12 @@ class CoordinatorWire:
         """Ask a coordinator for its wall clock: see `empty_transaction`.
 
         Args:
-            transactional_id: of nobody else; it is initialised.
-            group: of which no offset is written.
-            timeout_ms: that the broker allows.
+            transactional_id: an id that nobody else uses; this initialises it.
+            group: a group; no offset is written to it.
+            timeout_ms: a timeout that the broker allows.
             deadline: when to give up.
 
-        Returns milliseconds since 1970; None when the broker refuses to begin a transaction.
+        Returns milliseconds since 1970; None if the broker refuses to begin a transaction.
 
         Raises:
             BrokerUnavailableError: no answer.
@@ -414,7 +414,7 @@ class CoordinatorWire:
         return None if begun.seen is None else begun.seen.start_time_ms
 
     def broker_setting(self, name: str, deadline: Deadline) -> str:
-        """Return one setting of a broker (`DescribeConfigs`), as the broker prints it.
+        """Return one setting of a broker (`DescribeConfigs`), in the broker's own text.
 
         Raises:
             ConfigurationError: the broker has no such setting.
@@ -425,6 +425,6 @@ class CoordinatorWire:
 
 
 def _newest(kept: dict[str, T], new: dict[str, T]) -> dict[str, T]:
-    """Return both, the new ones last, and of the others no more than fit."""
+    """Merge both, the new ones last; drop the oldest of the others that do not fit."""
     older = [(name, value) for name, value in kept.items() if name not in new]
     return {**dict(older[max(0, len(older) + len(new) - MOST_KEPT) :]), **new}

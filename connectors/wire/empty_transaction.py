@@ -1,8 +1,8 @@
-"""A transaction that is begun and aborted at once: the only way to ask a coordinator for the time.
+"""A transaction that begins and aborts at once: the only way to ask a coordinator for the time.
 
-No answer of Kafka's says what a broker's clock shows. A coordinator keeps by its own clock when a
-transaction began, and DescribeTransactions tells. Nothing is written but an abort marker in the
-group's partition of `__consumer_offsets`.
+No answer of Kafka contains a broker's clock. But a coordinator records by its own clock when a
+transaction began, and DescribeTransactions returns that time. The only write is an abort marker in
+the group's partition of `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from connectors.wire.wire_requests import ProducerIdentity, TransactionDescripti
 from connectors.wire.wire_rounds import until_all
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 
-#: Long enough for the requests, and short where the abort is lost.
+#: Long enough for the requests, and short if the abort is lost.
 _TIMEOUT_MS: Final = 10_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """What came of it.
+    """The result.
 
     Attributes:
-        answer: to AddOffsetsToTxn, which begins it.
-        seen: the transaction while it was open; None when it could not be begun, or when another
-            process has taken the id.
+        answer: the answer to AddOffsetsToTxn, which begins the transaction.
+        seen: the transaction while it was open; None if it could not begin, or if another process
+            has taken the id.
         sent_ms: when the request was sent, by our clock.
         received_ms: when its answer came.
     """
@@ -46,9 +46,9 @@ class EmptyTransaction:
 
     Args:
         wire: the connections.
-        transactional_id: of nobody else.
+        transactional_id: an id that nobody else uses.
         most_ms: the broker's `transaction.max.timeout.ms`.
-        clock: ours.
+        clock: our clock.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class EmptyTransaction:
         self._clock = clock
 
     async def init(self, deadline: Deadline) -> ProducerIdentity:
-        """Initialise the id; aborts what an earlier one left open.
+        """Initialise the id; this aborts what an earlier transaction left open.
 
         Raises:
-            BrokerUnavailableError: not before the deadline.
+            BrokerUnavailableError: not done before the deadline.
             AuthenticationError: WRITE on the id is missing.
         """
 
@@ -83,7 +83,7 @@ class EmptyTransaction:
         return (await until_all(self._wire, TRANSACTION, [self._id], ask, deadline))[self._id]
 
     async def describe(self, deadline: Deadline) -> TransactionDescription:
-        """Return what the coordinator knows of the id.
+        """Return the coordinator's description of the id.
 
         Raises:
             BrokerUnavailableError: no answer before the deadline.
@@ -105,7 +105,7 @@ class EmptyTransaction:
         """Begin, describe, abort.
 
         Args:
-            group: of which no offset is written.
+            group: a group; no offset is written to it.
             deadline: when to give up.
 
         Raises:
@@ -129,7 +129,7 @@ class EmptyTransaction:
         if answer.meaning is Meaning.DONE:
             try:
                 now = await self.describe(deadline)
-                # Another process may have initialised the id meanwhile: that is its transaction.
+                # Another process may have taken the id meanwhile: then it owns the transaction.
                 if now.state == "Ongoing" and (now.producer_id, now.producer_epoch) == identity:
                     seen = now
             finally:
@@ -138,7 +138,7 @@ class EmptyTransaction:
 
 
 def _add_offsets(transactional_id: str, identity: ProducerIdentity, group: str) -> Any:
-    """Return the request that begins a transaction without a record or an offset in it."""
+    """Return the request that begins a transaction without any record or offset."""
     return AddOffsetsToTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity[0],

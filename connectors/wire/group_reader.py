@@ -1,4 +1,4 @@
-"""All committed offsets of many groups at once: their coordinators are asked at the same time."""
+"""All committed offsets of many groups at once: asks their coordinators at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transactional ids that a cluster knows, by prefix: each broker is asked for its own."""
+"""The transactional ids that a cluster knows, by prefix: asks each broker for its own ids."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ async def list_ids(
 
     Args:
         wire: the connections.
-        prefix: of the ids.
-        states: only ids in one of these; in any, without one.
+        prefix: the beginning of the ids.
+        states: only ids in one of these states; if empty, ids in any state.
         deadline: when to give up.
 
     Raises:

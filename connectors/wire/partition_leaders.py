@@ -1,10 +1,10 @@
-"""Questions to the leaders of partitions: where readers stand, and which transactions hold them.
+"""Asks partition leaders where readers stand, and which transactions hold readers back.
 
-A coordinator that says CompleteCommit is not yet a reader that sees the records: that takes a
-marker in every partition. Since KRaft's metadata cache was rewritten (KAFKA-20734, seen in Kafka
-4.4.0) a coordinator takes a partition *without a leader at that moment* for a deleted one, writes
-no marker to it, and completes the transaction. The records stay behind an open transaction that
-nothing will ever end. Only the partition's leader knows of it, so it is asked here.
+CompleteCommit from a coordinator does not yet mean that readers see the records: every partition
+needs a marker for that. Since KRaft's metadata cache was rewritten (KAFKA-20734, seen in Kafka
+4.4.0) a coordinator treats a partition *without a leader at that moment* as deleted: it writes no
+marker to it, and completes the transaction. The records stay behind an open transaction that
+nothing will ever end. Only the partition's leader knows this, so we ask the leader.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Unended:
-    """A transaction as the leader of one partition sees it: its end is not written there.
+    """A transaction without an end in one partition, as the partition's leader sees it.
 
     Attributes:
         partition: ``topic-partition``.
-        producer_id: whose it is.
+        producer_id: of the transaction's producer.
         producer_epoch: likewise.
         coordinator_epoch: of the last marker of this producer here, -1 before the first.
         start_offset: of its first record; readers of committed records stop there.
@@ -49,7 +49,7 @@ class Unended:
     start_offset: int
 
     def __str__(self) -> str:
-        """Return it for an error text."""
+        """Return the text for an error."""
         return (
             f"{self.partition} from offset {self.start_offset}, "
             f"producer {self.producer_id}/{self.producer_epoch}"
@@ -58,23 +58,23 @@ class Unended:
 
 @dataclasses.dataclass(slots=True)
 class Leaders:
-    """Where partitions are led, as far as the metadata says.
+    """The leaders of partitions, according to the metadata.
 
     Attributes:
         nodes: partition -> broker; partitions without a leader are missing.
-        existing: every partition of the topics that were asked for and that we may see.
+        existing: every partition of the requested topics that we may see.
     """
 
     nodes: dict[str, int] = dataclasses.field(default_factory=dict)
     existing: set[str] = dataclasses.field(default_factory=set)
 
     def only(self, partitions: Collection[str]) -> Leaders:
-        """Return those of some partitions."""
+        """Return the leaders of some partitions only."""
         nodes = {name: self.nodes[name] for name in partitions if name in self.nodes}
         return Leaders(nodes, self.existing.intersection(partitions))
 
     def learn(self, now: Leaders, partitions: Collection[str]) -> None:
-        """Take what is known now of some partitions in the place of what was."""
+        """Replace what is known about some partitions."""
         for name in partitions:
             self.nodes.pop(name, None)
         self.nodes.update(now.nodes)
@@ -122,8 +122,8 @@ async def stable_lags(
     """Return how far readers of committed records stay behind each partition's end.
 
     Needs DESCRIBE on the topics. 0 means that everything written there so far is decided *and*
-    visible. Partitions that do not exist count as 0; those whose leader gives no answer now are
-    missing.
+    visible. A partition that does not exist counts as 0. A partition is missing if its leader gives
+    no answer now.
     """
     leaders = await leaders_of(wire, partitions, deadline)
 
@@ -139,7 +139,7 @@ async def stable_lags(
 
         return await _of_all(wire, leaders.nodes, ask)
 
-    # The end first: what is committed between the two answers must not look held back.
+    # The end first: a commit between the two answers must not look held back.
     ends_of_log, ends_of_readers = await ends(_UNCOMMITTED), await ends(_COMMITTED)
     lags = dict.fromkeys(set(partitions) - leaders.existing, 0)
     for name, end in ends_of_log.items():
@@ -154,8 +154,8 @@ async def find_unended(
     deadline: Deadline,
     leaders: Leaders | None = None,
 ) -> tuple[list[Unended], dict[str, Answer | None]]:
-    """Return every transaction without an end in the partitions, and what could not be read: the
-    leader's answer, or None where there was none.
+    """Return every transaction without an end in the partitions, and the unread partitions: the
+    leader's answer, or None if there was none.
 
     Needs READ and DESCRIBE on the topics (that is Kafka's rule for DescribeProducers). The answer
     has a row per producer that wrote within `producer.id.expiration.ms` (a day): 3200 rows take
@@ -165,15 +165,15 @@ async def find_unended(
         wire: the connections.
         partitions: ``topic-partition``.
         deadline: when to give up.
-        leaders: of these partitions, from before; the metadata is not asked then.
+        leaders: of these partitions, if already known; then no metadata is requested.
     """
     if leaders is None:
         leaders = await leaders_of(wire, partitions, deadline)
     unread: dict[str, Answer | None] = {}
 
     async def led_by(node: int, names: Sequence[str]) -> list[str]:
-        """Every replica answers DescribeProducers, also one that lags. One that led a moment ago
-        has all that was acknowledged until then; and only a leader answers ListOffsets.
+        """Return the partitions that this node leads. Every replica answers DescribeProducers, even
+        one that lags; only a leader answers ListOffsets. A recent leader has all acknowledged data.
         """
         response = await wire.send(node, _list_offsets(names, _COMMITTED), deadline)
         codes = {
@@ -215,7 +215,7 @@ async def write_marker(
     """Write the end of a transaction to one partition, past its coordinator.
 
     Needs ALTER or CLUSTER_ACTION on the cluster. Precondition: the end is decided and known, and
-    nobody writes under that producer id any more; the leader only compares the epoch.
+    nobody writes under that producer id any more. The leader compares only the epoch.
 
     Raises:
         NotSentError, AnswerLostError: not confirmed; look at the partition again.
@@ -232,11 +232,11 @@ async def write_marker(
                 producer_epoch=one.producer_epoch,
                 transaction_result=committed,
                 topics=[marker.WritableTxnMarkerTopic(name=topic, partition_indexes=[number])],
-                # As kafka-transactions.sh: not older than the last one here, which would be fenced.
+                # As in kafka-transactions.sh: an epoch below the last one here would be fenced.
                 coordinator_epoch=max(0, one.coordinator_epoch),
             )
         ],
-        max_version=1,  # version 2 carries the transaction version; librdkafka's is 0, the default
+        max_version=1,  # version 2 adds the transaction version; librdkafka's is 0, the default
     )
     response = await wire.send(leaders.nodes[one.partition], request, deadline)
     row = response.markers[0].topics[0].partitions[0]
@@ -248,7 +248,7 @@ async def _of_all(
     nodes: Mapping[str, int],
     ask: Callable[[int, Sequence[str]], Awaitable[dict[str, T]]],
 ) -> dict[str, T]:
-    """Ask every leader for its partitions; one that does not answer leaves its own out."""
+    """Ask every leader for its partitions; the result lacks those of a leader without answer."""
     by_node: dict[int, list[str]] = collections.defaultdict(list)
     for name, node in nodes.items():
         by_node[node].append(name)

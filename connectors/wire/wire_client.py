@@ -1,12 +1,12 @@
-"""Sending one raw request to one broker, and knowing whether it left this machine.
+"""Sends one raw request to one broker, and knows whether it left this machine.
 
-kafka-python brings connections, versions, SSL and SASL; this file adds what a transaction
-needs: every wait is bounded by a Deadline, coordinators are found and cached here, and a failure
-says whether the request can have reached the broker (`AnswerLostError`) or not (`NotSentError`).
+kafka-python provides connections, versions, SSL and SASL. This file adds what a transaction needs:
+a Deadline limits every wait; coordinators are found and cached here; and a failure says whether the
+request can have reached the broker (`AnswerLostError`) or not (`NotSentError`).
 
 House rules: everything named ``async`` runs on kafka-python's one I/O thread, so the coordinator
-cache needs no lock. kafka-python never repeats a request by itself (read in its source), so one
-`send` is at most one request on the wire.
+cache needs no lock. kafka-python itself never repeats a request (read in its source), so one `send`
+is at most one request on the wire.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from transactions.errors import (
 TRANSACTION: Final = int(CoordinatorType.TRANSACTION)
 GROUP: Final = int(CoordinatorType.GROUP)
 
-#: More than 5 in flight pause kafka-python's connection by default; a checkpoint has hundreds.
+#: By default kafka-python pauses a connection at 5 requests in flight; a checkpoint has hundreds.
 MAX_IN_FLIGHT: Final = 300
 #: Requests started together; below MAX_IN_FLIGHT, so that metadata requests still fit.
 WAVE: Final = 200
@@ -51,11 +51,11 @@ R = TypeVar("R")
 
 
 class NotSentError(Exception):
-    """The request never left this machine: trying again cannot do anything twice."""
+    """The request never left this machine: a second try cannot do anything twice."""
 
 
 class AnswerLostError(Exception):
-    """The request was handed to the connection and no answer came: it may have been done."""
+    """The request was handed to the connection and no answer came: it may have been carried out."""
 
 
 class Backoff:
@@ -67,7 +67,7 @@ class Backoff:
         self._next = _FIRST_PAUSE_S
 
     async def again(self) -> bool:
-        """Wait, and tell whether there is time for another try."""
+        """Wait; return whether there is time for another try."""
         if self._deadline.expired():
             return False
         await self._wire.pause(min(self._next, self._deadline.remaining()))
@@ -80,8 +80,8 @@ class WireClient:
 
     Args:
         kafka: the user's client settings, without prefix.
-        request_timeout_s: longest wait for one answer; the whole connection is closed after it,
-            so every other request in flight on it is in doubt too.
+        request_timeout_s: longest wait for one answer. After it the whole connection is closed, so
+            every other request in flight on it is in doubt too.
     """
 
     def __init__(self, kafka: Mapping[str, str], request_timeout_s: float) -> None:
@@ -98,7 +98,7 @@ class WireClient:
     # -- life -------------------------------------------------------------------------------
 
     def run(self, step: Callable[..., Awaitable[T]], *args: Any, deadline: Deadline) -> T:
-        """Run one coroutine on the I/O thread and wait for it; connects first if needed.
+        """Run one coroutine on the I/O thread and wait for it; connect first if needed.
 
         Raises:
             AuthenticationError: the broker refused our credentials.
@@ -116,7 +116,7 @@ class WireClient:
         return result
 
     def connect(self, deadline: Deadline) -> None:
-        """Connect to the cluster; returns at once when that was done before.
+        """Connect to the cluster; return at once if it is connected already.
 
         Raises:
             AuthenticationError: the broker refused our credentials.
@@ -152,9 +152,9 @@ class WireClient:
     async def _greet(self, deadline: Deadline) -> None:
         """Log in once: bootstrap() would repeat wrong credentials until its timeout.
 
-        A broker answers wrong credentials and closes; kafka-python often sees the end of the
-        stream before the answer (seen). A connection that got as far as the
-        login and was closed there, several times, is taken as a refusal.
+        For wrong credentials a broker answers and closes. kafka-python often sees the end of the
+        stream before the answer (seen). So several connections that were closed during the
+        login count as a refusal.
         """
         for broker in self._manager.cluster.bootstrap_brokers():
             closed = 0
@@ -201,7 +201,7 @@ class WireClient:
 
         Raises:
             NotSentError: nothing was sent; try again.
-            AnswerLostError: it may have been carried out.
+            AnswerLostError: the request may have been carried out.
             AuthenticationError: the broker refuses the connection for good.
             ConfigurationError: the broker has no version of this request that we may use.
         """
@@ -209,8 +209,8 @@ class WireClient:
         timeout_s = min(self._request_timeout_s, deadline.remaining())
         if timeout_s <= 0.0:
             raise NotSentError("the deadline has passed")
-        # Nothing awaits between _ready and this line: the connection is open and not paused, so
-        # a failure from here on is a failure after the send.
+        # There is no await between _ready and this line: the connection is open and not paused, so
+        # any failure from here on comes after the send.
         try:
             return await connection.send_request(request, request_timeout_ms=timeout_s * 1000)
         except kafka_errors.IncompatibleBrokerVersion as error:
@@ -221,7 +221,7 @@ class WireClient:
             ) from error
         except kafka_errors.NodeNotReadyError as error:
             raise NotSentError(str(error)) from error
-        except Exception as error:  # also a broken answer: whatever it was, the request is out
+        except Exception as error:  # also a broken answer: in any case the request was sent
             raise AnswerLostError(f"broker {node}: {error}") from error
 
     async def _ready(self, node: int, deadline: Deadline) -> Any:
@@ -246,12 +246,12 @@ class WireClient:
 
     async def together(self, step: Callable[[R], Awaitable[T]], items: Sequence[R]) -> list[T]:
         """Run a coroutine for every item at the same time, in bounded waves; keep the order."""
-        if len(items) == 1:  # a task of its own would cost three rounds of the I/O loop
+        if len(items) == 1:  # a separate task would cost three rounds of the I/O loop
             return [await step(items[0])]
         results: list[T] = []
         for start in range(0, len(items), WAVE):
             wave = [self._manager.call_soon(step, item) for item in items[start : start + WAVE]]
-            # All of a wave is awaited even when one fails: nothing goes on behind our back.
+            # Await a whole wave even if one fails: nothing may run on unnoticed.
             failures: list[Exception] = []
             for future in wave:
                 try:
@@ -265,7 +265,7 @@ class WireClient:
     # -- brokers and coordinators -------------------------------------------------------------
 
     async def refresh(self, deadline: Deadline) -> None:
-        """Ask for the list of brokers again; a failure leaves the old one."""
+        """Request the list of brokers again; a failure keeps the old list."""
         asked = self._manager.call_soon(self._manager.cluster.refresh_metadata)
         try:
             await self._manager.wait_for(asked, max(1.0, deadline.remaining() * 1000))
@@ -281,7 +281,7 @@ class WireClient:
         return "" if self._manager is None else str(self._manager.cluster.cluster_id or "")
 
     async def any_broker(self) -> int:
-        """Return a broker to ask things that every broker knows.
+        """Return a broker for a question that every broker can answer.
 
         Raises:
             NotSentError: every broker is in its reconnect pause.
@@ -292,23 +292,23 @@ class WireClient:
         return int(node)
 
     def forget(self, kind: int, keys: Iterable[str]) -> None:
-        """Drop cached coordinators: they answered that they are not, or did not answer."""
+        """Drop cached coordinators that have moved or did not answer."""
         for key in keys:
             self._coordinators.pop((kind, key), None)
 
     async def coordinators(
         self, kind: int, keys: Sequence[str], deadline: Deadline
     ) -> dict[str, int]:
-        """Return the coordinator of every key whose coordinator is known now.
+        """Return the known coordinators of the keys.
 
-        Keys without one (not available, loading) are missing from the result; the caller backs
-        off and asks again.
+        The result lacks keys without a known coordinator (not available, loading); the caller waits
+        and asks again.
 
         Raises:
-            NotSentError: no broker could be asked. AnswerLostError: it did not answer.
+            NotSentError: no broker could be asked. AnswerLostError: the broker did not answer.
             AuthenticationError: we may not describe a key.
         """
-        if len(self._coordinators) > MOST_COORDINATORS:  # ids come and go; one look-up finds all
+        if len(self._coordinators) > MOST_COORDINATORS:  # ids change; one look-up finds all again
             self._coordinators.clear()
         unknown = [key for key in keys if (kind, key) not in self._coordinators]
         if unknown:
@@ -344,12 +344,12 @@ class WireClient:
     # -- errors -----------------------------------------------------------------------------
 
     def raise_permanent(self, request: Request, answer: Answer, name: str) -> None:
-        """Raise what trying again cannot change; return for everything else.
+        """Raise for an answer that a retry cannot change; return for every other answer.
 
         Raises:
             AuthenticationError: a right is missing.
             ConfigurationError: a setting is refused.
-            IllegalTransitionError: we sent what we must not send; a bug.
+            IllegalTransitionError: we sent a forbidden request; a bug.
         """
         where = f"{request.value} for {name!r} at {self._bootstrap}"
         if answer.meaning is Meaning.AUTHORIZATION:

@@ -1,4 +1,4 @@
-"""The raw requests that the driver sends, with their pinned versions, and the rows they return."""
+"""The driver's raw requests, with their pinned versions, and the rows that they return."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from transactions.errors import ConfigurationError
 END_TXN_MAX_VERSION: Final = 4
 #: Version 6 (KIP-939) is unstable on the broker, which drops the connection.
 INIT_PRODUCER_ID_VERSIONS: Final = (2, 5)
-#: The first version that can say whose the id is now (KIP-360, Kafka 2.5).
+#: The first version with the id's expected holder (KIP-360, Kafka 2.5).
 INIT_PRODUCER_ID_HELD: Final = 3
 #: One group per request, with require_stable (KIP-447); every broker since 2.5 has it.
 OFFSET_FETCH_VERSION: Final = 7
-#: Version 2 (Kafka 4.1) filters by pattern on the broker; older ones send all, we filter here.
+#: Version 2 (Kafka 4.1) filters by pattern on the broker; for older ones we filter here.
 LIST_TRANSACTIONS_MAX_VERSION: Final = 2
 
 #: States in which a transaction holds readers back.
@@ -41,15 +41,15 @@ _RESOURCE_BROKER: Final = 4
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """What a coordinator knows of one transactional id.
+    """A coordinator's knowledge of one transactional id.
 
     Attributes:
-        transactional_id: the id asked for.
+        transactional_id: the requested id.
         state: Kafka's name (Empty, Ongoing, PrepareCommit, ...); "" with an error.
         producer_id: its present producer id, -1 with an error.
         producer_epoch: its present epoch, -1 with an error.
         timeout_ms: the transaction timeout.
-        start_time_ms: when the last transaction began; it survives its end; -1 when unknown.
+        start_time_ms: when the last transaction began, even after its end; -1 when unknown.
         partitions: ``topic-partition`` names in the open transaction.
         error: "" or ``TRANSACTIONAL_ID_NOT_FOUND``.
     """
@@ -96,9 +96,9 @@ def description(row: Any) -> TransactionDescription:
 def init_producer_id(
     transactional_id: str, timeout_ms: int, held: ProducerIdentity | None = None
 ) -> Any:
-    """Return the unconditional form; with `held`, the one that is refused to anybody else.
+    """Return the unconditional form; with `held`, the form that works only for the holder.
 
-    A repetition of the latter, after a lost answer, returns what the first one returned (KIP-360).
+    If the latter is repeated after a lost answer, it returns the first result again (KIP-360).
     """
     low, high = INIT_PRODUCER_ID_VERSIONS
     producer_id, epoch = held or (-1, -1)
@@ -129,7 +129,7 @@ def list_transactions(
     states: Sequence[str] = OPEN_STATES,
     max_version: int = LIST_TRANSACTIONS_MAX_VERSION,
 ) -> Any:
-    """Return a request for ids that begin with a prefix, in some states; in any, without one."""
+    """Return a request for ids with a prefix, in some states; in any state if none is given."""
     # RE2J matches the whole id. Below version 2 the field does not exist and is not written.
     return ListTransactionsRequest(
         state_filters=list(states),
@@ -140,7 +140,7 @@ def list_transactions(
 
 
 def offset_fetch(group: str, partitions: Sequence[str] | None, *, stable: bool = True) -> Any:
-    """Return a request for offsets of ``topic-partition`` names; None stands for all of them."""
+    """Return a request for offsets of ``topic-partition`` names; None means all of them."""
     topics: dict[str, list[int]] = collections.defaultdict(list)
     for name in partitions or ():
         topic, _, number = name.rpartition("-")
@@ -168,7 +168,7 @@ def describe_configs(node: int, name: str) -> Any:
 
 
 def one_setting(name: str, configs: Sequence[Any]) -> str:
-    """Pick the value out of an answer.
+    """Return the value from an answer.
 
     Raises:
         ConfigurationError: the broker has no such setting, or hides it.
@@ -180,7 +180,7 @@ def one_setting(name: str, configs: Sequence[Any]) -> str:
 
 
 def offset_errors(group: str, response: Any) -> list[tuple[int, str]]:
-    """Return every error code of an OffsetFetch answer, with what it is about."""
+    """Return every error code of an OffsetFetch answer, with the name of its subject."""
     rows = [
         (row.error_code, f"{topic.name}-{row.partition_index}")
         for topic in response.topics

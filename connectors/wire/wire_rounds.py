@@ -1,4 +1,4 @@
-"""Asking coordinators for many keys, round after round, until every key has its answer."""
+"""Asks coordinators for many keys, round after round, until every key has its answer."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ async def until_all(
     ask: Callable[[tuple[int, list[str]]], Awaitable[dict[str, V]]],
     deadline: Deadline,
 ) -> dict[str, V]:
-    """Ask each coordinator for its keys, and again for what is missing, until the deadline.
+    """Ask each coordinator for its keys; ask again for missing ones until the deadline.
 
-    Only for requests that may be carried out twice: a lost answer is asked for again.
+    Only for requests that may be carried out twice: a lost answer causes a second request.
 
     Args:
         wire: the connections.
         kind: GROUP or TRANSACTION.
         keys: groups or transactional ids.
-        ask: sends one request to one broker for its keys; leaves a key out of its result when
-            the answer was to try again.
+        ask: sends one request to one broker for its keys; its result lacks a key if the broker
+            answered to try again.
         deadline: when to give up.
 
     Raises:
