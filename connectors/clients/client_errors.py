@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001 - librdkafka's own error codes begin with an underscore
-"""What librdkafka's errors mean to a reader: one table, so that no other file looks at codes."""
+"""The meaning of librdkafka's errors, in one table, so that no other file looks at codes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _REFUSED = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-#: What is wrong with the record or its address, not with the broker's day. A topic that a
-#: restarting broker does not know yet is not among them: checks at start find one that is missing.
+#: The record or its address is wrong; the broker is well. A topic that a restarting broker does not
+#: know yet is not among them: checks at the start find a missing topic.
 _UNWRITABLE = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -46,7 +46,7 @@ _UNWRITABLE = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }
 )
-#: The three codes that the native path compares whole arrays with.
+#: Three codes for the native path, which compares whole arrays with them.
 QUEUE_FULL: Final[int] = KafkaError._QUEUE_FULL
 END_OF_PARTITION: Final[int] = KafkaError._PARTITION_EOF
 FATAL: Final[int] = KafkaError._FATAL
@@ -54,12 +54,12 @@ _TRUNCATED = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_
 
 
 class ErrorWatch:
-    """An `error_cb`: librdkafka tells it why a broker is silent, and goes on trying for ever.
+    """An `error_cb`: librdkafka reports why a broker is silent, and retries for ever.
 
     Attributes:
         last: the latest error.
-        final: the latest one that no retry can cure.
-        missing: what it said of topics and partitions that are not there: ``topic [number]: ...``.
+        final: the latest error that no retry can cure.
+        missing: the reports about missing topics and partitions: ``topic [number]: ...``.
     """
 
     def __init__(self) -> None:
@@ -78,52 +78,52 @@ class ErrorWatch:
             self.missing.add(error.str())
 
     def forget(self) -> None:
-        """Begin anew: the client turns to another range."""
+        """Forget everything: the client turns to another range."""
         self.last = self.final = None
         self.missing.clear()
 
     def describe(self) -> str:
-        """Return the latest error as the likely cause of a silence."""
+        """Return the latest error, as the likely cause of a silence."""
         return self.last.str() if self.last else "the broker does not answer"
 
 
 def is_truncated(error: KafkaError) -> bool:
-    """Tell whether the offset asked for is not, or no longer, in the partition."""
+    """Return whether the requested offset is not, or no longer, in the partition."""
     return error.code() in _TRUNCATED
 
 
 def is_end_of_partition(error: KafkaError) -> bool:
-    """Tell whether this only says that all there is has been read."""
+    """Return whether this only says that all existing records have been read."""
     return bool(error.code() == KafkaError._PARTITION_EOF)
 
 
 def is_about_the_group(error: KafkaError) -> bool:
-    """Tell whether only the consumer group is refused, of which our readers make no use.
+    """Return whether only the consumer group is refused, which our readers do not use.
 
-    librdkafka wants a group's name and looks its coordinator up, also where partitions are
-    assigned by hand and nothing is committed (rd_kafka_cgrp_serve); a principal that may read the
-    topics need not have a right on it.
+    librdkafka needs a group name and looks up its coordinator, even if partitions are assigned by
+    hand and nothing is committed (rd_kafka_cgrp_serve). A principal that may read the topics need
+    not have a right on the group.
     """
     return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
 def is_final(error: KafkaError) -> bool:
-    """Tell whether trying again cannot help."""
+    """Return whether a retry cannot help."""
     return error.code() in _MISSING | _REFUSED
 
 
 def is_missing(error: KafkaError) -> bool:
-    """Tell whether there is no such topic or partition."""
+    """Return whether the topic or partition does not exist."""
     return error.code() in _MISSING
 
 
 def is_refused(error: KafkaError) -> bool:
-    """Tell whether the credentials are wrong or a right is missing."""
+    """Return whether the credentials are wrong or a right is missing."""
     return error.code() in _REFUSED
 
 
 def is_unwritable(error: KafkaError) -> bool:
-    """Tell whether the record would be refused again, however often it is sent."""
+    """Return whether the broker would refuse the record at every try."""
     return error.code() in _UNWRITABLE
 
 
@@ -131,8 +131,8 @@ def translate(error: KafkaError, where: str, client: Mapping[str, str]) -> Spark
     """Return our error for a librdkafka error.
 
     Args:
-        error: what librdkafka said.
-        where: the topics or the range that were asked for.
+        error: librdkafka's error.
+        where: the requested topics or range.
         client: the client settings, for the option to look at.
     """
     brokers = client.get("bootstrap.servers", "")

@@ -1,9 +1,9 @@
 """The user's ``kafka.*`` options, translated for the two clients that we use.
 
-Users write the Java names they know from Spark (``kafka.sasl.jaas.config``). Data goes through
-librdkafka, the driver's raw requests through kafka-python; each has names of its own. Names that
-nobody knows go to librdkafka, which refuses them; `settings_checked` turns its refusal into our
-error. Options that would break exactly-once, or that the connectors set, are refused here.
+Users write the Java names from Spark (``kafka.sasl.jaas.config``). Data goes through librdkafka,
+the driver's raw requests through kafka-python; each has names of its own. Unknown names go to
+librdkafka, which refuses them; `settings_checked` turns the refusal into our error. This file
+refuses options that would break exactly-once, or that the connectors set themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POSITIONS: Final = "offsets move with the transaction, never by the consumer it
 _BYTES: Final = "records are bytes from end to end; there is nothing to (de)serialize"
 _CODE: Final = "code inside the client could change or drop records"
 
-#: Options that break the guarantee or are ours, and why.
+#: Options that break the guarantee or that we set, each with the reason.
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "transactional.id": f"{_OURS}: an id that somebody else uses aborts our transactions",
@@ -66,7 +66,7 @@ _LIBRDKAFKA_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-#: Java names that librdkafka knows, but calls otherwise when it refuses a value.
+#: Java names that librdkafka knows, but names differently when it refuses a value.
 _ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "linger.ms": "queue.buffering.max.ms",
@@ -77,7 +77,7 @@ _ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-#: Java or librdkafka name -> kafka-python name and type; what is not here concerns data only.
+#: Java or librdkafka name -> kafka-python name and type; other options concern data only.
 _KAFKA_PYTHON_NAMES: Final[Mapping[str, tuple[str, type]]] = MappingProxyType(
     {
         "client.id": ("client_id", str),
@@ -146,10 +146,10 @@ def librdkafka_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
 
 
 def kafka_python_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings for kafka-python's connections; data-only options are left out.
+    """Return the settings for kafka-python's connections, without options that concern data only.
 
     Raises:
-        ConfigurationError: as `librdkafka_settings`, or a PEM file does not exist here.
+        ConfigurationError: see `librdkafka_settings`; or a PEM file does not exist here.
     """
     _refuse(kafka)
     settings: dict[str, Any] = {"bootstrap_servers": _servers(kafka)}
@@ -161,11 +161,11 @@ def kafka_python_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def settings_checked(kafka: Mapping[str, str], client: str) -> Iterator[None]:
-    """Make a librdkafka client inside this: its refusals become `ConfigurationError`.
+    """Make a librdkafka client inside this block: its refusals become `ConfigurationError`.
 
     Args:
         kafka: the user's settings, to show the value of the refused one.
-        client: what is being made, for the error text ("producer", "consumer").
+        client: the kind of client, for the error text ("producer", "consumer").
 
     Raises:
         ConfigurationError: librdkafka knows no such option, or refuses its value.
@@ -243,7 +243,7 @@ def _number(name: str, value: str) -> int:
 
 
 class _Security:
-    """The meaning of all security options, read once, written for two clients."""
+    """The meaning of all security options, read once, for both clients."""
 
     def __init__(self) -> None:
         self.protocol = "PLAINTEXT"
@@ -264,7 +264,7 @@ class _Security:
             "sasl.password": self.password,
             "ssl.ca.location": self.ca,
             "ssl.certificate.location": self.certificate,
-            # Java keeps key and chain in one PEM file; librdkafka wants it named twice.
+            # Java keeps key and chain in one PEM file; librdkafka needs its name twice.
             "ssl.key.location": self.key or self.certificate,
             "ssl.key.password": self.key_password,
         }
@@ -336,7 +336,7 @@ def _read_sasl(kafka: Mapping[str, str], security: _Security) -> None:
 
 
 def _check_gssapi(kafka: Mapping[str, str]) -> None:
-    """Ask both clients for Kerberos: the wheels that pip brings are built without it."""
+    """Check that both clients support Kerberos: the wheels from pip are built without it."""
     missing = []
     try:
         Consumer({"group.id": "-", "builtin.features": "sasl_gssapi", "log_level": 0}).close()

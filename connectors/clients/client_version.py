@@ -1,10 +1,10 @@
-"""Which librdkafka writes transactions here: one of the versions that this protocol was tried with.
+"""Checks which librdkafka writes transactions: only versions tried with this protocol may.
 
-We end a producer's transactions for it, by EndTxn at version 4, which leaves its epoch alone. That
-is right only while librdkafka itself speaks that older protocol. When it learns the second part of
-KIP-890 (its issue 5423), each end bumps the epoch, and the producer that we committed for is
-fenced. Nothing in its interface tells which protocol it speaks, so what was never tried is refused;
-and each checkpoint compares pid and epoch with the broker's before it is decided.
+We end a producer's transactions for it, by EndTxn at version 4, which does not change its epoch.
+That is right only while librdkafka itself uses that older protocol. Once it has the second part of
+KIP-890 (its issue 5423), each end bumps the epoch, and fences the producer for which we committed.
+Its interface does not show which protocol it uses, so this file refuses untried versions. In
+addition, each checkpoint compares pid and epoch with the broker's before its decision.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import confluent_kafka
 
 from transactions.errors import ConfigurationError
 
-#: Minor versions that the whole suite has passed with; pyproject.toml pins the same.
+#: Minor versions with which the whole suite has passed; pyproject.toml pins the same.
 TRIED: Final = ("2.16",)
-#: The highest level of the brokers' feature `transaction.version` that it has passed with.
+#: The highest level of the brokers' feature `transaction.version` with which it has passed.
 TRIED_TRANSACTION_VERSION: Final = 2
 
 
 def check_client_version(where: str) -> None:
-    """Check the library of this process: the driver's, and each worker's.
+    """Check this process's library: the driver's, and each worker's.
 
     Args:
-        where: whose, for the error.
+        where: whose process, for the error.
 
     Raises:
-        ConfigurationError: it is of a version that was never tried.
+        ConfigurationError: its version was never tried.
     """
     version = confluent_kafka.libversion()[0]
     if ".".join(version.split(".")[:2]) not in TRIED:

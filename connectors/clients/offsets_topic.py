@@ -1,4 +1,4 @@
-"""Kafka's topic of committed offsets, and which of its partitions keeps a group."""
+"""Kafka's topic of committed offsets, and the partition that keeps a given group."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 def offsets_partition(group: str, partitions: int) -> str:
     """Return the ``topic-partition`` that keeps the offsets of a group.
 
-    Kafka's `GroupCoordinatorService.partitionFor`: Java's `String.hashCode`, then the absolute
-    value, where the one number that has none counts as 0.
+    As in Kafka's `GroupCoordinatorService.partitionFor`: Java's `String.hashCode`, then its
+    absolute value; the one number without an absolute value counts as 0.
 
     Args:
         group: its name, in ASCII.
-        partitions: how many the topic has, 1 at least.
+        partitions: the topic's number of partitions, at least 1.
     """
     code = 0
     for byte in group.encode():

@@ -1,4 +1,4 @@
-"""Whether a topic can be used yet: the controller answers before the brokers know a new topic."""
+"""Checks whether a topic is usable: the controller answers before brokers know a new topic."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _ASK_S: Final = 5.0
 
 
 def has_leaders(admin: AdminClient, topic: str, partitions: int | None = None) -> bool:
-    """Tell whether the broker that is asked knows a leader of each partition of a topic.
+    """Return whether this broker knows a leader of each partition of a topic.
 
-    All topics are asked for: naming one could create it on the broker
+    The request asks for all topics: naming one could create it on the broker
     (`auto.create.topics.enable`).
 
     Args:
         admin: connected to the broker that matters.
         topic: its name.
-        partitions: how many there shall be; None: as many as there are.
+        partitions: the expected number; None: as many as exist.
 
     Returns:
-        False, too, when no broker answers within five seconds.
+        False also when no broker answers within five seconds.
     """
     try:
         known = admin.list_topics(timeout=_ASK_S).topics.get(topic)

@@ -1,7 +1,7 @@
-"""The names of an application's transactional ids, and whose they are.
+"""The names of an application's transactional ids, and their owners.
 
-Clusters are shared: another client may use an id that begins like ours. What does not have the
-full shape was not made here.
+Clusters are shared: another client may use an id that begins like ours. A name without the full
+shape was not made here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class TransactionalId:
     """An id of a producer: ``<application>.<log id>.<run epoch>.<process>.<slot>``.
 
     Attributes:
-        log_id: of the decision log that says which of its transactions are decided.
+        log_id: the decision log that says which of its transactions are decided.
         run_epoch: number of the Fence of its run.
         process: random name of the worker process.
         slot: number of the producer in its process.
@@ -32,7 +32,7 @@ class TransactionalId:
 
     @classmethod
     def of(cls, application_id: str, name: str) -> Self | None:
-        """Read an id of an application; None when the name is not one of its producers'."""
+        """Parse an application's id; return None if the name is not one of its producers' ids."""
         prefix = f"{application_id}."
         match = _REST.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
         if match is None:
@@ -42,10 +42,10 @@ class TransactionalId:
 
 
 def owner_id(application_id: str) -> str:
-    """Return the id that says which run owns an application on a cluster: see `ownership`."""
+    """Return the id that marks the owning run of an application: see `ownership`."""
     return f"{application_id}.{_OWNER}"
 
 
 def probe_id(application_id: str) -> str:
-    """Return the id under which the driver and the doctor try what a cluster allows."""
+    """Return the id with which the driver and the doctor test what a cluster allows."""
     return f"{application_id}.doctor"
