@@ -1,8 +1,8 @@
-"""The rows of an Arrow batch as librdkafka's messages: pointers into the batch, not copies.
+"""An Arrow batch's rows as librdkafka's messages: pointers into the batch, not copies.
 
-An Arrow column of bytes is a bitmap of what is not null, n + 1 offsets and the bytes. So the
-address of each value is one addition, for all rows at once. NULL and empty are not the same to
-Kafka: a null row has no address, an empty one has one that nobody reads.
+An Arrow column of bytes consists of a bitmap of non-null values, n + 1 offsets and the bytes. So
+one addition gives the addresses of all values at once. Kafka distinguishes NULL from empty: a null
+row has no address, an empty row has an address that nobody reads.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from connectors.native.librdkafka import ANY_PARTITION, MESSAGE
 
 Array = npt.NDArray[Any]
 
-#: Where an empty value "is" whose column has no bytes at all.
+#: The address of an empty value whose column has no bytes at all.
 _NOWHERE: Final = np.zeros(8, np.uint8)
 
 
 class MessageRows:
-    """The messages of a batch. Valid as long as this object: it keeps what they point to.
+    """The messages of a batch. Valid as long as this object, which keeps their memory alive.
 
     Attributes:
-        messages: of librdkafka.MESSAGE, one a row; `payload`, `key` and their lengths are set.
+        messages: array of librdkafka.MESSAGE, one per row; `payload`, `key` and lengths are set.
 
     Args:
-        batch: columns `value` and perhaps `key`, of bytes or text.
+        batch: columns `value` and optionally `key`, of bytes or text.
 
     Raises:
-        TypeError: a column holds something else.
+        TypeError: a column has another type.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -50,7 +50,7 @@ class MessageRows:
 
 
 def as_bytes(column: pa.Array, name: str) -> pa.Array:
-    """Return the column in a layout of offsets and bytes.
+    """Return the column as offsets and bytes.
 
     Raises:
         TypeError: its values are neither bytes nor text.
@@ -95,7 +95,7 @@ def _bits(bitmap: pa.Buffer, offset: int, count: int) -> Array:
 
 
 def topics_of(batch: pa.RecordBatch, topic: str | None) -> tuple[list[str], Array]:
-    """Return the topics' names, and for each row the index of its own; each row has one."""
+    """Return the topic names, and for each row the index of its topic; each row has one."""
     if topic is not None:
         return [topic], np.zeros(batch.num_rows, np.int64)
     coded = batch.column("topic").cast(pa.string()).dictionary_encode()
@@ -103,14 +103,14 @@ def topics_of(batch: pa.RecordBatch, topic: str | None) -> tuple[list[str], Arra
 
 
 def partitions_of(batch: pa.RecordBatch) -> Array:
-    """Return each row's partition, ANY_PARTITION where it is null."""
+    """Return each row's partition, ANY_PARTITION if it is null."""
     if "partition" not in batch.schema.names:
         return np.full(batch.num_rows, ANY_PARTITION, np.int64)
     return numbers(batch.column("partition"), ANY_PARTITION)
 
 
 def times_of(batch: pa.RecordBatch) -> Array:
-    """Return each row's time in ms since 1970, 0 where it is null (librdkafka takes its own)."""
+    """Return each row's time in ms since 1970, 0 if it is null (librdkafka then uses its own)."""
     if "timestamp" not in batch.schema.names:
         return np.zeros(batch.num_rows, np.int64)
     column = batch.column("timestamp")
@@ -118,7 +118,7 @@ def times_of(batch: pa.RecordBatch) -> Array:
 
 
 def numbers(column: pa.Array, instead_of_null: int) -> Array:
-    """Return a column of integers, without pandas, which `to_numpy` imports where it can."""
+    """Return an integer column without `to_numpy`, which imports pandas if it can."""
     if pa.types.is_null(column.type):
         return np.full(len(column), instead_of_null, np.int64)
     column = column.cast(pa.int64())
@@ -130,7 +130,7 @@ def numbers(column: pa.Array, instead_of_null: int) -> Array:
 
 
 def arguments_of(messages: Array, topics: Array, partitions: Array, times: Array) -> Array:
-    """Return the arguments of rd_kafka_produceva, seven a row; the last has room for headers."""
+    """Return the arguments of rd_kafka_produceva, seven per row; the last is for headers."""
     kinds = (
         (librdkafka.TOPIC_HANDLE, topics, 0),
         (librdkafka.PARTITION, partitions, 0),
@@ -149,11 +149,11 @@ def arguments_of(messages: Array, topics: Array, partitions: Array, times: Array
 
 
 def groups(topics: Array, partitions: Array) -> Iterator[tuple[int, int, Array | slice]]:
-    """Yield (topic, partition, rows) so that each partition gets its rows in their order.
+    """Yield (topic, partition, rows) so that each partition gets its rows in order.
 
-    Rows of one topic and partition are taken together. Where some rows name a partition and
-    others leave it to their key, any two may meet in one: then the order of all is kept, and a
-    group ends where topic or partition changes.
+    Rows of one topic and partition form a group. If some rows name a partition and others leave it
+    to their key, any two may meet in one partition. Then the order of all rows is kept, and a group
+    ends where topic or partition changes.
     """
     rows = len(partitions)
     codes = topics * (1 << 33) + partitions

@@ -1,4 +1,4 @@
-"""Native or plain: which classes a task reads and writes with, and one line that says why not."""
+"""Native or plain: the classes with which a task reads and writes, and a log line if plain."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ logger = logging.getLogger(__name__)
 
 
 def producer_kind(*, native: bool = True) -> type[TransactionalProducer]:
-    """Return the class of transactional producers; the plain one where the other cannot work."""
+    """Return the class of transactional producers; the plain one if the native one cannot work."""
     if not (native and _is_available()):
         return TransactionalProducer
-    # Imported here: a process on the plain path loads none of it.
+    # Imported here: a process on the plain path imports none of it.
     from connectors.native.native_producer import NativeTransactionalProducer  # noqa: PLC0415
 
     return NativeTransactionalProducer
 
 
 def plain_producer_kind(*, native: bool = True) -> type[PlainProducer]:
-    """Return the class of producers without transactions, likewise."""
+    """Return the class of producers without transactions, in the same way."""
     if not (native and _is_available()):
         return PlainProducer
     from connectors.native.native_producer import NativePlainProducer  # noqa: PLC0415
@@ -33,7 +33,7 @@ def plain_producer_kind(*, native: bool = True) -> type[PlainProducer]:
 
 
 def reader_kind(*, native: bool = True) -> type[PartitionReader]:
-    """Return the class of the continuous mode's readers, likewise."""
+    """Return the class of the continuous mode's readers, in the same way."""
     if not (native and _is_available()):
         return PartitionReader
     from connectors.native.native_reader import NativePartitionReader  # noqa: PLC0415
@@ -43,7 +43,7 @@ def reader_kind(*, native: bool = True) -> type[PartitionReader]:
 
 @functools.cache
 def _is_available() -> bool:
-    """Ask once a process, and tell once."""
+    """Check once per process, and log the reason once."""
     reason = librdkafka.available()
     if not reason:
         from connectors.native import self_test  # noqa: PLC0415 - as below

@@ -1,7 +1,7 @@
-"""One rd_kafka_t: made from a dict of settings, with callbacks into Python, ended exactly once.
+"""One rd_kafka_t: made from a dict of settings, with callbacks into Python, closed exactly once.
 
-What a callback raises cannot pass through librdkafka. It is kept, and raised by every later call:
-a delivery report that was not counted would let a transaction be committed without its record.
+An exception of a callback cannot pass through librdkafka. It is kept, and every later call raises
+it: an uncounted delivery report could let a transaction commit without its record.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from connectors.clients.client_errors import FATAL
 from connectors.native import librdkafka
 
 _TEXT_BYTES: Final = 512
-#: Signals of the main thread are served between two waits (confluent-kafka does the same).
+#: Between two waits the main thread handles its signals (confluent-kafka does the same).
 _WAIT_MS: Final = 200
-#: What confluent-kafka takes out of the settings for itself, too.
+#: Settings that confluent-kafka, too, takes out for itself.
 _CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "on_delivery", "logger"})
-#: Syslog's levels, from emergency to debug, as those of `logging`; as confluent-kafka maps them.
+#: Syslog's levels, from emergency to debug, as levels of `logging`; as confluent-kafka maps them.
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 
 
 class RefusedRecord:
-    """What a delivery report knows of its record: all that `on_delivery` needs of a message."""
+    """A delivery report's part of its record: all that `on_delivery` needs of a message."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self._topic = topic
         self._partition = partition
 
     def topic(self) -> str:
-        """Return the topic it was for."""
+        """Return the record's topic."""
         return self._topic
 
     def partition(self) -> int:
-        """Return the partition it was for, -1 where none was chosen yet."""
+        """Return the record's partition, -1 if none was chosen yet."""
         return self._partition
 
 
@@ -49,8 +49,8 @@ class ClientHandle:
 
     Args:
         kind: librdkafka.PRODUCER or CONSUMER.
-        settings: as for confluent-kafka's clients; values are text, numbers or truth values, the
-            callbacks `error_cb`, `stats_cb` and `on_delivery` are taken, and a `logger`, whose
+        settings: as for confluent-kafka's clients. Values are text, numbers or truth values. It
+            takes the callbacks `error_cb`, `stats_cb` and `on_delivery`, and a `logger`, whose
             `log` is called when callbacks are served.
 
     Raises:
@@ -68,7 +68,7 @@ class ClientHandle:
         self._on_statistics = settings.get("stats_cb")
         self._on_delivery = settings.get("on_delivery")
         self._logger = settings.get("logger")
-        # The library keeps these addresses: they live as long as the handle.
+        # The library keeps these addresses, so they must live as long as the handle.
         self._callbacks = (
             librdkafka.REPORT_CALLBACK(self._reported),
             librdkafka.ERROR_CALLBACK(self._failed),
@@ -83,7 +83,7 @@ class ClientHandle:
             self._lib.rd_kafka_conf_destroy(conf)
             raise librdkafka.error_of(code, text.value.decode("utf-8", "replace"))
         self.address = address
-        if self._logger is not None:  # else the lines would come on librdkafka's own threads
+        if self._logger is not None:  # else librdkafka's own threads would log the lines
             librdkafka.check_code(self._lib.rd_kafka_set_log_queue(address, None))
 
     def _configured(self, settings: Mapping[str, Any], text: Any) -> int:
@@ -98,7 +98,7 @@ class ClientHandle:
             ):
                 self._lib.rd_kafka_conf_destroy(conf)
                 raise librdkafka.error_of(
-                    KafkaError._INVALID_ARG,  # noqa: SLF001 - as confluent-kafka says it
+                    KafkaError._INVALID_ARG,  # noqa: SLF001 - as in confluent-kafka
                     text.value.decode("utf-8", "replace"),
                 )
         report, error, statistics, log = self._callbacks
@@ -116,7 +116,7 @@ class ClientHandle:
         """Return the handle of a topic; kept as long as the client.
 
         Raises:
-            KafkaException: no topic can have that name.
+            KafkaException: no topic can have this name.
         """
         if name not in self._topics:
             if "\0" in name:
@@ -128,13 +128,13 @@ class ClientHandle:
         return self._topics[name]
 
     def consumer_queue(self) -> int:
-        """Return the queue of a consumer, which then serves callbacks as well; once only."""
+        """Return a consumer's queue, which then also serves callbacks; call it only once."""
         librdkafka.check_code(self._lib.rd_kafka_poll_set_consumer(self.address))
         self._queue = self._lib.rd_kafka_queue_get_consumer(self.address)
         return self._queue
 
     def poll(self, timeout: float) -> int:
-        """Serve the callbacks; wait for the first one at most `timeout` seconds."""
+        """Serve the callbacks; wait at most `timeout` seconds for the first one."""
 
         def once(milliseconds: int) -> int:
             return int(self._lib.rd_kafka_poll(self.address, milliseconds))
@@ -144,7 +144,7 @@ class ClientHandle:
     def in_slices(
         self, call: Callable[[int], int], timeout: float, *, done: Callable[[int], bool]
     ) -> int:
-        """Call with waits short enough for signals until it is done, or the time is over."""
+        """Repeat a call, with waits short enough for signals, until it is done or time is over."""
         left = int(timeout * 1000)
         while True:
             wait = min(left, _WAIT_MS)
@@ -155,18 +155,18 @@ class ClientHandle:
                 return answer
 
     def check(self) -> None:
-        """Raise what a callback could not: the first one, at every call from then on."""
+        """Raise the first exception of a callback; once there is one, every call raises it."""
         if self._raised is not None:
             raise self._raised
 
     def fatal_error(self) -> tuple[int, str]:
-        """Return code and text of the error after which the client is of no use, or 0."""
+        """Return code and text of the error that made the client useless, or 0."""
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         code = self._lib.rd_kafka_fatal_error(self.address, text, _TEXT_BYTES)
         return int(code), text.value.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """End the client: what is still queued is dropped. Not in a child of its process."""
+        """Close the client; queued records are dropped. Do not call it in a child process."""
         address, self.address = self.address, 0
         if address and os.getpid() == self._process:
             for topic in self._topics.values():
@@ -185,7 +185,7 @@ class ClientHandle:
             if about.err and self._on_delivery is not None:
                 topic = self._lib.rd_kafka_topic_name(about.rkt).decode("utf-8", "replace")
                 self._on_delivery(KafkaError(about.err), RefusedRecord(topic, about.partition))
-        except BaseException as error:  # noqa: BLE001 - see the file's comment
+        except BaseException as error:  # noqa: BLE001 - see the file's docstring
             self._raised = self._raised or error
 
     def _failed(self, _client: int, code: int, reason: bytes | None, _opaque: int) -> None:

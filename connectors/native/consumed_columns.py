@@ -1,8 +1,8 @@
-"""Messages that librdkafka holds as Arrow columns: read by their addresses, whole arrays at once.
+"""Turns librdkafka's messages into Arrow columns: whole arrays at once, by their addresses.
 
 NumPy gets the process's address space as one array that owns nothing; an index into it is an
-address. Only the places that are indexed are ever touched: the records that librdkafka has handed
-out and that are not yet given back.
+address. Only indexed places are ever touched: the records that librdkafka has handed out and that
+are not yet given back.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from connectors.records.message_schema import SOURCE_SCHEMA
 
 Array = npt.NDArray[Any]
 
-#: Below the first address that a process can have, and above the last (48 bits of it are used).
+#: Below a process's first address, and above its last one (48 bits are used).
 _FIRST, _LAST = 1 << 12, 1 << 48
-#: Larger values are copied one by one; what that costs is nothing beside the copy.
+#: Larger values are copied one by one; that overhead is nothing beside the copy.
 _LARGEST_PIECE: Final = 1 << 14
 
 #: rd_kafka_message_t and, behind it, what `rd_kafka_message_timestamp` reads (rdkafka_msg.h). That
-#: part is librdkafka's own: it is believed only while that function says the same.
+#: part is private to librdkafka: we trust it only while that function returns the same.
 _CONSUMED: Final = np.dtype(
     {
         "names": [*(librdkafka.MESSAGE.names or ()), "time_type", "time"],
@@ -42,7 +42,7 @@ _CONSUMED: Final = np.dtype(
         "itemsize": 104,
     }
 )
-#: A time that is no accident: it would be one in memory that holds something else.
+#: A time above this is no accident; other memory contents would give a smaller number.
 _TELLING_MS: Final = 1 << 32
 
 
@@ -50,13 +50,13 @@ _TYPES: Final = {field.name: field.type for field in SOURCE_SCHEMA}
 
 
 def read_messages(pointers: Array) -> Array:
-    """Return the fields of messages at these addresses, copied."""
+    """Return copies of the fields of messages at these addresses."""
     found: Array = _space(_CONSUMED.itemsize, 8)[(pointers - _FIRST) >> 3]
     return found.view(_CONSUMED)
 
 
 def times_of(messages: Array, pointers: Array) -> Array:
-    """Return (type, ms since 1970) of each; one by one where the layout is not as expected."""
+    """Return (type, ms since 1970) of each; one by one if the layout is not as expected."""
     found = np.stack([messages["time_type"].astype(np.int64), messages["time"]], axis=1)
     for row in (0, -1):
         told = _time(int(pointers[row]))
@@ -66,7 +66,7 @@ def times_of(messages: Array, pointers: Array) -> Array:
 
 
 def columns_of(messages: Array, times: Array) -> dict[str, pa.Array]:
-    """Return the columns of the source's schema but for `topic` and `headers`.
+    """Return the columns of the source's schema, except `topic` and `headers`.
 
     Args:
         messages: from `read_messages`, none of them an error.
@@ -84,7 +84,7 @@ def columns_of(messages: Array, times: Array) -> dict[str, pa.Array]:
 
 
 def headers_of(pointers: Array) -> pa.Array:
-    """Return the column `headers`. Slow: a call per record, and one per header."""
+    """Return the column `headers`. Slow: one call per record, and one per header."""
     return headers_column([_headers(one) for one in pointers.tolist()])
 
 
@@ -105,8 +105,8 @@ def bytes_column(addresses: Array, lengths: Array) -> pa.Array:
 def _copy(sources: Array, lengths: Array, targets: Array, data: Array) -> None:
     """Copy each value to its place in `data`.
 
-    Values of one length are copied as items of that size. Others by the largest power of two in
-    their length: once from the front and once up to the end; the two pieces overlap.
+    Values of one length are copied as items of that size. Other values are copied by the largest
+    power of two in their length: once from the front, once up to the end; the pieces overlap.
     """
     if not len(data):
         return

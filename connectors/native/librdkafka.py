@@ -1,9 +1,9 @@
-"""The very librdkafka that the confluent-kafka wheel ships, by its C interface.
+"""The librdkafka inside the confluent-kafka wheel, by its C interface.
 
-The same file that the client has loaded already, so there is one library in the process and one
-version to trust. Declared here is only what the native path calls; names and layouts are those of
-rdkafka.h, which librdkafka keeps over all of its versions 1 and 2. Where anything is not as
-expected, `available` says so and the plain path is used.
+It is the file that the client has already loaded, so the process has one library and one version to
+trust. This file declares only what the native path calls. Names and layouts are those of rdkafka.h,
+which librdkafka keeps over all its versions 1 and 2. If anything is not as expected, `available`
+says so and the plain path is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ANY_PARTITION: Final = -1
 COPY: Final = 0x2
 PURGE_QUEUE, PURGE_IN_FLIGHT, PURGE_NON_BLOCKING = 0x1, 0x2, 0x4
 
-#: rd_kafka_message_t, for whole arrays of them.
+#: rd_kafka_message_t, for whole arrays.
 MESSAGE: Final = np.dtype(
     {
         "names": ["err", "rkt", "partition", "payload", "len", "key", "key_len", "offset", "own"],
@@ -36,7 +36,7 @@ MESSAGE: Final = np.dtype(
     }
 )
 
-#: rd_kafka_vu_t: one argument of rd_kafka_produceva; `size` only where `value` is memory.
+#: rd_kafka_vu_t: one argument of rd_kafka_produceva; `size` only if `value` is memory.
 ARGUMENT: Final = np.dtype(
     {
         "names": ["kind", "value", "size"],
@@ -51,7 +51,7 @@ FLAGS, TIMESTAMP, HEADERS = 7, 8, 10
 
 
 class Message(ctypes.Structure):
-    """rd_kafka_message_t, for one."""
+    """rd_kafka_message_t, for a single one."""
 
     _fields_ = [
         ("err", c_int),
@@ -207,15 +207,15 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 
 
 def available() -> str:
-    """Return "" where the native path can be used, else the reason why not, as half a line."""
+    """Return "" if the native path can be used, else the reason, as half a line."""
     return _load()[1]
 
 
 def destroy_messages(messages: Iterable[int]) -> None:
     """Give consumed messages back, by their addresses.
 
-    The only call made per record, so it keeps the interpreter: to let it go and take it back
-    would cost as much again, and as much as another thread likes. It never waits for anything.
+    It is the only call per record, so it does not release the interpreter: releasing it and taking
+    it back would cost as much again, plus a wait for other threads. It never waits for anything.
     """
     collections.deque(map(_destroyer(), messages), maxlen=0)
 
@@ -229,7 +229,7 @@ def _destroyer() -> Any:
 
 
 def library() -> ctypes.CDLL:
-    """Return the library, its functions declared; only where `available` returns ""."""
+    """Return the library with its functions declared; only if `available` returns ""."""
     loaded, reason = _load()
     if loaded is None:
         raise OSError(reason)
@@ -262,12 +262,12 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 def error_of(code: int, reason: str = "") -> KafkaException:
-    """Return confluent's exception for a code; without a reason, librdkafka's own text."""
+    """Return confluent's exception for a code; without a reason, with librdkafka's own text."""
     return KafkaException(KafkaError(code, reason) if reason else KafkaError(code))
 
 
 def check_error(error: int | None) -> None:
-    """Raise what a call answered with rd_kafka_error_t, and give its memory back.
+    """Raise the rd_kafka_error_t that a call returned, and free it.
 
     Raises:
         KafkaException: it is not NULL.
@@ -290,7 +290,7 @@ def check_error(error: int | None) -> None:
 
 
 def check_code(code: int) -> None:
-    """Raise what a call answered with rd_kafka_resp_err_t.
+    """Raise the rd_kafka_resp_err_t that a call returned.
 
     Raises:
         KafkaException: it is not zero.

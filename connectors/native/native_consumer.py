@@ -1,6 +1,6 @@
-"""A consumer that turns what librdkafka has fetched into Arrow batches without Python objects.
+"""A consumer that turns librdkafka's fetched records into Arrow batches without Python objects.
 
-Positions come from the records and from the ends of partitions that librdkafka reports, trailing
+Positions come from the records and from the partition ends that librdkafka reports, trailing
 markers included; they are never counted. An error waits until the records that were read with it
 are handed out.
 """
@@ -34,12 +34,12 @@ from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_
 
 
 class Polled(NamedTuple):
-    """What came of one partition.
+    """The result for one partition.
 
     Attributes:
         topic: its topic.
         partition: its number.
-        next_offset: where to read on: behind the last record, or behind a gap at the end.
+        next_offset: the next offset to read: after the last record, or after a gap at the end.
         batch: the columns of SOURCE_SCHEMA; without rows when only the position moved.
     """
 
@@ -53,9 +53,9 @@ class PartitionFailedError(Exception):
     """librdkafka reported an error in place of a record. Catch it, or stop reading.
 
     Attributes:
-        topic: where; "" when the error is of the whole consumer.
+        topic: where; "" if the error concerns the whole consumer.
         partition: where; -1 likewise.
-        error: what librdkafka says.
+        error: librdkafka's error.
     """
 
     def __init__(self, topic: str, partition: int, error: KafkaError) -> None:
@@ -69,7 +69,7 @@ class NativeConsumer:
     """An rd_kafka_t that consumes. Not thread-safe. Only where librdkafka.available() is "".
 
     Args:
-        settings: as for confluent-kafka's Consumer, `error_cb` among them.
+        settings: as for confluent-kafka's Consumer, including `error_cb`.
         headers: fill the column `headers`.
     """
 
@@ -79,7 +79,7 @@ class NativeConsumer:
         self._queue = self._handle.consumer_queue()
         self._schema = SOURCE_SCHEMA_WITH_HEADERS if headers else SOURCE_SCHEMA
         self._columns = self._schema.names
-        # Not from lists: those import pandas where it is installed.
+        # Not from lists: those import pandas if it is installed.
         nothing = [pa.nulls(0, field.type) for field in self._schema]
         self._empty = pa.RecordBatch.from_arrays(nothing, schema=self._schema)
         self._headers = headers
@@ -91,24 +91,24 @@ class NativeConsumer:
         self._with(positions, lambda given: check_code(self._lib.rd_kafka_assign(*given)))
 
     def incremental_assign(self, positions: Sequence[TopicPartition]) -> None:
-        """Read these as well."""
+        """Read these partitions too."""
         call = self._lib.rd_kafka_incremental_assign
         self._with(positions, lambda given: check_error(call(*given)))
 
     def incremental_unassign(self, positions: Sequence[TopicPartition]) -> None:
-        """Read these no more; what is fetched already of them is dropped."""
+        """Stop reading these partitions; their fetched records are dropped."""
         call = self._lib.rd_kafka_incremental_unassign
         self._with(positions, lambda given: check_error(call(*given)))
 
     def get_watermark_offsets(
         self, place: TopicPartition, timeout: float = 0.0, *, cached: bool = False
     ) -> tuple[int, int]:
-        """Return the first offset of a partition, and the one behind the last.
+        """Return a partition's first offset, and the one after its last.
 
         Args:
-            place: which partition.
+            place: the partition.
             timeout: how long its leader may take, in seconds.
-            cached: as the last fetch said it, without asking; below 0 where there was none.
+            cached: use the last fetch instead of asking; below 0 if there was none.
         """
         low, high = ctypes.c_int64(), ctypes.c_int64()
         where = (self._handle.address, place.topic.encode(), place.partition)
@@ -121,11 +121,11 @@ class NativeConsumer:
         return low.value, high.value
 
     def poll_batches(self, max_rows: int, timeout_s: float) -> list[Polled]:
-        """Return what has come, one batch per partition; [] when nothing came within the time.
+        """Return the records that came, one batch per partition; [] if none came in time.
 
         Raises:
-            PartitionFailedError: see there. Other partitions can be read on.
-            SparkOnceError: a record's timestamp fits no column.
+            PartitionFailedError: see the class. Other partitions can be read on.
+            SparkOnceError: a record's timestamp does not fit into the column.
         """
         if self._failures:
             raise self._failures.popleft()
@@ -134,20 +134,20 @@ class NativeConsumer:
             count = self._fill(pointers, timeout_s)
             self._handle.check()
             polled = list(self._polled(pointers[:count])) if count else []
-        finally:  # also what an interrupted call has left: a client with records out cannot end
+        finally:  # even after an interrupt: a client with records out cannot be closed
             librdkafka.destroy_messages(pointers[pointers != 0].tolist())
         if not polled and self._failures:
             raise self._failures.popleft()
         return polled
 
     def close(self) -> None:
-        """Leave the brokers."""
+        """Close the connections to the brokers."""
         if self._handle.address:
             self._lib.rd_kafka_consumer_close(self._handle.address)
         self._handle.close()
 
     def _fill(self, pointers: Array, timeout_s: float) -> int:
-        """Take what is there; wait for one record only, librdkafka would wait for all."""
+        """Take queued records; if there are none, wait for one (librdkafka would wait for all)."""
         count = self._take(pointers, 0)
         if count or timeout_s <= 0:
             return count
@@ -180,7 +180,7 @@ class NativeConsumer:
     def _batches(
         self, messages: Array, pointers: Array, ends: dict[tuple[str, int], int]
     ) -> Iterator[Polled]:
-        """Build the columns once, partition after partition, and cut them."""
+        """Build the columns once, sorted by partition, and cut them."""
         codes = messages["rkt"].astype(np.int64) * 31 + messages["partition"]
         if (codes != codes[0]).any():
             order = np.lexsort((messages["partition"], messages["rkt"]))  # a stable sort
@@ -225,7 +225,7 @@ class NativeConsumer:
         return name.decode()
 
     def _with(self, positions: Sequence[TopicPartition], call: Any) -> None:
-        """Call with the handle and a list of positions, which is freed afterwards."""
+        """Call with the handle and a list of positions, then free the list."""
         listed = self._lib.rd_kafka_topic_partition_list_new(len(positions))
         try:
             for one in positions:

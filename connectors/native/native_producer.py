@@ -1,7 +1,7 @@
-"""The producers with batches handed to librdkafka as pointers, not as objects.
+"""Producers that hand batches to librdkafka as pointers, not as objects.
 
-Everything but the way a row is queued is `TransactionalProducer` or `PlainProducer`: the same
-protocol, the same errors, the same counting of refused records.
+Only the way to queue a row is different from `TransactionalProducer` or `PlainProducer`: the
+protocol, the errors and the counting of refused records are the same.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from connectors.native.arrow_messages import Array, MessageRows
 from connectors.native.producer_client import ProducerClient
 from transactions.clock import Deadline
 
-#: Rows whose arguments are written at once: half a megabyte.
+#: How many rows' arguments are written at once: half a megabyte.
 _DESCRIBED_ROWS: Final = 1024
 
 Headers = Sequence[tuple[str, bytes | str | None]]
 
 
 class NativeQueueing(RecordProducer):
-    """See `RecordProducer`. Only where `librdkafka.available()` returns ""."""
+    """See `RecordProducer`. Only if `librdkafka.available()` returns ""."""
 
     def _make_client(self, settings: dict[str, Any]) -> ProducerClient:
         return ProducerClient(settings)
@@ -62,7 +62,7 @@ class NativeQueueing(RecordProducer):
         partitions: Array,
         deadline: Deadline,
     ) -> None:
-        """Rows with headers or a time: a call for each, all in their order."""
+        """Queue rows with headers or a time: one call for each, in order."""
         times = arrow_messages.times_of(batch)
         headers = _headers_of(batch)
         for start in range(0, batch.num_rows, _DESCRIBED_ROWS):
@@ -87,7 +87,7 @@ class NativeQueueing(RecordProducer):
     def _produce_with_headers(
         self, row: Array, address: int, headers: Headers, deadline: Deadline
     ) -> None:
-        """Headers are the last argument; the row of a record without any is shorter."""
+        """Queue one row. Headers are the last argument; a row without headers is shorter."""
         given = self._producer.headers(headers) if headers else 0
         row["value"][-1] = given
         try:

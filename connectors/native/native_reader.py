@@ -12,7 +12,7 @@ from connectors.native.native_consumer import NativeConsumer, PartitionFailedErr
 
 
 class NativePartitionReader(PartitionReader):
-    """See `PartitionReader`. Only where `librdkafka.available()` returns ""."""
+    """See `PartitionReader`. Only if `librdkafka.available()` returns ""."""
 
     def _make_consumer(self, settings: dict[str, Any]) -> NativeConsumer:
         return NativeConsumer(settings, headers=self._source.include_headers)

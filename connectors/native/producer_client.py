@@ -1,7 +1,7 @@
-"""What the transactional producer asks of confluent's Producer, on a handle of our own.
+"""The part of confluent's Producer that the transactional producer uses, on our own handle.
 
-The same verbs, seconds and exceptions, so that the protocol around it exists once; in place of
-`produce`, which takes one record, calls that take arrays of pointers.
+Method names, seconds and exceptions are the same, so the protocol around it exists once. Only
+`produce`, which takes one record, is replaced by calls that take arrays of pointers.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ class ProducerClient:
         self._handle = ClientHandle(librdkafka.PRODUCER, settings)
 
     def poll(self, timeout: float) -> int:
-        """Serve callbacks; wait for the first at most `timeout` seconds."""
+        """Serve callbacks; wait at most `timeout` seconds for the first one."""
         return self._handle.poll(timeout)
 
     def topic(self, name: str) -> int:
-        """Return what `produce_messages` calls a topic. KafkaException: a name of no topic."""
+        """Return a topic's handle for `produce_messages`. KafkaException: the name is invalid."""
         return self._handle.topic(name)
 
     def produce_messages(self, topic: int, partition: int, messages: npt.NDArray[Any]) -> int:
-        """Queue copies of messages, in order, and return how many; fewer when the queue is full.
+        """Queue copies of messages, in order; return how many: fewer if the queue is full.
 
         Args:
             topic: from `topic`.
-            partition: of all of them; ANY_PARTITION: by their keys. Never a partition of each
-                (RD_KAFKA_MSG_F_PARTITION): where one does not exist, librdkafka would count its
-                record as queued for ever, and no flush would end.
-            messages: of librdkafka.MESSAGE, one after the other in memory; `err` is overwritten.
+            partition: of all messages; ANY_PARTITION: by their keys. Never a partition for each
+                (RD_KAFKA_MSG_F_PARTITION): if one does not exist, librdkafka would count its record
+                as queued for ever, and no flush would end.
+            messages: array of librdkafka.MESSAGE, contiguous in memory; `err` is overwritten.
 
         Raises:
-            KafkaException: one was refused; others may be queued: the transaction is of no use.
+            KafkaException: a message was refused; others may be queued: abort the transaction.
         """
         queued: int = self._lib.rd_kafka_produce_batch(
             topic, partition, librdkafka.COPY, messages.ctypes.data, len(messages)
@@ -56,20 +56,20 @@ class ProducerClient:
         refused = errors[(errors != 0) & (errors != QUEUE_FULL)]
         if len(refused):
             raise self._refusal(int(refused[0]))
-        if errors[:queued].any():  # a later one must not overtake one that found no room
+        if errors[:queued].any():  # a later message must not overtake one that found no room
             raise self._refusal(QUEUE_FULL)
         return queued
 
     def produce_described(self, rows: Iterable[int], count: int) -> int:
-        """Queue copies of records that have headers or a time; return how many, until it is full.
+        """Queue copies of records with headers or a time; stop if full; return how many.
 
         Args:
             rows: address of each record's librdkafka.ARGUMENT fields. Headers among them belong
                 to the library once the record is queued, and to the caller otherwise.
-            count: of a record's arguments.
+            count: the number of a record's arguments.
 
         Raises:
-            KafkaException: one was refused; those before it are queued.
+            KafkaException: a record was refused; those before it are queued.
         """
         produce, client = self._lib.rd_kafka_produceva, self._handle.address
         queued = 0
@@ -88,7 +88,7 @@ class ProducerClient:
         """Return new headers; they belong to the caller until a record with them is queued.
 
         Raises:
-            TypeError: a header has no name, or one with a NUL in it.
+            TypeError: a header has no name, or a name that contains NUL.
         """
         wrong = [name for name, _ in pairs if not isinstance(name, str) or "\0" in name]
         if wrong:
@@ -101,15 +101,15 @@ class ProducerClient:
         return made
 
     def drop_headers(self, headers: int) -> None:
-        """Give headers back that no record took; 0 is none."""
+        """Free headers that no record took; 0 means none."""
         if headers:
             self._lib.rd_kafka_headers_destroy(headers)
 
     def flush(self, timeout: float) -> int:
-        """Wait until no record is queued or in flight; return how many still are.
+        """Wait until no record is queued or in flight; return how many remain.
 
         Raises:
-            KafkaException: the client is of no use any more, fenced for example.
+            KafkaException: the client is no longer usable, for example fenced.
         """
 
         def once(milliseconds: int) -> int:
@@ -124,12 +124,12 @@ class ProducerClient:
         return max(1, int(self._lib.rd_kafka_outq_len(self._handle.address)))
 
     def purge(self, *, in_flight: bool = True) -> None:
-        """Drop what is queued; each record is reported as failed."""
+        """Drop queued records; each is reported as failed."""
         flags = librdkafka.PURGE_QUEUE | (librdkafka.PURGE_IN_FLIGHT if in_flight else 0)
         check_code(self._lib.rd_kafka_purge(self._handle.address, flags))
 
     def init_transactions(self, timeout: float) -> None:
-        """See rdkafka.h, as for the four below. KafkaException: refused, or not in time."""
+        """See rdkafka.h, also for the next four. KafkaException: refused, or not in time."""
         self._end(self._lib.rd_kafka_init_transactions, int(timeout * 1000))
 
     def begin_transaction(self) -> None:
@@ -147,7 +147,7 @@ class ProducerClient:
     def send_offsets_to_transaction(
         self, positions: Sequence[TopicPartition], group_metadata: bytes, timeout: float
     ) -> None:
-        """Put offsets and their metadata under a group into the transaction."""
+        """Put offsets and their metadata into the transaction, for a group."""
         group = ctypes.c_void_p()
         check_error(
             self._lib.rd_kafka_consumer_group_metadata_read(

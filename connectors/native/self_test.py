@@ -1,11 +1,11 @@
-"""Whether librdkafka's structs are what the native path takes them for: asked once a process.
+"""Checks once per process that librdkafka's structs have the layouts the native path expects.
 
-A client without brokers is given records by the calls of the native path, drops them, and reports
-each as undelivered: that way a message goes through the library and back, in memory, in 2 ms. What
-comes back is read as consumed messages are, and compared.
+A client without brokers gets records by the calls of the native path, drops them, and reports each
+as undelivered. So a message goes through the library and back, in memory, in 2 ms. The result is
+read like consumed messages, and compared.
 
-The order matters: a layout that is wrong shall be found by a number that differs, before a pointer
-of it is followed.
+The order matters: a wrong number must reveal a wrong layout before a pointer of that layout is
+followed.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _HEADERS: Final[tuple[list[tuple[str, bytes | None]], ...]] = (
 
 
 class _DiffersError(Exception):
-    """What came back is not what was given."""
+    """The result differs from what was given."""
 
 
 def failure() -> str:
-    """Return "" where every layout is as expected, else which one is not, as half a line.
+    """Return "" if every layout is as expected, else the wrong one, as half a line.
 
-    Only where `librdkafka.available` returns "".
+    Only if `librdkafka.available` returns "".
     """
     try:
         with _client() as client:
@@ -65,7 +65,7 @@ def failure() -> str:
 
 
 class _Client:
-    """A producer without brokers; its delivery reports are taken as events."""
+    """A producer without brokers; its delivery reports come as events."""
 
     def __init__(self) -> None:
         lib = self.lib = librdkafka.library()
@@ -87,7 +87,7 @@ class _Client:
 
     @contextlib.contextmanager
     def dropped(self, count: int) -> Iterator[Array]:
-        """Drop what is queued; give the addresses of so many reports, as long as it is entered."""
+        """Drop queued records; yield the addresses of `count` reports, valid inside the block."""
         check_code(self.lib.rd_kafka_purge(self.address, librdkafka.PURGE_QUEUE))
         addresses = np.zeros(count, np.int64)
         event = self.lib.rd_kafka_queue_poll(self._reports, _PATIENCE_MS)
@@ -111,7 +111,7 @@ def _client() -> Iterator[_Client]:
 
 
 def _positions(client: _Client) -> None:
-    """rd_kafka_topic_partition_list_t: what the library writes is read, then the other way."""
+    """rd_kafka_topic_partition_list_t: read what the library writes, then the other way."""
     lib = client.lib
     listed = lib.rd_kafka_topic_partition_list_new(1)
     copy = None
@@ -143,7 +143,7 @@ def _first(listed: Any) -> Any:
 def _one_message(client: _Client) -> None:
     """rd_kafka_message_t as the library writes it: its numbers are those of plain arguments."""
     value = ctypes.create_string_buffer(b"value")
-    place = ctypes.addressof(value)  # neither copied nor freed: the report has the same address
+    place = ctypes.addressof(value)  # not copied, not freed: the report has the same address
     check_code(
         client.lib.rd_kafka_produce(client.topic, _PARTITION, 0, place, 5, b"key", 3, _TAG)
         and client.lib.rd_kafka_last_error()
@@ -160,7 +160,7 @@ def _one_message(client: _Client) -> None:
 
 
 def _batch(client: _Client) -> None:
-    """rd_kafka_message_t as the library reads it: nulls, empty ones, bytes."""
+    """rd_kafka_message_t as the library reads it: null values, empty values, bytes."""
     rows = arrow_messages.MessageRows(_rows())
     queued = client.lib.rd_kafka_produce_batch(
         client.topic, _PARTITION, librdkafka.COPY, rows.messages.ctypes.data, len(_KEYS)
@@ -171,7 +171,7 @@ def _batch(client: _Client) -> None:
 
 
 def _described(client: _Client) -> None:
-    """rd_kafka_vu_t, and what is read by calls: headers, and the time behind the message."""
+    """rd_kafka_vu_t, and what calls read: headers, and the time behind the message."""
     rows = arrow_messages.MessageRows(_rows())
     topics, partitions, times = (
         np.full(len(_KEYS), one, np.int64) for one in (client.topic, _PARTITION, _TIME_MS)
@@ -185,7 +185,7 @@ def _described(client: _Client) -> None:
     with client.dropped(len(_KEYS)) as addresses:
         messages = consumed_columns.read_messages(addresses)
         _columns(messages)
-        # `rd_kafka_message_timestamp` says nothing of an undelivered one; what it would read does.
+        # `rd_kafka_message_timestamp` ignores undelivered messages, but its field has the time.
         _same("times", messages["time"].tolist(), times.tolist())
         found = consumed_columns.headers_of(addresses).to_pylist()
         expected = [
@@ -195,7 +195,7 @@ def _described(client: _Client) -> None:
 
 
 def _rows() -> pa.RecordBatch:
-    """Built from buffers: `pa.array(list)` imports pandas, a second in each new worker (seen)."""
+    """Build from buffers: `pa.array(list)` imports pandas, a second in each new worker (seen)."""
     columns = [bytes_array(_KEYS, pa.binary()), bytes_array(_VALUES, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, names=["key", "value"])
 
