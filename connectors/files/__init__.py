@@ -1,4 +1,4 @@
-"""Files: a sink whose commit is an atomic rename, and the reader of its whole checkpoints.
+"""Files: a sink that commits by an atomic rename, and the reader of its whole checkpoints.
 
 In an object store the commit is a put-if-absent: see `object_folder`.
 """

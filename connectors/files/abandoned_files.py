@@ -1,4 +1,4 @@
-"""What a killed worker leaves in an object store where no sweep finds it."""
+"""Files that a killed worker leaves in an object store, and that no sweep finds."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from connectors.files.target_folder import open_folder
 def abandoned_files(path: str, store: Mapping[str, str] | None = None) -> list[str]:
     """Return files that no reader sees and nobody will commit; safe beside a running pipeline.
 
-    A request that was under way when its worker died can be carried out later than the sweep that
-    discarded the transaction. What is returned costs storage and does no harm: whoever may delete
-    there removes it, when he likes. A local folder has none.
+    A request of a dead worker can still be carried out after the sweep that discarded its
+    transaction. The resulting file costs storage and does no harm: anybody with the right to
+    delete may remove it at any time. A local folder has no such files.
 
     Args:
-        path: of a `FileSink`.
+        path: the path of a `FileSink`.
         store: options of an object store, see `FileSink`.
 
     Returns:
-        Their addresses, sorted.
+        The files' addresses, sorted.
 
     Raises:
         OSError: the store cannot be read.

@@ -1,14 +1,14 @@
-"""The manifest: which files one checkpoint consists of, for readers of whole checkpoints.
+"""The manifest: the list of one checkpoint's files, for readers of whole checkpoints.
 
-A file is committed by its own step (a rename), so between two of them a plain reader sees half of a
-checkpoint. The manifest closes that: it is durable before the decision, and it counts from the
-moment at which every file that it names is there. It says nothing about the decision, so it needs
-no state, and nothing that must be undone: of an attempt that was not decided no file ever appears.
+Each file is committed by its own step (a rename), so in between a plain reader sees half of a
+checkpoint. The manifest prevents that: it is durable before the decision, and it counts once every
+file that it names is there. It says nothing about the decision. So it needs no state and is never
+undone: no file of an undecided attempt ever appears.
 
-A checkpoint that was healed has a further manifest, with the files that took the place of lost
-ones. And nothing of a checkpoint becomes visible before the one before is settled (the coordinator
-sees to it), so that the newest whole checkpoint of a log proves that all before it are settled:
-what they have is all that they will ever have.
+A healed checkpoint has a further manifest, with the files that replaced lost ones. Nothing of a
+checkpoint becomes visible before the previous checkpoint is settled (the coordinator ensures this).
+So the newest whole checkpoint of a log proves that all earlier ones are settled: they will never
+get another file.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class CommittedFile:
     """A file of a whole checkpoint.
 
     Attributes:
-        path: where it is; in an object store its address.
-        application_id: of the pipeline that wrote it.
-        log_id: of its decision log; checkpoints of another log are counted from 0 again.
+        path: its path; in an object store its address.
+        application_id: the pipeline that wrote it.
+        log_id: the pipeline's decision log; another log counts checkpoints from 0 again.
         sink: name of the sink.
         checkpoint_id: the checkpoint.
-        subtask: which task wrote it.
-        records: how many it has.
+        subtask: the task that wrote it.
+        records: its number of records.
         size: bytes.
     """
 
@@ -56,15 +56,15 @@ class CommittedFile:
 
 
 def write_manifest(folder: TargetFolder, committables: Sequence[Committable]) -> None:
-    """Write which files the transactions of one checkpoint will become. On the driver, before the
-    decision.
+    """Write the list of files that one checkpoint's transactions will become. On the driver, before
+    the decision.
 
     Args:
         folder: the target.
         committables: of one sink and one checkpoint; at least one.
 
     Raises:
-        OSError: it is not durable.
+        OSError: the manifest is not durable.
     """
     first = committables[0]
     application_id, log_id, run_epoch = first.transactional_id.split(".")[:3]
@@ -92,20 +92,20 @@ def committed_files(
 ) -> list[CommittedFile]:
     """Return the files of all whole checkpoints; safe beside a running pipeline.
 
-    What it returned once it returns ever after (as long as nobody removes files), and between two
-    calls whole checkpoints are added.
+    A later call returns every file that an earlier call returned (as long as nobody removes
+    files), and adds only whole checkpoints.
 
     Args:
-        path: of a `FileSink`; before its first record there is no such folder.
-        store: options of an object store, see `FileSink`; they need not be those of the writer.
+        path: the path of a `FileSink`; the folder does not exist before its first record.
+        store: options of an object store, see `FileSink`; they may differ from the writer's.
 
     Returns:
         Sorted by application, log, sink, checkpoint and subtask.
 
     Raises:
         OSError: the folder cannot be read.
-        ConfigurationError: there cannot be such a folder, or an option of the store is wrong.
-        LogVersionError: a manifest is of a newer version.
+        ConfigurationError: no such folder can exist, or an option of the store is wrong.
+        LogVersionError: a manifest has a newer version.
     """
     folder = open_folder(str(path), store or {})
     by_sink: defaultdict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -118,7 +118,7 @@ def committed_files(
         key: max((m["checkpoint_id"] for m in found if _is_whole(m, there)), default=-1)
         for key, found in by_sink.items()
     }
-    # Again: a listing is no moment in time, and can show a file without those from before it.
+    # Again: a listing is not atomic, and can show a file without earlier ones.
     there = folder.published()
     files = [
         CommittedFile(

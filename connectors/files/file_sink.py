@@ -1,4 +1,4 @@
-"""What a user says about a sink of files, parsed once and checked as a whole."""
+"""The user's options of a sink of files, parsed once and checked as a whole."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class FileSink:
     """A folder of files as the target of a branch, exactly once.
 
     Attributes:
-        path: the folder, on a local file system: made absolute, and made when there is none; a
+        path: the folder, on a local file system: made absolute, and created if missing; a
             ``file://`` URL is read as a path. Or an address in an object store:
             ``s3://bucket/prefix``, ``gs://...``, ``az://...``.
         format: ``parquet``, or ``json``: one object a line.
         name: unique in the driver and the same at every restart; the folder's name by default.
         compression: of Parquet: ``snappy`` (default), ``zstd``, ``gzip`` or ``none``.
         store: options of the object store, by its names (``region``, ``endpoint``), see
-            `transactions.object_store.ObjectStore`; credentials, too, where the environment of the
-            driver and the workers does not have them. In no text of an error.
+            `transactions.object_store.ObjectStore`; also credentials, if the environment of the
+            driver and the workers does not have them. No error text shows them.
     """
 
     path: str
@@ -78,7 +78,7 @@ class FileSink:
         path = address_of(path) if is_address(path) else absolute
         object.__setattr__(self, "path", path)
         object.__setattr__(self, "store", dict(self.store))
-        open_folder(path, self.store)  # what is wrong with them is told; nothing is sent
+        open_folder(path, self.store)  # raises if they are wrong; nothing is sent
 
     def _complete_compression(self) -> None:
         known = FORMATS[self.format]
@@ -93,20 +93,20 @@ class FileSink:
 
     @property
     def suffix(self) -> str:
-        """How the names of its files end."""
+        """The end of its files' names."""
         return _SUFFIXES[self.format]
 
     def identity(self) -> dict[str, str]:
-        """Return what must be the same at every restart on one checkpoint: a prepared file lies in
+        """Return what must be the same at every restart on one checkpoint: prepared files lie in
         this folder, in this format.
         """
         return {"kind": "files", "path": self.path, "format": self.format}
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """Check that the format can carry these columns. On the driver, before any data moves.
+        """Check that the format can express these columns. On the driver, before any data moves.
 
         Raises:
-            ConfigurationError: it cannot; names the column.
+            ConfigurationError: it cannot; the text names the column.
         """
         if not len(schema):
             raise self._no_place("no column", "a row without columns leaves nothing in a file")
@@ -136,19 +136,19 @@ class FileSink:
         checkpoint_timeout_s: float,  # noqa: ARG002
         schema: pa.Schema | None = None,  # noqa: ARG002
     ) -> TransactionalFileSink:
-        """Return the sink of the two-phase contract. On the driver; a store is tried with an
-        object that is removed again.
+        """Return the sink of the two-phase contract. On the driver. It tests an object store with
+        an object that it removes again.
 
         Args:
-            checkpoint_timeout_s: how long any one task may take; a file waits for nobody.
-            schema: of the rows that will come; a file takes any that `check_columns` does.
+            checkpoint_timeout_s: how long any one task may take; a file needs no timeout.
+            schema: of the rows that will come; `check_columns` has accepted it.
 
         Raises:
-            ConfigurationError: the path is no folder; the store refuses us, or has no conditional
-                put.
+            ConfigurationError: the path is not a folder; the store refuses us, or has no
+                conditional put.
             BrokerUnavailableError: the store does not answer.
         """
-        # Imported here: it imports this file.
+        # Imported here, because that module imports this file.
         from connectors.files.transactional_file_sink import (  # noqa: PLC0415
             TransactionalFileSink,
         )
@@ -172,7 +172,7 @@ class FileSink:
             elif option := FILE_SINK.find(name):
                 given[option.name] = value
             else:
-                # Its value may be a secret of the store that is misnamed: never shown.
+                # Its value may be a store's secret under a wrong name: never show it.
                 hint = FILE_SINK.hint(name)
                 raise _wrong(f"The file sink has no option {name!r}.", hint, name)
         return cls(**{"path": "", **given}, store=store)

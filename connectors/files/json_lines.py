@@ -1,4 +1,4 @@
-"""JSON lines: one object per row, as Spark's `to_json` writes it, with null fields kept.
+"""JSON lines: one object per row, as in Spark's `to_json`, but null fields are kept.
 
 ====================  =============================================================
 binary                base64
@@ -39,7 +39,7 @@ _SIMPLE: Final = (
 
 
 class JsonLines:
-    """Writes batches to a file that stays the caller's."""
+    """Writes batches to a file; the caller keeps the file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -48,8 +48,8 @@ class JsonLines:
         """Append the rows of a batch.
 
         Raises:
-            ValueError, TypeError, OverflowError: a value has no JSON, such as a string that is not
-                UTF-8, or a year after 9999.
+            ValueError, TypeError, OverflowError: JSON cannot express a value, such as a string that
+                is not UTF-8, or a year after 9999.
         """
         batch = batch.cast(pa.schema([_in_utc(field) for field in batch.schema]))
         rows = batch.to_pylist()
@@ -59,7 +59,7 @@ class JsonLines:
         self._file.writelines(orjson.dumps(row, _default, _OPTIONS) for row in rows)
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no row is held back."""
 
 
 def problem_of(kind: pa.DataType) -> str:
@@ -97,7 +97,7 @@ def _default(value: object) -> object:
 
 
 def _in_utc(field: pa.Field) -> pa.Field:
-    """Show every moment in UTC, whatever the session's time zone is."""
+    """Convert every instant to UTC, whatever the session's time zone is."""
     return field.with_type(_type_in_utc(field.type))
 
 
@@ -117,7 +117,7 @@ def _type_in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def _needs_walk(column: pa.Array) -> bool:
-    """Tell whether a column has what orjson would write in another way: a map, or not a number."""
+    """Return whether orjson would write a column differently: a map, or a float not finite."""
     t, kind = pa.types, column.type
     if t.is_map(kind):
         return True

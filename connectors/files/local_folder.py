@@ -1,4 +1,4 @@
-"""The target folder on a local file system: every file operation of the sink, and nothing else.
+"""The target folder on a local file system: all file operations of the sink, nothing else.
 
 ::
 
@@ -6,8 +6,8 @@
     <path>/_transactions/<id>       open and prepared transactions
     <path>/_manifests/...           which files a checkpoint consists of
 
-Readers (Spark, Hive, Arrow data sets) ignore names that begin with _ or a dot. All of it must be on
-one file system, whose rename is atomic and whose fsync is honest.
+Readers (Spark, Hive, Arrow data sets) ignore names that begin with _ or a dot. All of these must be
+on one file system, with an atomic rename and an honest fsync.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BUFFER: Final = 1 << 20
 class LocalFolder:
     """One target folder. See `TargetFolder`."""
 
-    at_once: Final = 1  # a rename is quicker than a thread
+    at_once: Final = 1  # a rename is faster than a thread
     trouble: Final = "the disk is full, read-only or gone"
 
     def __init__(self, path: Path) -> None:
@@ -60,13 +60,13 @@ class LocalFolder:
         return size
 
     def discard(self, transaction_id: str) -> None:
-        """See `TargetFolder.discard`: without its file no writer can commit."""
+        """See `TargetFolder.discard`: without its file a writer cannot commit."""
         (self._transactions / transaction_id).unlink(missing_ok=True)
 
     # --- on the driver ----------------------------------------------------------------------
 
     def check(self) -> None:
-        """See `TargetFolder.check`; the folder is made when the first record comes."""
+        """See `TargetFolder.check`; the first record creates the folder."""
         if self._path.exists() and not self._path.is_dir():
             raise ConfigurationError(
                 "The path is not a folder.",
@@ -76,7 +76,7 @@ class LocalFolder:
             )
 
     def make_durable(self) -> None:
-        """Sync the folder's own entry, and those of the folders above it that we may have made."""
+        """Sync the folder's own entry, and those of parent folders that we may have made."""
         self._manifests.mkdir(exist_ok=True)
         for folder in (self._path, *self._path.parents):
             if os.access(folder, os.W_OK):
@@ -89,7 +89,7 @@ class LocalFolder:
         return "" if os.access(self._path, os.W_OK | os.X_OK) else "the folder cannot be written"
 
     def size_of(self, transaction_id: str, name: str) -> int | None:  # noqa: ARG002
-        """See `TargetFolder.size_of`; the file can be read."""
+        """See `TargetFolder.size_of`; this also checks that the file is readable."""
         try:
             with (self._transactions / transaction_id).open("rb") as file:
                 return os.fstat(file.fileno()).st_size
@@ -100,8 +100,8 @@ class LocalFolder:
         """See `TargetFolder.publish`: the hidden file is renamed to its final name.
 
         Raises:
-            OSError: it is not known; also when the folder of transactions itself is absent, which
-                a disk that is not mounted looks like: it proves nothing about one file.
+            OSError: the result is not known. This includes a missing folder of transactions: an
+                unmounted disk looks like that, and proves nothing about one file.
         """
         try:
             (self._transactions / transaction_id).rename(self._path / name)
@@ -113,7 +113,7 @@ class LocalFolder:
         return Outcome.COMMITTED
 
     def sync_published(self) -> None:
-        """See `TargetFolder.sync_published`: new names first, then what was removed."""
+        """See `TargetFolder.sync_published`: first the new names, then the removals."""
         sync_folder(self._path)
         sync_folder(self._transactions)
 
@@ -125,7 +125,7 @@ class LocalFolder:
             return []
 
     def put_manifest(self, name: str, data: bytes, transaction_id: str) -> None:
-        """See `TargetFolder.put_manifest`: a hidden file that is renamed when it is whole."""
+        """See `TargetFolder.put_manifest`: a whole hidden file is renamed."""
         with self.create(transaction_id) as file:
             file.write(data)
             self._sync(file)

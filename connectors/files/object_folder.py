@@ -2,20 +2,20 @@
 
 ::
 
-    <url>/_data/part-...                  the files; which of them count is said elsewhere
+    <url>/_data/part-...                  the files; another folder says which of them count
     <url>/_committed/part-...             the commit of one file: a small object of the same name
-    <url>/_transactions/<id>              a transaction that has begun to upload; holds its name
-    <url>/_manifests/...                  which files a checkpoint consists of
+    <url>/_transactions/<id>              a transaction that has begun its upload; holds its name
+    <url>/_manifests/...                  the files of a checkpoint
 
-There is no rename: an object has one name from its first byte. So a prepared file, one that was
-given up and a committed one look alike, and a name in ``_committed`` is what tells them apart.
-Readers (Spark, Hive, Arrow data sets) ignore folders that begin with _: who does not ask
-`committed_files` sees nothing, instead of records that were never committed.
+There is no rename: an object has one name from its first byte on. So prepared, abandoned and
+committed files look alike; only a name in ``_committed`` distinguishes them. Readers (Spark, Hive,
+Arrow data sets) ignore folders that begin with _. So a reader that does not use `committed_files`
+sees nothing, instead of records that were never committed.
 
-The object of a transaction is there before its file and goes after the commit, so whatever a crash
-leaves is found by listing a few of them. A name is used by one attempt for ever, and what was
-decided was uploaded before: it follows that a late request, sent again by the network, meets a name
-that nobody looks at, or what is there already.
+The object of a transaction exists before its file and is removed after the commit. So a listing of
+a few such objects finds whatever a crash leaves. Only one attempt ever uses a name; decided files
+were uploaded before the decision. So a late request, repeated by the network, meets a name that
+nobody reads, or an object that exists already.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _PURPOSE: Final = Purpose(
 class ObjectFolder:
     """One target in an object store. See `TargetFolder`.
 
-    Pickled it is plain data; connections are made where a method runs.
+    A pickled folder is plain data; the process that calls a method makes the connections.
 
     Args:
-        url: ``s3://bucket/prefix`` and its like, without a slash at its end.
+        url: ``s3://bucket/prefix`` or similar, without a slash at its end.
         options: see `ObjectStore`.
 
     Raises:
@@ -72,7 +72,7 @@ class ObjectFolder:
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self._url = url
         self._options = dict(options)
-        _ = self._store  # tells what is wrong with them
+        _ = self._store  # raises if they are wrong
 
     @functools.cached_property
     def _store(self) -> ObjectStore:
@@ -92,7 +92,7 @@ class ObjectFolder:
         return cast("BinaryIO", tempfile.TemporaryFile(buffering=_BUFFER))
 
     def seal(self, file: BinaryIO, transaction_id: str, name: str) -> int:
-        """See `TargetFolder.seal`: from its first byte on the sweep knows of the upload."""
+        """See `TargetFolder.seal`: the sweep knows of the upload from its first byte on."""
         with file, _in_short():
             self._store.put(f"{_TRANSACTIONS}/{transaction_id}", name.encode())
             crash_points.reach("upload_started")
@@ -103,8 +103,8 @@ class ObjectFolder:
     def discard(self, transaction_id: str) -> None:
         """See `TargetFolder.discard`.
 
-        A transaction is also there when its commit is done and only its own object was not
-        removed any more. Then its file is the only copy of what was decided, and stays.
+        A transaction's object may also remain after its commit, if only its removal failed. Then
+        the file is the only copy of decided records, and stays.
         """
         with _in_short():
             name = self._store.get(f"{_TRANSACTIONS}/{transaction_id}")
@@ -118,23 +118,23 @@ class ObjectFolder:
     # --- on the driver ----------------------------------------------------------------------
 
     def check(self) -> None:
-        """See `TargetFolder.check`: the bucket is there, we may list and write, and a conditional
-        put keeps its promise.
+        """See `TargetFolder.check`: the bucket exists, we may list and write, and a conditional put
+        works as promised.
         """
         with _in_short(ObjectStoreError):
             self._store.has_any(_TRANSACTIONS)
             self._store.check_exclusive()
 
     def make_durable(self) -> None:
-        """See `TargetFolder.make_durable`: what a store has acknowledged is."""
+        """See `TargetFolder.make_durable`: what a store has acknowledged is durable."""
 
     def obstacle(self) -> str:
-        """See `TargetFolder.obstacle`: `check` has found it."""
+        """See `TargetFolder.obstacle`: `check` would have found it."""
         return ""
 
     def size_of(self, transaction_id: str, name: str) -> int | None:
-        """See `TargetFolder.size_of`. Of a transaction that was swept while its task was still
-        uploading, the file alone is there.
+        """See `TargetFolder.size_of`. If a sweep came while the task was uploading, only the file
+        exists, and it does not count.
         """
         with _in_short():
             if self._store.size_of(f"{_TRANSACTIONS}/{transaction_id}") is None:
@@ -145,9 +145,9 @@ class ObjectFolder:
         """See `TargetFolder.publish`.
 
         Raises:
-            OSError: it is not known; also when the store has no manifest at all. That of the
-                checkpoint was put before its decision, so this bucket is not the one (it was made
-                anew, the address leads to another), and proves nothing about one file.
+            OSError: the result is not known. This includes a store without any manifest: the
+                checkpoint's manifest was put before its decision. So this is another bucket (it was
+                made anew, or the address changed), and it proves nothing about one file.
         """
         with _in_short():
             size = self._store.size_of(f"{_DATA}/{name}")
@@ -193,7 +193,7 @@ class ObjectFolder:
     # --- for readers ------------------------------------------------------------------------
 
     def manifests(self) -> dict[str, bytes]:
-        """See `TargetFolder.manifests`: a request for each, some at a time."""
+        """See `TargetFolder.manifests`: one request for each, several at a time."""
         with _in_short():
             names = self._store.names(_MANIFESTS)
             with ThreadPoolExecutor(self.at_once) as pool:
@@ -210,8 +210,8 @@ class ObjectFolder:
     def abandoned(self) -> list[str]:
         """See `TargetFolder.abandoned`: an upload arrived after the sweep that discarded it.
 
-        The files first: one that is whole has its transaction until it has its mark, so at least
-        one of the two is seen of all that may still count.
+        The files are listed first: a whole file has its transaction until it has its mark. So for
+        every file that may still count, at least one of the two is seen.
         """
         with _in_short():
             files = self._store.names(_DATA)
@@ -223,10 +223,10 @@ class ObjectFolder:
 
 @contextlib.contextmanager
 def _in_short(trouble: type[SparkOnceError] = SparkOnceError) -> Iterator[None]:
-    """Let trouble with the store be an OSError of one line: the sink says the rest.
+    """Raise trouble with the store as an OSError of one line: the sink adds the rest.
 
-    Also a refusal, which at the start is a wrong option: in the middle of a run it is a right that
-    somebody took away or a bucket that is gone, and in phase 2 it must leave the end unknown.
+    This includes refusals. At the start a refusal means a wrong option. In the middle of a run it
+    means a removed right or a missing bucket, and in phase 2 it must leave the outcome unknown.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Parquet: batches gathered into row groups of a size that readers like."""
+"""Parquet: gathers batches into row groups of a size that suits readers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-#: A row group ends at the first of them. Bytes in memory, before encoding.
+#: A row group ends at the first limit that is reached. Bytes in memory, before encoding.
 GROUP_BYTES: Final = 64 << 20
 GROUP_ROWS: Final = 1 << 20
 
 
 class ParquetRows:
-    """Writes batches of one schema to a file that stays the caller's.
+    """Writes batches of one schema to a file; the caller keeps the file.
 
     Args:
-        file: open for writing.
+        file: a file open for writing.
         compression: ``snappy``, ``zstd``, ``gzip`` or ``none``.
     """
 
@@ -29,7 +29,7 @@ class ParquetRows:
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append a batch; a row group is written when there is enough for one.
+        """Append a batch; write a row group as soon as there are enough rows.
 
         Raises:
             pa.ArrowException: the batch has another schema than the first one.
@@ -44,7 +44,7 @@ class ParquetRows:
             self._end_group()
 
     def close(self) -> None:
-        """Write what is left, and the footer."""
+        """Write the remaining rows, and the footer."""
         self._end_group()
         if self._writer is not None:
             self._writer.close()
@@ -58,7 +58,7 @@ class ParquetRows:
 
 
 def problem_of(field: pa.Field) -> str:
-    """Return why a column cannot be written as Parquet, "" if it can: the writer is asked."""
+    """Return why a column cannot be written as Parquet, "" if it can: it asks the writer."""
     try:
         pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
     except (pa.ArrowException, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What a committable remembers about its file: the name that it will get, and its size."""
+"""A committable's knowledge of its file: the name that it will get, and its size."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from transactions.committable import Committable
 class PreparedFile:
     """The file of a prepared transaction.
 
-    It stands in `Committable.marker_partition`, as ``<name>:<bytes>``: the file under that name is
-    the mark that proves the commit.
+    `Committable.marker_partition` holds it as ``<name>:<bytes>``: a file under that name proves the
+    commit.
 
     Attributes:
         name: the final name, in the target folder.
@@ -28,16 +28,16 @@ class PreparedFile:
 
     @classmethod
     def of(cls, committable: Committable) -> Self:
-        """Read it back; on the driver."""
+        """Parse it from a committable; on the driver."""
         name, _, size = committable.marker_partition.rpartition(":")
         return cls(name, int(size))
 
 
 def final_name(checkpoint_id: int, subtask: int, unique: str, suffix: str) -> str:
-    """Return the name under which readers see a file; sorted by name is sorted by checkpoint."""
+    """Return the name under which readers see a file; names sort by checkpoint."""
     return f"part-{checkpoint_id:010d}-{subtask:05d}-{unique}{suffix}"
 
 
 def unique_of(name: str) -> str:
-    """Return what a final name shares with the id of its transaction, and with no other's."""
+    """Return the part of a final name that only its own transaction's id contains."""
     return name.rpartition("-")[2].partition(".")[0]

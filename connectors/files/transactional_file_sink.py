@@ -2,12 +2,12 @@
 
 (Flink: the `TransactionalFileSink` of the article on TwoPhaseCommitSinkFunction, and `FileSink`.)
 In a task the records go to a hidden file, which `pre_commit` makes durable; the driver renames it
-after the decision. What a rename has done is seen by looking: the final name is there, or the
-hidden one, or neither. So nothing is in doubt for longer than the file system is away, and a file
-that neither name leads to was removed by somebody: it is lost, and healed.
+after the decision. A look at the names shows the outcome: the final name exists, or the hidden one,
+or neither. So a doubt lasts only while the file system is unreachable. If neither name exists,
+somebody removed the file: it is lost, and healed.
 
-In an object store the rename is a put-if-absent of another object, see `object_folder`; here only
-the folder's own words are different.
+In an object store the rename is a put-if-absent of another object, see `object_folder`. Here only
+the folder's own texts differ.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-#: What a value that the format cannot express raises: in the driver's check only its type is known.
+#: Raised for a value that the format cannot express: the driver's check knows only its type.
 _REFUSALS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
@@ -50,12 +50,12 @@ class FileTransaction:
     """A transaction in the task that writes it; live, never pickled.
 
     Attributes:
-        attempt: whose it is.
+        attempt: the attempt that writes it.
         unique: 16 hex digits, in its id, its token and its final name.
-        lifecycle: where it stands.
+        lifecycle: its state.
         fingerprint: of its records.
         file: the hidden file, from the first record on.
-        writer: its format.
+        writer: the writer of its format.
     """
 
     attempt: Attempt
@@ -74,10 +74,10 @@ class FileTransaction:
 
 
 class TransactionalFileSink:
-    """Writes Arrow batches of any schema that the format carries; see `FileSink.check_columns`.
+    """Writes Arrow batches of any schema that the format can express; see `FileSink.check_columns`.
 
     Attributes:
-        options: what the user said.
+        options: the user's options.
     """
 
     def __init__(self, options: FileSink) -> None:
@@ -93,11 +93,11 @@ class TransactionalFileSink:
     # --- in the task ------------------------------------------------------------------------
 
     def new_fingerprint(self) -> RowFingerprint:
-        """Return an empty one, for rows that are compared with what was decided."""
+        """Return an empty fingerprint, for rows to compare with the decided ones."""
         return RowFingerprint()
 
     def begin_transaction(self, attempt: Attempt) -> FileTransaction:
-        """See `TwoPhaseCommitSink.begin_transaction`; the file is made with the first record."""
+        """See `TwoPhaseCommitSink.begin_transaction`; the first record creates the file."""
         unique = secrets.token_hex(8)
         lifecycle = Lifecycle(unique)
         lifecycle.advance(Event.BEGIN)
@@ -112,7 +112,7 @@ class TransactionalFileSink:
 
         Raises:
             PhaseOneError: the file cannot be written.
-            RecordRefusedError: a value has no place in the format.
+            RecordRefusedError: the format cannot express a value.
         """
         if batch.num_rows == 0:
             return
@@ -125,8 +125,8 @@ class TransactionalFileSink:
             transaction.writer.write(batch)
 
     def pre_commit(self, transaction: FileTransaction) -> Committable | None:
-        """See `TwoPhaseCommitSink.pre_commit`: the file is whole and survives a power cut. Offsets
-        of the source are not in it; they are in the decision.
+        """See `TwoPhaseCommitSink.pre_commit`: the file is whole and survives a power cut. It has
+        no source offsets; they are in the decision.
 
         Raises:
             PhaseOneError, RecordRefusedError: see `invoke`.
@@ -159,12 +159,12 @@ class TransactionalFileSink:
         )
 
     def abort(self, transaction: FileTransaction) -> None:
-        """See `TwoPhaseCommitSink.abort`: the hidden file is removed, prepared or not."""
+        """See `TwoPhaseCommitSink.abort`: removes the hidden file, prepared or not."""
         if transaction.file is None:
             return
         transaction.lifecycle.advance(Event.ABORT)
         if not transaction.file.closed:
-            # Arrow's writer would do it later by itself, on a file that is closed.
+            # Otherwise Arrow's writer would close later by itself, on a closed file.
             with contextlib.suppress(OSError, *_REFUSALS):
                 if transaction.writer is not None:
                     transaction.writer.close()
@@ -182,7 +182,7 @@ class TransactionalFileSink:
 
     @contextlib.contextmanager
     def _telling(self, attempt: Attempt) -> Iterator[None]:
-        """Say in four parts what a write has met."""
+        """Raise the errors of a write as ours, with four parts."""
         where = f"{self.options.path}, checkpoint {attempt.checkpoint_id}, subtask "
         where += str(attempt.subtask)
         try:
@@ -206,26 +206,26 @@ class TransactionalFileSink:
     # --- on the driver ----------------------------------------------------------------------
 
     def check_target(self) -> None:
-        """Look whether files can be committed to the target. At start, before any data moves.
+        """Check that the target can commit files. At start, before any data moves.
 
         Raises:
-            ConfigurationError: they cannot.
+            ConfigurationError: it cannot.
             BrokerUnavailableError: it does not answer.
         """
         with self._reached():
             self._folder.check()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the driver holds nothing."""
 
     def check_prepared(
         self,
         committables: Sequence[Committable],
         deadline: Deadline,  # noqa: ARG002
     ) -> list[Committable]:
-        """See `TwoPhaseCommitSink.check_prepared`: every file is there with its size, and can be
-        renamed. The manifest of the checkpoint is written here, for after the decision nothing may
-        be left that could fail.
+        """See `TwoPhaseCommitSink.check_prepared`: every file exists with its size, and can be
+        renamed. This also writes the manifest of the checkpoint, because after the decision no step
+        may be left that could fail.
         """
         if not committables:
             return []
@@ -263,14 +263,14 @@ class TransactionalFileSink:
     def commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.commit`: every file is renamed, then the folders are synced.
+        """See `TwoPhaseCommitSink.commit`: rename every file, then sync the folders.
 
-        A rename tells by itself what it found, so this is also how a recovery commits.
+        A rename itself returns what it found, so a recovery commits in the same way.
         """
         found = self._for_each(committables, lambda one: self._publish(one, deadline))
         outcomes = {one.token: outcome for one, outcome in zip(committables, found, strict=True)}
         try:
-            # Also when all had been renamed before: by a process that may have died before this.
+            # Even if all were renamed before: that process may have died before this step.
             self._folder.sync_published()
         except OSError as error:
             logger.warning("the renames in %s are not durable yet: %s", self.options.path, error)
@@ -291,7 +291,7 @@ class TransactionalFileSink:
         return outcome
 
     def _for_each(self, all_of_them: Iterable[_T], do: Callable[[_T], _R]) -> list[_R]:
-        """Do something with every file, some at a time where that is quicker."""
+        """Apply a function to every file, several at a time if that is faster."""
         if self._folder.at_once == 1:
             return [do(one) for one in all_of_them]
         with ThreadPoolExecutor(self._folder.at_once) as pool:
@@ -300,11 +300,11 @@ class TransactionalFileSink:
     def recover_and_commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.recover_and_commit`. ABORTED: the file is under neither name."""
+        """See `TwoPhaseCommitSink.recover_and_commit`. ABORTED: the file has neither name."""
         return self.commit(committables, deadline)
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.lingering`: hidden files, also manifests that are not whole.
+        """See `TwoPhaseCommitSink.lingering`: hidden files, and manifests that are not whole.
 
         Raises:
             BrokerUnavailableError: the folder cannot be read now.
@@ -318,7 +318,7 @@ class TransactionalFileSink:
             ]
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.recover_and_abort`: without its file no writer can commit.
+        """See `TwoPhaseCommitSink.recover_and_abort`: without its file a writer cannot commit.
 
         Raises:
             BrokerUnavailableError: the folder cannot be written now.
@@ -328,7 +328,7 @@ class TransactionalFileSink:
 
     @contextlib.contextmanager
     def _reached(self) -> Iterator[None]:
-        """Say in our words, for the restart strategy, that the folder is away."""
+        """Raise our error, for the restart strategy, if the folder is unreachable."""
         try:
             yield
         except OSError as error:
@@ -340,7 +340,7 @@ class TransactionalFileSink:
             ) from error
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.hidden`: what is renamed is seen."""
+        """See `TwoPhaseCommitSink.hidden`: readers see every renamed file."""
         return []
 
     def retired(self) -> frozenset[str]:
