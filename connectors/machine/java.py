@@ -1,4 +1,4 @@
-"""Find the Java that Spark and the embedded broker run on, and install one where there is none."""
+"""Finds the Java for Spark and the embedded broker, and installs one if there is none."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _HOME_FOLDERS = (".jdk/*", ".jre/*", ".sdkman/candidates/java/*")
 
 
 def ensure_java_home(*, tell: Say = say) -> str:
-    """Return a JAVA_HOME of Java 17 or newer, installing one into the user's cache if need be.
+    """Return a JAVA_HOME of Java 17 or newer; install one into the user's cache if needed.
 
     Raises:
-        ConfigurationError: there is none and it could not be installed.
+        ConfigurationError: there is none and the installation failed.
     """
     found = find_java_home(tell=tell)
     if found is not None:
@@ -52,8 +52,8 @@ def find_java_home(
 ) -> str | None:
     """Return the first JAVA_HOME of Java 17 or newer, or None.
 
-    Order: the variable JAVA_HOME, `java` on PATH, the user's cache, the common folders. A
-    JAVA_HOME that is too old is passed over, and that is said, since Spark would use it.
+    Order: the variable JAVA_HOME, `java` on PATH, the user's cache, the common folders. It skips
+    a JAVA_HOME that is too old, with a notice, since Spark would use it.
     """
     environment = os.environ if environment is None else environment
     named = environment.get("JAVA_HOME")
@@ -68,7 +68,7 @@ def find_java_home(
 
 
 def java_major(home: Path) -> int | None:
-    """Return the major version of the Java in `home`, or None where there is no working one."""
+    """Return the major version of the Java in `home`, or None if it does not work."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None
@@ -94,7 +94,7 @@ def install_java(
 ) -> str:
     """Install Java into `folder` with the install-jdk package and return its JAVA_HOME.
 
-    It is unpacked beside its place and renamed, so that an interrupted download leaves nothing.
+    It is unpacked beside its place and renamed, so an interrupted download leaves nothing.
     """
     if installer is None:
         import jdk  # noqa: PLC0415  # it reads the platform at import: only when needed
@@ -155,4 +155,4 @@ def _major(version: str) -> int | None:
 
 
 def _silent(_text: str) -> None:
-    """Say nothing: the first search has said it already."""
+    """Print nothing: the first search has printed it already."""

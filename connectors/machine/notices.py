@@ -1,4 +1,4 @@
-"""One way to tell a person what takes time: a line on stderr, never on stdout."""
+"""One way to show a person what takes time: a line on stderr, never on stdout."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Say = Callable[[str], None]
 
 
 def say(text: str) -> None:
-    """Write one line to stderr at once, so that a download is never silent."""
+    """Write one line to stderr at once, so no download is silent."""
     sys.stderr.write(f"sparkonce: {text}\n")
     sys.stderr.flush()
 
 
 def progress(text: str) -> None:
-    """Rewrite the current line of a terminal; into a file or a CI log nothing is written."""
+    """Rewrite the current line of a terminal; write nothing into a file or a CI log."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[2Ksparkonce: {text}")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, however that one ends."""
+"""Makes a process end with its parent, however the parent ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 def live_as_long_as_parent() -> None:
-    """Exit at once when standard input ends, that is when whoever holds its other end is gone."""
+    """Exit at once when standard input ends: then the process at its other end is gone."""
 
     def watch() -> None:
         while os.read(0, 1):

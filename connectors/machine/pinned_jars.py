@@ -1,7 +1,7 @@
 """Jars fetched once by the Ivy that ships inside PySpark, each pinned by version and SHA-256.
 
-Jars are downloaded into a folder of their own, checked, and renamed into the cache in one step:
-whoever sees the cache folder sees a whole one.
+Jars are downloaded into a folder of their own, checked, and moved into the cache by one rename:
+a cache folder that exists is whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from connectors.machine.notices import Say, progress, progress_done
 from transactions.errors import BrokerUnavailableError, ConfigurationError, SparkOnceError
 
-# A mirror or a proxy of an organisation is configured as for any Ivy: with its settings file.
+# An organisation's mirror or proxy is configured as for any Ivy, with its settings file.
 SETTINGS_VARIABLE = "SPARKONCE_IVY_SETTINGS"
 
 _MARKER = "complete"
@@ -30,7 +30,7 @@ _MARKER = "complete"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedJar:
-    """One jar, as the pin file names it."""
+    """One jar of the pin file."""
 
     sha256: str
     organisation: str
@@ -39,11 +39,11 @@ class PinnedJar:
 
     @property
     def file_name(self) -> str:
-        """Return the name under which the jar lies in the cache."""
+        """Return the jar's file name in the cache."""
         return f"{self.module}-{self.version}.jar"
 
 
-# Puts all the jars into the folder; replaced in tests.
+# Puts all jars into the folder; replaced in tests.
 Resolver = Callable[[Sequence[PinnedJar], Path], None]
 
 
@@ -69,22 +69,22 @@ def ensure_jars(
     resolver: Resolver,
     tell: Say,
 ) -> tuple[Path, ...]:
-    """Return the paths of all jars in a stable order, downloading them when they are not cached.
+    """Return the paths of all jars in a stable order; download them if they are not cached.
 
-    Two processes never download at once (file lock). When all is there this costs milliseconds:
-    names and sizes are compared with the marker that was written after the checksums matched.
+    Two processes never download at once (file lock). If all jars are there, this costs
+    milliseconds: it compares names and sizes with the marker, which follows matching checksums.
 
     Args:
-        name: what the jars are, for messages.
-        version: its version, the first part of the folder's name.
-        pins: which jars.
+        name: a name for the jars, for messages.
+        version: their version, the first part of the folder's name.
+        pins: the jars.
         cache: the folder of this set of jars.
         resolver: downloads them.
-        tell: is told of a download before it begins.
+        tell: receives a notice before a download begins.
 
     Raises:
-        BrokerUnavailableError: the download failed; trying again is safe.
-        ConfigurationError: a jar is not the one that is pinned.
+        BrokerUnavailableError: the download failed; a retry is safe.
+        ConfigurationError: a jar differs from the pinned one.
     """
     folder = cache / f"{version}-{_digest_of(pins)}"
     if not _is_whole(folder):
@@ -98,7 +98,7 @@ def ensure_jars(
 
 
 def _download(folder: Path, name: str, pins: Sequence[PinnedJar], resolver: Resolver) -> None:
-    # Under the lock nobody else downloads: what lies there is left over from a killed process.
+    # The lock excludes other downloads: such folders are left over from a killed process.
     for leftover in folder.parent.glob(f"{folder.name}.tmp-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
@@ -162,14 +162,14 @@ def _digest_of(pins: Sequence[PinnedJar]) -> str:
 
 
 class IvyResolver:
-    """Downloads exactly the pinned versions, nothing transitive, with PySpark's own Ivy."""
+    """Downloads exactly the pinned versions, without dependencies, with PySpark's own Ivy."""
 
     def __init__(self, java_home: str, *, patience_s: float = 900.0) -> None:
         self._java = Path(java_home) / "bin" / "java"
         self._patience_s = patience_s
 
     def __call__(self, pins: Sequence[PinnedJar], folder: Path) -> None:
-        """Put every pinned jar into `folder`, leaving nothing else there."""
+        """Put every pinned jar into `folder`, and leave nothing else there."""
         work = folder / "ivy"
         work.mkdir()
         module = work / "ivy.xml"
@@ -194,7 +194,7 @@ class IvyResolver:
         shutil.rmtree(work)
 
     def _run(self, command: list[str], total: int) -> str | None:
-        """Run Ivy and show progress; return its complaints when it failed, else None."""
+        """Run Ivy and show progress; return its error text if it failed, else None."""
         tail: list[str] = []
         done = 0
         with subprocess.Popen(

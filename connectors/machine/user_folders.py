@@ -11,12 +11,12 @@ from transactions.log_location import LogLocation
 
 
 def cache_folder() -> Path:
-    """Return the cache of this user (Java, jars); it can be deleted while nothing of ours runs."""
+    """Return this user's cache (Java, jars); it may be deleted while nothing of ours runs."""
     return _folder("XDG_CACHE_HOME", ".cache")
 
 
 def state_folder() -> Path:
-    """Return the folder for what outlives a command, such as which brokers `kafka up` started."""
+    """Return the folder for state that outlives a command, such as `kafka up`'s brokers."""
     return _folder("XDG_STATE_HOME", ".local/state")
 
 
@@ -24,7 +24,7 @@ def checkpoint_folder(checkpoint: str) -> Path:
     """Return the absolute folder that an option names, as a path or a ``file://`` URL.
 
     Raises:
-        ConfigurationError: it is not of a local file system.
+        ConfigurationError: it is not on a local file system.
     """
     path = checkpoint.removeprefix("file://")
     if "://" in path:
@@ -41,15 +41,15 @@ def existing_log(checkpoint: str, decision_log: LogLocation | None = None) -> Lo
 
     Args:
         checkpoint: the folder of its driver.
-        decision_log: where its job keeps the log, if not in the checkpoint folder.
+        decision_log: the place of its log, if not in the checkpoint folder.
 
     Raises:
-        ConfigurationError: there is no log in the folder, or an address is wrong.
+        ConfigurationError: the folder has no log, or an address is wrong.
     """
     if decision_log is not None:
         return decision_log.backend()
     folder = checkpoint_folder(checkpoint) / "decisions"
-    # Making the backend would make the folder: a misspelt one must stay absent.
+    # The backend would create the folder, but a misspelt folder must not appear.
     if not folder.is_dir():
         raise ConfigurationError(
             "There is no decision log in this checkpoint.",
