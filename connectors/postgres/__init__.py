@@ -1,6 +1,6 @@
-"""PostgreSQL as a target: prepared transactions, or rows and mark in one of its own.
+"""PostgreSQL as a target: prepared transactions, or one transaction for rows and mark.
 
-The write-ahead variants stand in modules that need psycopg: `PostgresCheckpointCommitter` in
+The write-ahead variants are in modules that need psycopg: `PostgresCheckpointCommitter` in
 `postgres_committer`, `PostgresWriteAheadSink` in `postgres_write_ahead_sink`.
 """
 

@@ -1,12 +1,12 @@
-"""The proof of a commit: a row that is written in the transaction that it is about.
+"""The proof of a commit: a row (the mark) that the transaction itself writes.
 
-COMMIT PREPARED of an unknown name says only that it is gone, not how it ended. Its mark says it:
-mark and rows are one transaction, so a mark that can be read proves that the rows are visible, and
-a mark that is absent, of a transaction that is no longer prepared, proves that they never will be.
+COMMIT PREPARED of an unknown name says only that the transaction is gone, not how it ended. Its
+mark shows that: mark and rows are one transaction. So a readable mark proves that the rows are
+visible. If a transaction is no longer prepared and has no mark, its rows will never be visible.
 
-Marks are pruned, and a pruned mark is absent too. The newest mark of a log tells how far that has
-gone: pruning at checkpoint M leaves those of M and of `KEPT` checkpoints before, and only a commit
-of M prunes. So absence is no proof about a checkpoint that lies further back (a decision log that
+Marks are pruned, and a pruned mark is absent too. The newest mark of a log shows how far pruning
+has gone: pruning at checkpoint M keeps the marks of M and of `KEPT` checkpoints before, and only a
+commit of M prunes. So a missing mark proves nothing about an older checkpoint (a decision log that
 was restored from a backup asks about one).
 """
 
@@ -25,7 +25,7 @@ from transactions.committable import Committable, Outcome
 from transactions.sink import Attempt, Owner
 
 TABLE: Final = "sparkonce_commits"
-#: Checkpoints whose marks stay, behind the newest. Only the last decision is ever asked about.
+#: How many checkpoints keep their marks, before the newest. Only the last decision needs its marks.
 KEPT: Final = 16
 
 
@@ -34,19 +34,19 @@ class CommitMarks:
     """The table of marks beside the target table; plain data, it travels to the tasks.
 
     Attributes:
-        schema: where it stands: the schema of the target table.
+        schema: the schema of the table, which is that of the target table.
     """
 
     schema: str
 
     @property
     def table(self) -> sql.Identifier:
-        """Its name in SQL."""
+        """The table's name in SQL."""
         return sql.Identifier(self.schema, TABLE)
 
     def create(self, connection: Connection) -> None:
-        """Make the table where it is missing. On the driver, at start."""
-        if self._exists(connection):  # then the right to create one is not needed
+        """Create the table if it is missing. On the driver, at start."""
+        if self._exists(connection):  # then we do not need the right to create it
             return
         try:
             connection.execute(
@@ -61,7 +61,7 @@ class CommitMarks:
                 raise
 
     def missing_rights(self, connection: Connection) -> list[str]:
-        """Return which of the rights on the table the user does not have."""
+        """Return the rights on the table that the user lacks."""
         name = self.table.as_string(connection)
         rights = ("INSERT", "SELECT", "DELETE")
         query = "SELECT " + ", ".join(["has_table_privilege(%s, %s)"] * len(rights))
@@ -70,7 +70,7 @@ class CommitMarks:
         return [right for right, has in zip(rights, held, strict=True) if not has]
 
     def write(self, connection: Connection, attempt: Attempt, token: str) -> None:
-        """Write the mark of the transaction that is open on this connection. In a task."""
+        """Write the mark of this connection's open transaction. In a task."""
         owner = attempt.owner
         connection.execute(
             sql.SQL(
@@ -81,13 +81,13 @@ class CommitMarks:
         )
 
     def proof(self, connection: Connection, one: Committable) -> Outcome:
-        """Tell how a transaction ended that is not prepared any more. On the driver.
+        """Return how a transaction ended that is no longer prepared. On the driver.
 
-        It must have been looked for before: a statement that asks both could look at the marks
-        first, and miss a commit in between.
+        The caller must have checked before that it is not prepared: one statement for both could
+        read the marks first, and miss a commit in between.
 
         Returns:
-            ALREADY_COMMITTED, ABORTED, or UNKNOWN when its mark may have been pruned.
+            ALREADY_COMMITTED, ABORTED, or UNKNOWN if its mark may have been pruned.
         """
         owner = owner_of(one.transactional_id)
         key = [owner.application_id, owner.log_id]
@@ -106,10 +106,10 @@ class CommitMarks:
         return Outcome.UNKNOWN if pruned else Outcome.ABORTED
 
     def prune(self, connection: Connection, owner: Owner, committed: int) -> None:
-        """Delete marks that nobody will ask for. On the driver, after a commit of `committed`."""
-        # What fails here is deleted by the next commit.
+        """Delete marks that nobody will need. On the driver, after a commit of `committed`."""
+        # The next commit deletes what this one fails to delete.
         with contextlib.suppress(psycopg.Error), connection.transaction():
-            connection.execute("SET LOCAL synchronous_commit = off")  # nobody waits for it
+            connection.execute("SET LOCAL synchronous_commit = off")  # nothing waits for it
             connection.execute(
                 sql.SQL(
                     "DELETE FROM {} WHERE application = %s AND log_id = %s AND checkpoint_id < %s"

@@ -1,4 +1,4 @@
-"""A session with PostgreSQL that gives up at a deadline, and its refusals in our words."""
+"""A session with PostgreSQL that gives up at a deadline, and raises its refusals as our errors."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ except ImportError as missing:
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
-#: A server that was stopped and a full disk pass; a refused password does not. libpq knows no
-#: error code of a refused connection, only the server's text, English unless lc_messages says
-#: otherwise; what is not recognised counts as "away" and is tried again.
+#: A stopped server and a full disk recover; a refused password does not. libpq has no error code
+#: for a refused connection, only the server's text, which is English unless lc_messages says
+#: otherwise. A text that we do not recognise counts as "away" and is tried again.
 _REFUSED_USER: Final = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|role .* does not exist"
     r"|not permitted to log in|permission denied for database"
 )
 _NO_DATABASE: Final = re.compile(r"database .* does not exist")
-#: The server's own timeout comes first: it leaves a session that can be used.
+#: The server's own timeout comes first: it leaves a usable session.
 _GRACE_S: Final = 0.5
 _MOST_CONNECT_S: Final = 10
 
@@ -60,7 +60,7 @@ def server_of(conninfo: str) -> dict[str, str]:
 
 
 def place(conninfo: str) -> str:
-    """Return where a connection string leads, for error texts. No password."""
+    """Return the target of a connection string, for error texts. No password."""
     server = server_of(conninfo)
     user = _parsed(conninfo).get("user") or "(the process's user)"
     return f"{server['host']}:{server['port']}/{server['dbname']} as {user}"
@@ -70,7 +70,7 @@ def _parsed(conninfo: str) -> dict[str, str]:
     try:
         given = conninfo_to_dict(conninfo)
     except psycopg.Error:
-        # libpq's text, and so the cause of this error, would repeat the string and its password.
+        # libpq's text, and so the cause of this error, would repeat the string with its password.
         raise ConfigurationError(
             "The connection string of a PostgreSQL sink cannot be read.",
             where="sink options",
@@ -89,10 +89,10 @@ def connect(conninfo: str, deadline: Deadline) -> Connection:
     Raises:
         AuthenticationError: the server refused the user.
         ConfigurationError: the database does not exist.
-        BrokerUnavailableError: no server that can write answered before the deadline.
+        BrokerUnavailableError: no writable server answered before the deadline.
     """
     asked = _parsed(conninfo).get("connect_timeout", "")
-    # A host that drops packets shall not take all the time of a checkpoint from other sinks.
+    # A host that drops packets must not take a checkpoint's whole time from other sinks.
     seconds = min(max(1, math.ceil(deadline.remaining())), _MOST_CONNECT_S)
     if asked.isdigit() and int(asked):
         seconds = min(seconds, int(asked))
@@ -103,7 +103,7 @@ def connect(conninfo: str, deadline: Deadline) -> Connection:
             connect_timeout=seconds,
             client_encoding="utf8",
             fallback_application_name="sparkonce",
-            # A standby does not show prepared transactions: it would "prove" that they are gone.
+            # A standby does not show prepared transactions: they would look as if they were gone.
             target_session_attrs="primary",
         )
     except psycopg.Error as error:
@@ -112,11 +112,11 @@ def connect(conninfo: str, deadline: Deadline) -> Connection:
 
 @contextlib.contextmanager
 def connected(conninfo: str, deadline: Deadline) -> Iterator[Connection]:
-    """Connect for one step of the driver, all of it within the deadline.
+    """Connect for one step of the driver, with one deadline for the whole step.
 
     Raises:
         SparkOnceError: see `connect`.
-        psycopg.Error: what a statement raises; `OperationalError` when the deadline passed.
+        psycopg.Error: the error of a statement; `OperationalError` when the deadline passed.
     """
     connection = connect(conninfo, deadline)
     with contextlib.closing(connection), limited(connection, deadline):
@@ -125,8 +125,8 @@ def connected(conninfo: str, deadline: Deadline) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def limited(connection: Connection, deadline: Deadline) -> Iterator[None]:
-    """End every statement inside at the deadline: the server cancels it (`statement_timeout`), and
-    where it does not (it is frozen, or the network is gone) the connection is cut.
+    """End every statement in this block at the deadline. The server cancels it
+    (`statement_timeout`); if a frozen server or a lost network does not, we cut the connection.
     """
     lock, over = threading.Lock(), False
 
@@ -149,22 +149,22 @@ def limited(connection: Connection, deadline: Deadline) -> Iterator[None]:
 
 
 def set_statement_timeout(connection: Connection, milliseconds: int) -> None:
-    """Set when the server gives up on a statement; 0 for never."""
+    """Set after which time the server cancels a statement; 0 for never."""
     connection.execute("SELECT set_config('statement_timeout', %s, false)", [str(milliseconds)])
 
 
 def said(error: psycopg.Error) -> str:
-    """Return what PostgreSQL said, in one line."""
+    """Return PostgreSQL's error text, in one line."""
     return " ".join(str(error).split())
 
 
 def driver_error(what: str, conninfo: str, error: psycopg.Error) -> SparkOnceError:
-    """Return the error of a question of the driver that was not answered.
+    """Return the error for a question of the driver that got no answer.
 
     Args:
         what: what failed, as one sentence.
         conninfo: the connection string; it is not shown.
-        error: what PostgreSQL or libpq said.
+        error: PostgreSQL's or libpq's error.
     """
     state = error.sqlstate or ""
     kind: type[SparkOnceError] = BrokerUnavailableError

@@ -1,4 +1,4 @@
-r"""Rows as lines of COPY's text format, a whole Arrow column at a time.
+r"""Rows as lines of COPY's text format, converted a whole Arrow column at a time.
 
 ==============================  ==================================================================
 Arrow                           column of the table
@@ -7,8 +7,8 @@ int8 .. int64, uint8 .. uint64  smallint, integer, bigint, numeric (too large a 
 float16, float32                real, double precision
 float64                         double precision (NaN and both infinities too)
 bool                            boolean
-string                          text, varchar, char, and what reads its text: json, jsonb, uuid,
-                                enums, inet, ...; never bytea
+string                          text, varchar, char, and types that read its text: json, jsonb,
+                                uuid, enums, inet, ...; never bytea
 binary                          bytea
 timestamp with a zone (s .. us) timestamp with time zone: the instant
 timestamp without one (s .. us) timestamp without time zone
@@ -17,11 +17,11 @@ decimal                         numeric
 ==============================  ==================================================================
 
 Nothing is converted silently: an instant does not become a wall clock, nor a float a decimal. A
-column's own length, scale and precision act as in any INSERT. Null is ``\N``, which no value can
-look like because backslashes are doubled.
+column's own length, scale and precision act as in any INSERT. Null is ``\N``. No value looks like
+it, because backslashes are doubled.
 
-A line says all of a row, the same in every batch and at every replay, so the fingerprint of a
-transaction is taken over its lines.
+A line contains the whole row, and is the same in every batch and at every replay. So the
+fingerprint of a transaction is computed from its lines.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ import pyarrow.compute as pc
 from connectors.records.fingerprint import TextFingerprint
 from transactions.errors import ConfigurationError
 
-#: What takes any text: the type itself says which. bytea would read backslashes in it.
+#: Types that take any text; the type's category says which. bytea would read backslashes in it.
 TEXT: Final = ("text and what reads text",)
 _TEXT_CATEGORIES: Final = frozenset("SEIU")  # string, enum, network, user-defined (json, uuid, ...)
 
-#: Input bytes that become one piece: lines of a piece stay below Arrow's 2 GiB of one array.
+#: Input bytes of one piece: the lines of a piece stay below Arrow's 2 GiB per array.
 _PIECE_BYTES: Final = 1 << 26
 
 
@@ -80,17 +80,17 @@ _SQL_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], tuple[str, ...]], .
 
 
 def sql_types(arrow_type: pa.DataType) -> tuple[str, ...]:
-    """Return the SQL types that take an Arrow type without loss; none when COPY cannot carry it."""
+    """Return the SQL types that take an Arrow type without loss; none if COPY cannot write it."""
     return next((names for fits, names in _SQL_TYPES if fits(arrow_type)), ())
 
 
 def takes(sql_type: str, category: str, arrow_type: pa.DataType) -> bool:
-    """Tell whether a column of a table takes an Arrow type; see the module.
+    """Return whether a column of a table takes an Arrow type; see the module.
 
     Args:
         sql_type: its name by `format_type`.
         category: PostgreSQL's `typcategory`.
-        arrow_type: of the column that is to be written.
+        arrow_type: the type of the column to write.
     """
     names = sql_types(arrow_type)
     if names == TEXT:
@@ -99,10 +99,10 @@ def takes(sql_type: str, category: str, arrow_type: pa.DataType) -> bool:
 
 
 def check_types(schema: pa.Schema, where: str) -> None:
-    """Check that COPY can carry every column.
+    """Check that COPY can write every column.
 
     Raises:
-        ConfigurationError: it cannot, or there is no column, or two have one name.
+        ConfigurationError: it cannot, or there is no column, or two columns have the same name.
     """
     if not schema.names:
         raise ConfigurationError(
@@ -130,7 +130,7 @@ def copy_lines(batch: pa.RecordBatch) -> Iterator[pa.Array]:
     """Yield the lines of a batch, in pieces: one text per row, with its newline.
 
     Args:
-        batch: of a schema that `check_types` has let through.
+        batch: its schema has passed `check_types`.
     """
     rows = batch.num_rows
     step = max(1, rows * _PIECE_BYTES // max(batch.nbytes, 1))
@@ -141,7 +141,7 @@ def copy_lines(batch: pa.RecordBatch) -> Iterator[pa.Array]:
 
 
 def payload(lines: pa.Array) -> memoryview:
-    """Return a piece as COPY wants it, without a copy: in Arrow its lines stand in a row."""
+    """Return a piece as bytes for COPY, without a copy: Arrow keeps its lines contiguous."""
     _, offsets, data = lines.buffers()
     ends = np.frombuffer(offsets, np.int32)[lines.offset : lines.offset + len(lines) + 1]
     return memoryview(data)[int(ends[0]) : int(ends[-1])]
@@ -156,7 +156,7 @@ def _text(column: pa.Array) -> pa.Array:
     if _is_bytes(column.type):
         return _hex(column.cast(pa.large_binary()))
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        # Arrow keeps the instant; the zone is only how it would be shown.
+        # Arrow keeps the instant; the zone only concerns how it is shown.
         column = column.cast(pa.timestamp(column.type.unit, "UTC"))
     if pa.types.is_date64(column.type):
         column = column.cast(pa.date32())

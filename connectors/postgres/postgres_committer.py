@@ -27,11 +27,11 @@ _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 class PostgresCheckpointCommitter(CheckpointCommitter):
-    """One row per mark. The server is reached by the driver only.
+    """One row per mark. Only the driver connects to the server.
 
     Args:
-        conninfo: libpq's connection string; it is in no text of an error.
-        table: of the marks, in the first schema of the search path; made if it is not there.
+        conninfo: libpq's connection string; no error text contains it.
+        table: the table of the marks, in the first schema of the search path; created if missing.
         timeout_s: how long the server may take for one mark, or for one buffer and its mark.
 
     Raises:
@@ -55,13 +55,13 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
         self._connection: Connection | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connection at home when the sink goes to a worker."""
+        """Leave the connection out when the sink goes to a worker."""
         return {**self.__dict__, "_connection": None}
 
     @property
     def connection(self) -> Connection:
-        """The connection, for a sink whose target is this database. It is in autocommit mode;
-        within `transaction` neither ``commit()`` nor ``rollback()`` may be called on it.
+        """The connection, for a sink whose target is this database. It is in autocommit mode. Call
+        neither ``commit()`` nor ``rollback()`` on it inside `transaction`.
         """
         assert self._connection is not None, "call open() first"
         return self._connection
@@ -69,7 +69,7 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
     def create_resource(self) -> None:
         """See `CheckpointCommitter.create_resource`."""
         with connected(self.conninfo, self._deadline()) as connection:
-            if self._exists(connection):  # then the right to create one is not needed
+            if self._exists(connection):  # then we do not need the right to create it
                 return
             create = (
                 "CREATE TABLE {} (job_id text, operator_id text, subtask integer,"
@@ -82,12 +82,12 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
                     raise
 
     def open(self) -> None:
-        """See `CheckpointCommitter.open`; a connection that broke is replaced."""
+        """See `CheckpointCommitter.open`; it replaces a broken connection."""
         if self._connection is not None and not self._connection.closed:
             return
         self._connection = connect(self.conninfo, self._deadline())
         with limited(self._connection, self._deadline()):
-            # A mark that the server could forget would let its records be sent again.
+            # If the server could forget a mark, its records would be sent again.
             self._connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', false)"
                 " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
@@ -100,8 +100,8 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
             self._connection = None
 
     def commit_checkpoint(self, subtask: int, checkpoint_id: int) -> None:
-        """See `CheckpointCommitter.commit_checkpoint`; durable when a `transaction` around it,
-        if there is one, has ended.
+        """See `CheckpointCommitter.commit_checkpoint`; inside a `transaction` the mark becomes
+        durable at the end of that transaction.
         """
         insert = (
             "INSERT INTO {0} AS old VALUES (%s, %s, %s, %s)"
@@ -132,14 +132,14 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `CheckpointCommitter.transaction`. A lock on the sink's name is taken first, so that
-        a driver of an older run, which still lives, cannot come between question and mark.
+        """See `CheckpointCommitter.transaction`. It first locks the sink's name. So a driver of an
+        older run that still lives cannot act between the question and the mark.
 
         Raises:
-            ConfigurationError: the transaction was ended inside; what was written before that is
-                visible without its mark.
+            ConfigurationError: the transaction was ended inside the block; earlier writes are
+                visible without their mark.
             psycopg.Error: the server refused, or is gone. After a COMMIT without an answer the
-                result is unknown: the mark, asked for again, says it.
+                result is unknown: a new question for the mark shows it.
         """
         connection = self.connection
         if connection.info.transaction_status != TransactionStatus.IDLE:
@@ -151,7 +151,7 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
         try:
             with limited(connection, self._deadline()):
                 connection.execute("BEGIN")
-                # A driver that is frozen in here loses the lock, and what it has sent.
+                # A driver that freezes in this block loses the lock, and the rows it has sent.
                 idle = (
                     f"SET LOCAL idle_in_transaction_session_timeout = {self._timeout_s * 1000:.0f}"
                 )
@@ -161,11 +161,11 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
             yield
             self._check_in_transaction()
             with limited(connection, self._deadline()):
-                # A COMMIT that is cancelled while it waits for a standby is answered as a success.
+                # If a COMMIT is cancelled while it waits for a standby, the server answers success.
                 set_statement_timeout(connection, 0)
                 connection.execute("COMMIT")
         except BaseException:
-            self.close()  # which rolls back, also on a server that does not answer
+            self.close()  # this rolls back, even on a server that does not answer
             raise
 
     def _check_in_transaction(self) -> None:

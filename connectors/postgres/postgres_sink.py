@@ -1,4 +1,4 @@
-"""What a user says about a PostgreSQL sink, parsed once and checked as a whole."""
+"""The user's options of a PostgreSQL sink, parsed once and checked as a whole."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class PostgresSink:
     """A PostgreSQL table as the target of a branch, exactly once.
 
     Attributes:
-        conninfo: libpq's connection string, as a URI or as keywords. What it leaves out comes
-            from libpq's own places (PGPASSWORD, ~/.pgpass, a service file), which must then be
-            the same on the driver and on every worker.
-        table: target table, as SQL writes it: ``schema.table``, ``"Odd name"``; without a schema
-            the search path of the driver's session finds it, once.
+        conninfo: libpq's connection string, as a URI or as keywords. Missing parts come from
+            libpq's own places (PGPASSWORD, ~/.pgpass, a service file), which must then be the
+            same on the driver and on every worker.
+        table: target table, as in SQL: ``schema.table``, ``"Odd name"``; without a schema, the
+            search path of the driver's session finds it, once.
         name: unique in the driver and the same at every restart; the table by default.
     """
 
-    conninfo: str = dataclasses.field(repr=False)  # a password may be in it
+    conninfo: str = dataclasses.field(repr=False)  # it may contain a password
     table: str
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Check every option; no server is asked.
+        """Check every option; this asks no server.
 
         Raises:
             ConfigurationError: an option is wrong, or psycopg is not installed.
@@ -52,35 +52,35 @@ class PostgresSink:
         _server_of(self.conninfo)
 
     def identity(self) -> Mapping[str, str]:
-        """Return what must be the same at every restart: the table and its database. Never the
-        user or the password, which may change.
+        """Return what must be the same at every restart: the table and its database. Never the user
+        or the password, which may change.
         """
         return {"kind": "postgres", "table": self.table, **_server_of(self.conninfo)}
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """Check that every column has a type that COPY can carry; no server is asked. On the
-        driver, when the branch is made; `TwoPhasePostgresSink.check_columns` knows the table.
+        """Check that COPY can write every column's type; this asks no server. On the driver, when
+        the branch is made; `TwoPhasePostgresSink.check_columns` knows the table.
 
         Raises:
-            ConfigurationError: it names the first column that has none.
+            ConfigurationError: COPY cannot; the text names the first such column.
         """
         check_types(schema, f"sink {self.name!r}, table {self.table}")
 
     def open_sink(
         self, *, checkpoint_timeout_s: float, schema: pa.Schema | None = None
     ) -> TwoPhasePostgresSink:
-        """Ask the server for all that the protocol needs of it. On the driver, at every start,
-        before any data moves; makes the table of marks where it is missing.
+        """Check everything that the protocol needs from the server. On the driver, at every start,
+        before any data moves. It creates the table of marks if it is missing.
 
         Args:
             checkpoint_timeout_s: how long any one task may take.
-            schema: of the rows that will come; their columns are compared with the table's.
+            schema: of the rows that will come; its columns are compared with the table's.
 
         Raises:
             ConfigurationError: the server has no prepared transactions, or the table, a column or
                 a right is missing.
-            AuthenticationError: it refused the user.
-            BrokerUnavailableError: it did not answer.
+            AuthenticationError: the server refused the user.
+            BrokerUnavailableError: the server did not answer.
         """
         from connectors.postgres.two_phase_postgres_sink import (  # noqa: PLC0415 - as _server_of
             TwoPhasePostgresSink,
@@ -102,7 +102,7 @@ class PostgresSink:
         for name, value in options.items():
             option = POSTGRES_SINK.find(name)
             if option is None:
-                # Its value may be a connection string that is misnamed: never shown.
+                # Its value may be a connection string under a wrong name: never show it.
                 raise ConfigurationError(
                     f"The PostgreSQL sink has no option {name!r}.",
                     where="sink options",
@@ -118,7 +118,7 @@ class PostgresSink:
 
 
 def _server_of(conninfo: str) -> dict[str, str]:
-    # psycopg is an optional part of the package, and these options can be imported without it.
+    # psycopg is an optional part of the package; these options must be importable without it.
     from connectors.postgres.connection import server_of  # noqa: PLC0415
 
     return server_of(conninfo)

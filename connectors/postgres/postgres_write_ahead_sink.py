@@ -1,8 +1,8 @@
-"""PostgresWriteAheadSink: rows and mark in one transaction, and nothing prepared in between.
+"""PostgresWriteAheadSink: one transaction for rows and mark, and no prepared transactions.
 
-What `PostgresSink` does with prepared transactions, for a server that does not allow them
-(`max_prepared_transactions = 0`, most managed ones): the records wait in the sink's own buffer,
-and reach the database when their checkpoint is decided.
+It does the work of `PostgresSink` on a server without prepared transactions
+(`max_prepared_transactions = 0`, most managed ones): the records wait in the sink's own buffer, and
+reach the database after the decision of their checkpoint.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
     """Copies the rows into a table of the committer's database: exactly-once.
 
     Attributes:
-        committer: whose database is the target.
-        table: of the rows, as SQL writes it; it is there, with the columns of the frame by name.
+        committer: its database is the target.
+        table: the table of the rows, as in SQL; it exists, and has the frame's columns by name.
         timeout_s: how long the server may take for one buffer.
 
     Raises:
@@ -44,14 +44,14 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
     timeout_s: float = 60.0
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """See `WriteAheadSink.check_columns`; what COPY can carry."""
+        """See `WriteAheadSink.check_columns`; COPY must be able to write them."""
         check_types(schema, f"sink {self.name!r}, table {self.table}")
 
     def open_sink(self, **known: Any) -> Self:
-        """See `WriteAheadSink.open_sink`; the table is looked at before any data moves.
+        """See `WriteAheadSink.open_sink`; it checks the table before any data moves.
 
         Raises:
-            ConfigurationError: it is missing, or the rows do not fit into it.
+            ConfigurationError: the table is missing, or the rows do not fit into it.
             BrokerUnavailableError: the server did not answer.
         """
         super().open_sink(**known)
@@ -71,12 +71,12 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
         subtask: int,  # noqa: ARG002
         timestamp_ms: int,  # noqa: ARG002
     ) -> bool:
-        """See `WriteAheadSink.send_values`; visible when the transaction around it commits.
+        """See `WriteAheadSink.send_values`; visible when the surrounding transaction commits.
 
         Raises:
             ConfigurationError: the table is missing, or the rows do not fit into it.
             RecordRefusedError: the table will never take a row.
-            psycopg.Error: the server is gone, or could not.
+            psycopg.Error: the server is gone, or failed.
         """
         connection = self.committer.connection
         where = f"sink {self.name!r}"
@@ -94,7 +94,7 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
 
     @contextlib.contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Tell what is refused for good, from what may pass."""
+        """Raise a permanent refusal as our error; leave other errors, which may pass."""
         try:
             yield
         except (psycopg.DataError, psycopg.IntegrityError) as error:

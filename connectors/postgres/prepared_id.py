@@ -1,7 +1,7 @@
 """Names of our prepared transactions, and which of them the server still holds.
 
-A name is ``<application>.<log id>.<run epoch>.<random>.<subtask>``: an application id has no dot,
-so that its end is certain, and the run epoch tells whose sweep may end it.
+A name is ``<application>.<log id>.<run epoch>.<random>.<subtask>``. An application id has no dot,
+so its end is certain. The run epoch says which sweep may end the transaction.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from connectors.postgres.connection import Connection
 from transactions.errors import ConfigurationError
 from transactions.sink import Owner
 
-#: PostgreSQL's GIDSIZE is 200 with the zero byte.
+#: PostgreSQL's GIDSIZE is 200, including the zero byte.
 MOST_BYTES: Final = 199
 
 
 def new_id(owner: Owner, subtask: int) -> str:
-    """Return a name that no other attempt will ever have.
+    """Return a name that no other attempt ever has.
 
     Raises:
-        ConfigurationError: PostgreSQL would not take it.
+        ConfigurationError: PostgreSQL would refuse it.
     """
     gid = (
         f"{owner.application_id}.{owner.log_id}.{owner.run_epoch}.{secrets.token_hex(8)}.{subtask}"
@@ -40,7 +40,7 @@ def new_id(owner: Owner, subtask: int) -> str:
 
 
 def owner_of(gid: str) -> Owner:
-    """Return whose transaction it is, from a name that `new_id` made."""
+    """Return the owner of a transaction, from a name that `new_id` made."""
     application, log_id, epoch, _, _ = gid.split(".")
     return Owner(application_id=application, log_id=log_id, run_epoch=int(epoch))
 
@@ -55,12 +55,12 @@ def prepared_among(connection: Connection, gids: Sequence[str]) -> frozenset[str
 
 
 def prepared_by(connection: Connection, owner: Owner) -> list[str]:
-    """Return what is prepared for exactly this application and log, by its run or an older one,
-    and by this user: another one's, of another sink of the log perhaps, is not ours to end.
+    """Return the prepared transactions of exactly this application and log, of its run or an older
+    one, and of this user. Another user's (of another sink of the log, perhaps) are not ours to end.
     """
     begin = f"{owner.application_id}.{owner.log_id}."
     rows = connection.execute(
-        # Only in its own database can a transaction be ended; the view shows those of all.
+        # A transaction can be ended only in its own database; the view shows those of all.
         "SELECT gid FROM pg_prepared_xacts"
         " WHERE database = current_database() AND owner = current_user"
         " AND starts_with(gid, %s) ORDER BY gid",

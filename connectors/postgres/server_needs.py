@@ -1,4 +1,4 @@
-"""What a server must offer before a row moves, looked at on the driver at every start."""
+"""What a server must offer before a row moves; the driver checks it at every start."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _OLDEST_SERVER: Final = 12_00_00
 
 
 def ready_table(options: PostgresSink, deadline: Deadline) -> TargetTable:
-    """Return the target table of a server that can do all that the protocol needs, and make the
-    table of marks where it is missing.
+    """Check that the server can do everything that the protocol needs; return the target table. It
+    creates the table of marks if it is missing.
 
     Raises:
         ConfigurationError, AuthenticationError, BrokerUnavailableError: see

@@ -1,4 +1,4 @@
-"""The target table as the server knows it, and what a row must look like to fit into it."""
+"""The target table as the server knows it, and the rows that fit into it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text,
        row_security_active(c.oid)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
-# A domain reads and refuses what its base type does.
+# A domain reads and refuses the same values as its base type.
 _COLUMNS: Final = """
 SELECT a.attname, format_type(b.oid, NULL), b.typcategory::text, a.attgenerated <> '',
        has_column_privilege(a.attrelid, a.attnum, 'INSERT'),
@@ -33,8 +33,8 @@ class TableColumn:
     """One column of the target.
 
     Attributes:
-        name: as the catalogue has it.
-        sql_type: by `format_type`; of a domain its base type.
+        name: as in the catalogue.
+        sql_type: by `format_type`; for a domain its base type.
         category: PostgreSQL's `typcategory`.
         generated: its value is computed, never written.
         writable: the user may INSERT into it.
@@ -54,7 +54,7 @@ class TargetTable:
     """A table that was found; plain data, it travels to the tasks.
 
     Attributes:
-        schema: where it stands.
+        schema: the schema that contains it.
         name: without the schema.
         columns: in the table's order.
     """
@@ -67,7 +67,7 @@ class TargetTable:
         return f"{self.schema}.{self.name}"
 
     def copy_into(self, schema: pa.Schema) -> sql.Composed:
-        """Return the COPY that takes `copy_lines` of a batch."""
+        """Return the COPY statement for the `copy_lines` of a batch."""
         return sql.SQL("COPY {} ({}) FROM STDIN").format(
             sql.Identifier(self.schema, self.name),
             sql.SQL(", ").join(sql.Identifier(name) for name in schema.names),
@@ -77,8 +77,8 @@ class TargetTable:
         """Check that rows of a schema fit into the table.
 
         Raises:
-            ConfigurationError: a column is missing, generated, not ours to write, of another type,
-                or required and not given.
+            ConfigurationError: a column is missing, generated, not writable for us, of another
+                type, or required and not given.
         """
         columns = {one.name: one for one in self.columns}
         for field in schema:
@@ -121,7 +121,7 @@ def look_up(connection: Connection, table: str, where: str) -> TargetTable:
     """Find the target table, by SQL's own rules for names. On the driver, at start.
 
     Raises:
-        ConfigurationError: it is missing, or rows of a prepared transaction would not last in it.
+        ConfigurationError: it is missing, or a prepared transaction's rows would not last in it.
     """
     row = connection.execute(_RELATION, [table]).fetchone()
     if row is None:

@@ -1,15 +1,15 @@
 """The PostgreSQL sink of the two-phase contract: PREPARE TRANSACTION and COMMIT PREPARED.
 
-One object, two lives. In a task it holds one session from the first record to PREPARE; what is
-prepared belongs to the server, survives its crash, and can be ended by any session of the same
-user. On the driver each step is a session of its own.
+One object, two lives. In a task it holds one session from the first record to PREPARE. The prepared
+transaction belongs to the server and survives its crash, and any session of the same user can end
+it. On the driver each step is a session of its own.
 
-What ends a transaction that nobody decides about:
+These end a transaction without a decision:
 
-* open, and its task is dead: PostgreSQL, when the connection ends, or when it has been idle for a
+* open, and its task is dead: PostgreSQL, when the connection ends, or when it was idle for a
   checkpoint's timeout (the machine is gone, the process is frozen);
-* prepared: the sweep, ROLLBACK PREPARED. A frozen task that wakes up after a sweep and prepares is
-  found by the next one; it cannot be committed, because nobody has its committable.
+* prepared: the sweep, by ROLLBACK PREPARED. A frozen task may wake up after a sweep and prepare.
+  The next sweep finds that transaction; nobody can commit it, because nobody has its committable.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _START_S: Final = 30.0
 _ABORT_S: Final = 10.0
 #: A value that does not fit its type (22), a constraint (23): the same row fails again.
 _OF_A_ROW: Final = ("22", "23")
-#: Another session is ending the very transaction.
+#: Another session is ending the same transaction.
 _Busy = errors.ObjectNotInPrerequisiteState
 _Gone = errors.UndefinedObject
 
@@ -89,8 +89,8 @@ class TwoPhasePostgresSink:
     """Writes Arrow batches into one table, in transactions that the driver commits.
 
     Attributes:
-        options: what the user said.
-        table: the target, as the server knew it at the start.
+        options: the user's options.
+        table: the target, as the server described it at the start.
 
     Args:
         options: see above.
@@ -118,14 +118,14 @@ class TwoPhasePostgresSink:
         return self.options.name
 
     def close(self) -> None:
-        """Nothing is held: each step of the driver has a session of its own."""
+        """Do nothing: each step of the driver has a session of its own."""
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """Check that rows of a schema fit into the table. On the driver, before any data moves;
-        and in a task, before its first record.
+        """Check that rows of a schema fit into the table. On the driver, before any data moves; and
+        in a task, before its first record.
 
         Raises:
-            ConfigurationError: it names the column.
+            ConfigurationError: they do not; the text names the column.
         """
         self.options.check_columns(schema)
         self.table.check_columns(schema, f"sink {self.name!r}")
@@ -133,11 +133,11 @@ class TwoPhasePostgresSink:
     # --- in the task ------------------------------------------------------------------------
 
     def new_fingerprint(self) -> LinesFingerprint:
-        """Return an empty one, for rows that are compared with what was decided."""
+        """Return an empty fingerprint, for rows to compare with the decided ones."""
         return LinesFingerprint()
 
     def begin_transaction(self, attempt: Attempt) -> PostgresTransaction:
-        """See `TwoPhaseCommitSink.begin_transaction`; the session begins with the first record."""
+        """See `TwoPhaseCommitSink.begin_transaction`; the first record begins the session."""
         token = f"{attempt.checkpoint_id}.{attempt.subtask}.{secrets.token_hex(8)}"
         lifecycle = Lifecycle(token)
         lifecycle.advance(Event.BEGIN)
@@ -154,7 +154,7 @@ class TwoPhasePostgresSink:
             batch: columns of the table, by name, in any order; see `copy_lines` for the types.
 
         Raises:
-            RecordRefusedError: a row that the table will never take.
+            RecordRefusedError: the table will never take a row.
             DeliveryError: the rows did not reach the table.
             ConfigurationError: the columns do not fit into the table.
         """
@@ -180,12 +180,12 @@ class TwoPhasePostgresSink:
         """See `TwoPhaseCommitSink.pre_commit`: the mark, then PREPARE TRANSACTION.
 
         Returns:
-            None when no row was written. Offsets of the source are not carried: the decision log
-            has them, and here the mark is the proof.
+            None if no row was written. It carries no source offsets: the decision log has them,
+            and here the mark is the proof.
 
         Raises:
             RecordRefusedError: a deferred constraint refused a row.
-            DeliveryError: it is not known to be prepared.
+            DeliveryError: the transaction is not known to be prepared.
         """
         attempt, connection = transaction.attempt, transaction.connection
         if connection is None:
@@ -199,7 +199,7 @@ class TwoPhasePostgresSink:
             prepared = connection.execute(statement("PREPARE TRANSACTION", transaction.gid))
         connection.close()
         if prepared.statusmessage != "PREPARE TRANSACTION":
-            # That is how PostgreSQL answers for a transaction that has failed: ROLLBACK, no error.
+            # For a failed transaction PostgreSQL answers like this: ROLLBACK, and no error.
             raise DeliveryError(
                 "PostgreSQL rolled a transaction back instead of preparing it.",
                 where=self._where(attempt),
@@ -222,8 +222,8 @@ class TwoPhasePostgresSink:
         )
 
     def abort(self, transaction: PostgresTransaction) -> None:
-        """See `TwoPhaseCommitSink.abort`. Closing the session rolls back what is open in it; what
-        is prepared, or may be, is rolled back by name, or else by the sweep.
+        """See `TwoPhaseCommitSink.abort`. It closes the session, which rolls back an open
+        transaction. A (perhaps) prepared one is rolled back by name, or else by the sweep.
         """
         if transaction.connection is None:  # nothing was begun, or it was empty
             return
@@ -247,7 +247,7 @@ class TwoPhasePostgresSink:
             ) from error
         with self._delivering(transaction), limited(connection, transaction.deadline):
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-            # What a frozen task holds open would hold its locks for as long.
+            # Without this, a frozen task would keep its locks for as long as it is frozen.
             idle = max(1, int(transaction.deadline.remaining() * 1000))
             connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = {idle}")
         return connection
@@ -299,40 +299,40 @@ class TwoPhasePostgresSink:
         """See `TwoPhaseCommitSink.commit`: COMMIT PREPARED, one after the other.
 
         Raises:
-            AuthenticationError: the server says that this user may not commit it.
+            AuthenticationError: the server refuses this commit for this user.
         """
         return self._commit(committables, deadline, look_first=False)
 
     def recover_and_commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.recover_and_commit`: what is prepared is committed, of the rest
-        the mark says how it ended (see `CommitMarks`).
+        """See `TwoPhaseCommitSink.recover_and_commit`: prepared transactions are committed; for the
+        others, the mark shows how they ended (see `CommitMarks`).
 
         Raises:
-            AuthenticationError: the server says that this user may not commit it.
+            AuthenticationError: the server refuses this commit for this user.
         """
         return self._commit(committables, deadline, look_first=True)
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
-        """See `TwoPhaseCommitSink.lingering`: of all PostgreSQL sinks of the log in this database,
-        because a name does not say which one wrote it.
+        """See `TwoPhaseCommitSink.lingering`: it covers all PostgreSQL sinks of the log in this
+        database, because a name does not say which sink wrote it.
         """
         with self._asking("Prepared transactions could not be listed.", deadline) as connection:
             return prepared_by(connection, owner)
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
-        """See `TwoPhaseCommitSink.recover_and_abort`: ROLLBACK PREPARED. No writer needs a fence:
-        a task can do nothing more with what it has prepared.
+        """See `TwoPhaseCommitSink.recover_and_abort`: ROLLBACK PREPARED. No writer needs a fence: a
+        task can do nothing more with a prepared transaction.
 
         Raises:
             AuthenticationError: another user prepared it.
-            BrokerUnavailableError: they could not all be ended before the deadline.
+            BrokerUnavailableError: some could not be ended before the deadline.
         """
         self._rollback(transaction_ids, deadline)
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.hidden`: what is committed is visible."""
+        """See `TwoPhaseCommitSink.hidden`: every committed row is visible."""
         return []
 
     def retired(self) -> frozenset[str]:
@@ -347,7 +347,7 @@ class TwoPhasePostgresSink:
             with connected(self.options.conninfo, deadline) as connection:
                 gids = [one.transactional_id for one in committables]
                 open_ones = prepared_among(connection, gids) if look_first else frozenset(gids)
-                # Cancelled, it would end its wait for a standby and be answered as a success.
+                # A timeout would end the wait for a standby, and the server would answer success.
                 set_statement_timeout(connection, 0)
                 for one in committables:
                     if deadline.expired():
@@ -369,7 +369,7 @@ class TwoPhasePostgresSink:
             connection.execute(statement("COMMIT PREPARED", one.transactional_id))
         except _Gone:
             return self._marks.proof(connection, one)
-        except _Busy:  # the session whose answer was lost is still at it
+        except _Busy:  # the session whose answer was lost is still ending it
             return Outcome.UNKNOWN
         return Outcome.COMMITTED
 
@@ -379,7 +379,7 @@ class TwoPhasePostgresSink:
         committables: Sequence[Committable],
         outcomes: Mapping[str, Outcome],
     ) -> None:
-        """The marks of this checkpoint must be there when older ones go: see `CommitMarks`."""
+        """Prune older marks, if a commit of this checkpoint succeeded: see `CommitMarks`."""
         for one in committables:
             if outcomes[one.token] is Outcome.COMMITTED:
                 owner = owner_of(one.transactional_id)
@@ -393,7 +393,7 @@ class TwoPhasePostgresSink:
                     try:
                         connection.execute(statement("ROLLBACK PREPARED", gid))
                     except _Gone:
-                        pass  # it has ended; of a decided one the mark says how
+                        pass  # it has ended; if it was decided, its mark shows how
                     except _Busy:
                         if deadline.expired():
                             raise
