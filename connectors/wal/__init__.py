@@ -1,7 +1,7 @@
 """Write-ahead sinks: Flink's `GenericWriteAheadSink` and its `CheckpointCommitter`s.
 
-For a target that has no transactions: the records of a checkpoint wait in a durable buffer, and
-are sent when the checkpoint is decided. What this promises stands in docs/write_ahead_sink.md.
+For a target without transactions: the records of a checkpoint wait in a durable buffer, and are
+sent after the checkpoint's decision. docs/write_ahead_sink.md says what this promises.
 """
 
 from connectors.wal.checkpoint_committer import CheckpointCommitter

@@ -1,7 +1,7 @@
 """The folder of one sink's buffers: a file per transaction, named after it.
 
-The name is ``<application>.<log id>.<run epoch>.<random>.<subtask>``, so that the folder itself
-tells whose a buffer is, whatever its writer left behind. The random part begins with that of the
+The name is ``<application>.<log id>.<run epoch>.<random>.<subtask>``. So the folder itself shows
+the owner of a buffer, whatever its writer left behind. The random part begins with that of the
 start (`START_LENGTH` digits): a checkpoint folder restored from a copy counts its runs again.
 """
 
@@ -21,10 +21,10 @@ START_LENGTH: Final = 8
 
 
 class BufferFolder:
-    """Where the tasks of a sink write and the driver reads.
+    """The folder to which a sink's tasks write and from which the driver reads.
 
     Args:
-        folder: made by the first task that writes, never by the driver: that it is there proves
+        folder: the first task that writes creates it, the driver never does: its existence proves
             that its file system is mounted.
     """
 
@@ -36,7 +36,7 @@ class BufferFolder:
         return self._folder / f"{transactional_id}{_SUFFIX}"
 
     def verified(self, one: Committable) -> PreparedBuffer:
-        """Read a prepared buffer and prove that it is what the task sealed.
+        """Read a prepared buffer and check that it is unchanged since its task sealed it.
 
         Raises:
             FileNotFoundError, BufferCorruptedError, OSError: see `PreparedBuffer.verified`.
@@ -50,10 +50,10 @@ class BufferFolder:
         )
 
     def check_mounted(self) -> None:
-        """Make sure that a file which is not found is gone.
+        """Check that a missing file is really gone, because the folder is there.
 
         Raises:
-            OSError: the folder itself is not there.
+            OSError: the folder itself does not exist.
         """
         self._folder.stat()
 
@@ -63,7 +63,7 @@ class BufferFolder:
         return sorted(one for one in ids if _is_of(one, owner))
 
     def remove(self, transactional_ids: Iterable[str]) -> None:
-        """Remove buffers, durably; absent ones are fine."""
+        """Remove buffers, durably; some may be absent."""
         for one in transactional_ids:
             self.path(one).unlink(missing_ok=True)
         if self._folder.is_dir():
@@ -74,8 +74,8 @@ def transactional_id_of(attempt: Attempt, unique: str) -> str:
     """Return the id of an attempt's transaction.
 
     Args:
-        attempt: whose it is.
-        unique: random text without a dot; that of the start first.
+        attempt: the attempt.
+        unique: random text without a dot; it begins with that of the start.
     """
     owner = attempt.owner
     run = f"{owner.application_id}.{owner.log_id}.{owner.run_epoch}"
@@ -83,7 +83,7 @@ def transactional_id_of(attempt: Attempt, unique: str) -> str:
 
 
 def run_of(transactional_id: str) -> str:
-    """Return ``<application>.<log id>.<run epoch>.<random of the start>``, who wrote it."""
+    """Return ``<application>.<log id>.<run epoch>.<random of the start>``, the writer."""
     *run, unique, _ = transactional_id.split(".")
     return ".".join([*run, unique[:START_LENGTH]])
 

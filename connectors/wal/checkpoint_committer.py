@@ -1,25 +1,25 @@
-"""CheckpointCommitter: where a write-ahead sink remembers what its target has been sent.
+"""CheckpointCommitter: a write-ahead sink's memory of what it has sent to its target.
 
-The target of such a sink cannot be asked whether it has a checkpoint. So the sink sets a mark when
-it has sent one, and asks for the mark before it sends: Flink's class of the same name.
+Such a target cannot say whether it has a checkpoint. So the sink sets a mark after sending one, and
+looks for the mark before it sends: like Flink's class of the same name.
 
-What is stored: per job, operator and subtask the highest checkpoint id that was sent. Is that
-enough? Only if, for one such key, ids come in ascending order, and it is so because
+It stores, per job, operator and subtask, the highest checkpoint id that was sent. That is enough
+only if the ids of one such key ascend, and they do because
 
 * the job id (``<application>.<log id>.<run epoch>.<random>``) names the *start* that wrote the
-  records, as their transaction says, not the run that asks. Within one start checkpoint ids ascend,
-  and the next checkpoint is not decided before the last one is settled;
-* ids can go back when an older copy of the folder is restored (and run epochs with them), and begin
-  at 0 again with a new one. Both are another start, so another key: an old mark never hides new
-  records. With Flink's key, operator and id alone, checkpoint 4 after the restore would be taken
-  for sent;
-* the subtask is that of the records, which stands in the committable. After a rescale another
-  subtask, or as here the driver, asks for it under that number; new subtasks have new runs.
+  records, as in their transaction's id, not the run that asks. Within one start checkpoint ids
+  ascend, and the next checkpoint is not decided before the last one is settled;
+* ids go back if an older copy of the folder is restored (and run epochs with them), and begin at 0
+  again in a new folder. Both are another start, so another key: an old mark never hides new
+  records. With Flink's key, operator and id alone, checkpoint 4 after the restore would count as
+  sent;
+* the subtask is the one that wrote the records, as in the committable. After a rescale another
+  subtask, or as here the driver, asks under that number; new subtasks have new runs.
 
-Flink's operator id is a fresh UUID for every construction of the sink, so that a job that is
-submitted again finds no mark of itself and sends twice. Here it is the sink's name.
+Flink's operator id is a fresh UUID for every construction of the sink. So a job that is submitted
+again does not find its own marks and sends twice. Here it is the sink's name.
 
-Marks are never removed: one small row for each run that wrote something, and subtask. Those of
+Marks are never removed: there is one small row per subtask and run that wrote something. Marks of
 runs that the last decision does not name may be deleted by hand.
 """
 
@@ -31,22 +31,22 @@ from typing import Final
 
 from transactions.errors import ConfigurationError
 
-#: The job of the mark that only shows that marks can be kept.
+#: The job of a mark that only proves that the storage can keep marks.
 _PROBE: Final = "probe"
 
 
 class CheckpointCommitter(abc.ABC):
     """Storage for marks, outside the checkpoint. All methods run on the driver.
 
-    An object of it is made by the user, travels in the sink as plain data, and holds nothing live
-    before `open`. Every backend passes the suite in tests/unit/test_checkpoint_committer.py.
+    The user makes a committer; it travels in the sink as plain data, and holds nothing live before
+    `open`. Every backend passes the suite in tests/unit/test_checkpoint_committer.py.
     """
 
     job_id: str = ""
     operator_id: str = ""
 
     def set_job_id(self, job_id: str) -> None:
-        """Say whose marks the next calls are about; called again whenever that changes.
+        """Set the owner of the marks for the next calls; called again whenever it changes.
 
         Args:
             job_id: ``<application>.<log id>.<run epoch>.<random>`` of the start that wrote them.
@@ -54,7 +54,7 @@ class CheckpointCommitter(abc.ABC):
         self.job_id = job_id
 
     def set_operator_id(self, operator_id: str) -> None:
-        """Say which sink the marks are of, once, before `create_resource`.
+        """Set the sink of the marks, once, before `create_resource`.
 
         Args:
             operator_id: the sink's name, the same after every restart and resubmission.
@@ -62,11 +62,11 @@ class CheckpointCommitter(abc.ABC):
         self.operator_id = operator_id
 
     def bind(self, operator_id: str) -> None:
-        """Become the committer of one sink, and prove that marks can be kept: a mark that fails
-        after records were sent would let them be sent again. Once per start, before any data.
+        """Become the committer of one sink, and prove that the storage can keep marks: if a mark
+        failed after records were sent, they would be sent again. Once per start, before any data.
 
         Raises:
-            ConfigurationError: it is another sink's; their marks would be taken for each other's.
+            ConfigurationError: it belongs to another sink; their marks would be mixed up.
             Exception: a mark could not be written and read back.
         """
         if self.operator_id not in {"", operator_id}:
@@ -91,10 +91,10 @@ class CheckpointCommitter(abc.ABC):
 
     @abc.abstractmethod
     def create_resource(self) -> None:
-        """Make the table or folder of the marks, if it is not there. Before `open`.
+        """Create the table or folder of the marks, if it is missing. Before `open`.
 
         Raises:
-            OSError or the storage's own error: it cannot be made.
+            OSError or the storage's own error: creation failed.
         """
 
     @abc.abstractmethod
@@ -103,36 +103,36 @@ class CheckpointCommitter(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let go of what `open` took; harmless when nothing is open."""
+        """Release what `open` took; harmless when nothing is open."""
 
     @abc.abstractmethod
     def commit_checkpoint(self, subtask: int, checkpoint_id: int) -> None:
-        """Remember, durably, that the records of this checkpoint and all before it were sent.
+        """Record, durably, that the records of this checkpoint and all before it were sent.
 
         Idempotent; a lower id changes nothing.
 
         Raises:
-            Exception: the result is *unknown*; the caller asks before it does anything else.
+            Exception: the result is *unknown*; the caller looks for the mark before any other step.
         """
 
     @abc.abstractmethod
     def is_checkpoint_committed(self, subtask: int, checkpoint_id: int) -> bool:
-        """Tell whether this checkpoint of the subtask, or a later one, was marked.
+        """Return whether this checkpoint of the subtask, or a later one, was marked.
 
         Raises:
-            Exception: it could not be learnt. It is never False then: that would send twice.
+            Exception: the answer is unknown. Then never return False: that would send twice.
         """
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """Return where the marks are, for error texts and for the identity of a checkpoint."""
+        """Return the place of the marks, for error texts and for the identity of a checkpoint."""
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """Return what encloses the question for the mark, `send_values` and the mark itself.
+        """Return the context around the question for the mark, `send_values` and the mark itself.
 
-        Where the marks lie in the target's own database, a committer begins a transaction here,
-        commits it at the end and rolls it back on any exception: then records and mark are there
-        both or not at all, and neither window for duplicates is left. By default there is no such
+        If the marks are in the target's own database, a committer begins a transaction here,
+        commits it at the end and rolls it back on any exception. Then records and mark are both
+        there or both absent, and neither window for duplicates remains. By default there is no such
         transaction.
         """
         return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Marks in files: the committer for any target, on a file system that tells the truth of fsync."""
+"""Marks in files: the committer for any target, on a file system with an honest fsync."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class FileCheckpointCommitter(CheckpointCommitter):
     """One file ``<folder>/<operator>/<job>/<subtask>`` per mark; its text is the checkpoint id.
 
     A mark is replaced as a whole (temporary file, fsync, rename, fsync of the folder), so no
-    reader and no power cut meets half of one. Two drivers may write the same mark: only a run's
-    own last checkpoint can be open when the next run takes over, so both write one id.
+    reader sees half of one, even after a power cut. Two drivers may write the same mark, but they
+    write the same id: when the next run takes over, only the run's own last checkpoint can be open.
 
     Args:
-        folder: of a file system that outlives the driver, and that the next driver sees too; not
-            in the checkpoint folder, and mounted before the driver starts.
+        folder: on a file system that outlives the driver and that the next driver sees too; not in
+            the checkpoint folder, and mounted before the driver starts.
 
     Raises:
-        ConfigurationError: the folder is not one of a file system.
+        ConfigurationError: the folder is not on a file system.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -38,14 +38,14 @@ class FileCheckpointCommitter(CheckpointCommitter):
         made_folder(self._folder / self.operator_id)
 
     def open(self) -> None:
-        """See `CheckpointCommitter.open`: a file is opened when it is needed."""
+        """See `CheckpointCommitter.open`: each call opens the file that it needs."""
 
     def close(self) -> None:
-        """See `CheckpointCommitter.close`: nothing is held."""
+        """See `CheckpointCommitter.close`: it holds nothing open."""
 
     def commit_checkpoint(self, subtask: int, checkpoint_id: int) -> None:
-        """See `CheckpointCommitter.commit_checkpoint`; two fsyncs, the mark and its folder,
-        and one more for the first mark of a run.
+        """See `CheckpointCommitter.commit_checkpoint`; it takes two fsyncs, for the mark and its
+        folder, and one more for the first mark of a run.
         """
         if self.is_checkpoint_committed(subtask, checkpoint_id):
             return
@@ -65,18 +65,18 @@ class FileCheckpointCommitter(CheckpointCommitter):
     def is_checkpoint_committed(self, subtask: int, checkpoint_id: int) -> bool:
         """See `CheckpointCommitter.is_checkpoint_committed`.
 
-        A mark that is seen here is synced again: a driver before may have died between its rename
-        and its fsync, and the caller is about to discard the records.
+        It syncs a mark that it finds again: an earlier driver may have died between its rename and
+        its fsync, and the caller is about to discard the records.
 
         Raises:
             LogCorruptedError: the file holds no checkpoint id.
-            OSError: the file system does not answer, or the folder of the operator is gone.
+            OSError: the file system does not answer, or the folder of the operator is missing.
         """
         path = self._path(subtask)
         try:
             text = path.read_bytes()
         except FileNotFoundError:
-            (self._folder / self.operator_id).stat()  # not mounted is not "not committed"
+            (self._folder / self.operator_id).stat()  # an unmounted folder is not "not committed"
             return False
         if not text.endswith(b"\n") or not text[:-1].isdigit() or len(text) > _MOST_BYTES:
             raise LogCorruptedError(

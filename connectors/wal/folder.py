@@ -1,4 +1,4 @@
-"""Folders whose entries survive a power cut, under a name that every process finds."""
+"""Folders whose entries survive a power cut, with a name that every process can use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def absolute_folder(folder: str | Path, *, option: str) -> Path:
     """Return the absolute folder that an option names, as a path or a ``file://`` URL.
 
     Raises:
-        ConfigurationError: it is empty, or not of a file system.
+        ConfigurationError: it is empty, or not on a file system.
     """
     path = str(folder).removeprefix("file://")
     if not path or "://" in path:
@@ -25,9 +25,9 @@ def absolute_folder(folder: str | Path, *, option: str) -> Path:
 
 
 def made_folder(folder: Path) -> Path:
-    """Return the folder, made with its parents if it was not there; its own name is durable.
+    """Return the folder, created with its parents if missing; its own name is durable.
 
-    It is synced also where it was there: who made it may have died before that.
+    An existing folder is synced too: the process that made it may have died before its sync.
     """
     if not folder.parent.is_dir():
         made_folder(folder.parent)

@@ -24,15 +24,15 @@ _MOVING: Final = (
 
 class KafkaGroupCheckpointCommitter(CheckpointCommitter):
     """One group per job, operator and subtask; its offset in partition 0 of a topic is the id of
-    the checkpoint. Brokers are reached by the driver only.
+    the checkpoint. Only the driver connects to brokers.
 
     A broker forgets the offsets of an idle group after its ``offsets.retention.minutes`` (a week by
-    default). A pipeline that was killed between its mark and the end of its checkpoint, and comes
-    back later than that, sends those records once more.
+    default). If a pipeline was killed between its mark and the end of its checkpoint, and starts
+    again only after that time, it sends those records once more.
 
     Args:
         bootstrap_servers: ``host:port`` list.
-        topic: any topic that exists and stays; nothing is written to it.
+        topic: any topic that exists and is kept; nothing is written to it.
         kafka: further client settings, with Kafka's own names.
         timeout_s: how long a broker may take for one answer.
     """
@@ -50,19 +50,19 @@ class KafkaGroupCheckpointCommitter(CheckpointCommitter):
         self._timeout_s = timeout_s
 
     def create_resource(self) -> None:
-        """See `CheckpointCommitter.create_resource`: a group is made by its first offset."""
+        """See `CheckpointCommitter.create_resource`: its first offset creates a group."""
 
     def open(self) -> None:
-        """See `CheckpointCommitter.open`: each mark has a group, and so a client, of its own."""
+        """See `CheckpointCommitter.open`: each mark has its own group, and so its own client."""
 
     def close(self) -> None:
-        """See `CheckpointCommitter.close`: nothing is held."""
+        """See `CheckpointCommitter.close`: it holds nothing open."""
 
     def commit_checkpoint(self, subtask: int, checkpoint_id: int) -> None:
         """See `CheckpointCommitter.commit_checkpoint`.
 
         Raises:
-            SparkOnceError: the broker did not answer, or refused; it may have been written.
+            SparkOnceError: the broker did not answer, or refused; the mark may be written.
         """
         with self._member(subtask) as consumer:
             if self._marked(consumer) < checkpoint_id:
@@ -84,7 +84,7 @@ class KafkaGroupCheckpointCommitter(CheckpointCommitter):
 
     @contextlib.contextmanager
     def _member(self, subtask: int) -> Iterator[Consumer]:
-        """Make a client of a subtask's group. It never subscribes, so it joins nothing."""
+        """Make a client for a subtask's group. It never subscribes, so it joins nothing."""
         group = f"{self.job_id}.{self.operator_id}.{subtask}"
         own = {"group.id": group, "enable.auto.commit": False}
         consumer = Consumer({**log_settings(), **librdkafka_settings(self._settings), **own})
@@ -97,7 +97,7 @@ class KafkaGroupCheckpointCommitter(CheckpointCommitter):
             consumer.close()
 
     def _marked(self, consumer: Consumer) -> int:
-        """Return the offset, negative if there is none; a coordinator that moves is waited for."""
+        """Return the offset, negative if there is none; wait while the coordinator moves."""
         deadline = Deadline(self._timeout_s)
         place = TopicPartition(self._topic, 0)
         while True:

@@ -1,13 +1,13 @@
-"""The record buffer: what one subtask wrote for one checkpoint, durable until it has been sent.
+"""The record buffer: one subtask's records for one checkpoint, durable until they are sent.
 
-A file: an Arrow IPC stream, as any Arrow reader opens it, and behind its end the seal::
+A file: an Arrow IPC stream, which any Arrow reader can open, and behind its end the seal::
 
     Arrow IPC stream, with its end mark | seal (JSON) | length | CRC-32 of the seal | magic
 
-The seal says whose records these are, how many, and the SHA-256 of the stream; it is written last
-and synced with it. A file without a whole seal is *open*: its writer is at work or died, its torn
-tail is cut by who looks into it, and nothing of it is ever sent. A file with a seal is *prepared*:
-if it is not byte for byte as it was sealed, that is an error, and nothing of it is sent either.
+The seal contains the owner of the records, their number, and the SHA-256 of the stream; it is
+written last and synced with it. A file without a whole seal is *open*: its writer is at work or
+dead. A reader cuts its torn tail off, and nothing of it is ever sent. A file with a seal is
+*prepared*: if any byte has changed since, that is an error, and nothing of it is sent either.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PIECE: Final = 1 << 20
 
 
 class BufferCorruptedError(SparkOnceError):
-    """A prepared buffer is not as it was sealed. Nothing of it was sent; see its text."""
+    """A prepared buffer has changed since its seal. Nothing of it was sent; see its text."""
 
     permanent: ClassVar[bool] = True
 
@@ -48,10 +48,10 @@ class Seal:
     """What a prepared buffer says about itself.
 
     Attributes:
-        token: of the committable that it belongs to.
+        token: of its committable.
         checkpoint_id: of its records.
-        subtask: that wrote them.
-        records: how many there are.
+        subtask: the subtask that wrote them.
+        records: their number.
         sealed_at_ms: wall clock of the task, milliseconds since 1970 UTC.
         stream_bytes: length of the Arrow stream.
         sha256: of the Arrow stream, hexadecimal.
@@ -67,7 +67,7 @@ class Seal:
 
 
 class _HashedFile(io.FileIO):
-    """What Arrow's writer writes to: the hash is made on the way."""
+    """The file for Arrow's writer; it computes the hash of what is written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "x")
@@ -84,14 +84,14 @@ class _HashedFile(io.FileIO):
 
 
 class RecordBuffer:
-    """A buffer that is being written, in its task; live, never pickled.
+    """A buffer during its writing, in its task; live, never pickled.
 
     Args:
         path: of the file, in a folder that every worker and the driver see.
         schema: of every batch.
 
     Raises:
-        OSError: the file cannot be made, or is there.
+        OSError: the file cannot be created, or exists already.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -101,7 +101,7 @@ class RecordBuffer:
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema)
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Write a batch; durable with `seal` only.
+        """Write a batch; it becomes durable only with `seal`.
 
         Raises:
             OSError: the disk is full, or gone.
@@ -110,7 +110,7 @@ class RecordBuffer:
         self._writer.write_batch(batch)
 
     def end_stream(self) -> None:
-        """Write the end of the stream, before the seal: no batch comes after it."""
+        """Write the end of the stream, before the seal; no batch follows it."""
         self._writer.close()
         self._file.flush()
 
@@ -121,8 +121,8 @@ class RecordBuffer:
 
         Raises:
             OSError: they are not.
-            PhaseOneError: the file was removed while it was written: a sweep took its writer for
-                dead, and it is.
+            PhaseOneError: the file was removed while it was written: a sweep counted its writer as
+                dead, so the writer must stop.
         """
         seal = Seal(
             token=token,
@@ -149,7 +149,7 @@ class RecordBuffer:
             )
 
     def remove(self) -> None:
-        """Give the buffer up: close and remove the file, from the task's own `except`."""
+        """Give up the buffer: close and remove the file, from the task's own `except`."""
         self._file.close()
         self._path.unlink(missing_ok=True)
 
@@ -158,7 +158,7 @@ class PreparedBuffer:
     """A buffer with its seal, as the driver reads it.
 
     Attributes:
-        seal: what it says about itself.
+        seal: the buffer's seal.
     """
 
     def __init__(self, path: Path, seal: Seal) -> None:
@@ -169,11 +169,11 @@ class PreparedBuffer:
     def verified(
         cls, path: Path, *, token: str, checkpoint_id: int, subtask: int, records: int
     ) -> Self:
-        """Read the whole file once and prove that it is what the task sealed.
+        """Read the whole file once and check that it is unchanged since its task sealed it.
 
         Raises:
             FileNotFoundError: it is gone.
-            BufferCorruptedError: it has no whole seal, another's, or other bytes.
+            BufferCorruptedError: it has no whole seal, another transaction's seal, or other bytes.
             OSError: it cannot be read now.
         """
         seal = read_seal(path)
@@ -195,13 +195,13 @@ class PreparedBuffer:
         return cls(path, seal)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches as they were appended; one is in memory at a time."""
+        """Yield the batches in the order of their writing; one is in memory at a time."""
         with self._path.open("rb") as file, pa.ipc.open_stream(file) as stream:
             yield from stream
 
 
 def read_seal(path: Path) -> Seal | None:
-    """Return the seal of a file, None for one that was never prepared, or is torn.
+    """Return the seal of a file, None if it was never prepared, or is torn.
 
     Raises:
         OSError: it cannot be read; FileNotFoundError: it is gone.
@@ -224,7 +224,7 @@ def read_seal(path: Path) -> Seal | None:
 
 
 def whole_batches(path: Path) -> list[pa.RecordBatch]:
-    """Return what an open buffer holds, its torn tail cut off; for people, nothing sends it.
+    """Return the content of an open buffer, without its torn tail; for people, never sent.
 
     Raises:
         OSError: it cannot be read.

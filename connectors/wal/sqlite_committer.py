@@ -17,15 +17,15 @@ _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 class SQLiteCheckpointCommitter(CheckpointCommitter):
-    """One row per mark. The database is opened by the driver only; no worker needs to see it.
+    """One row per mark. Only the driver opens the database; no worker needs to see it.
 
-    A committed row survives a power cut: ``synchronous=EXTRA``, because with FULL the removal of
-    the journal, which is the commit, may come undone, and the records are discarded after it.
+    A committed row survives a power cut, because of ``synchronous=EXTRA``. With FULL the removal of
+    the journal, which is the commit, may be undone, and the records are discarded after it.
 
     Args:
-        database: file of the database; made if it is not there, its folder is not.
+        database: file of the database; created if missing, but its folder is not.
         table: of the marks.
-        busy_timeout_s: how long another writer of the database is waited for.
+        busy_timeout_s: how long to wait for another writer of the database.
 
     Raises:
         ConfigurationError: the table's name is not one of SQL.
@@ -51,13 +51,13 @@ class SQLiteCheckpointCommitter(CheckpointCommitter):
         self._connection: sqlite3.Connection | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connection at home when the sink goes to a worker."""
+        """Leave the connection out when the sink goes to a worker."""
         return {**self.__dict__, "_connection": None}
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection, for a sink whose target is this database. It is in autocommit mode;
-        within `transaction` neither ``commit()`` nor ``rollback()`` may be called on it.
+        """The connection, for a sink whose target is this database. It is in autocommit mode. Call
+        neither ``commit()`` nor ``rollback()`` on it inside `transaction`.
         """
         assert self._connection is not None, "call open() first"
         return self._connection
@@ -83,8 +83,8 @@ class SQLiteCheckpointCommitter(CheckpointCommitter):
             self._connection = None
 
     def commit_checkpoint(self, subtask: int, checkpoint_id: int) -> None:
-        """See `CheckpointCommitter.commit_checkpoint`; durable when a `transaction` around it,
-        if there is one, has ended.
+        """See `CheckpointCommitter.commit_checkpoint`; inside a `transaction` the mark becomes
+        durable at the end of that transaction.
         """
         self.connection.execute(
             f"INSERT INTO {self._table} VALUES (?, ?, ?, ?) "  # noqa: S608 - a checked name
@@ -107,12 +107,12 @@ class SQLiteCheckpointCommitter(CheckpointCommitter):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `CheckpointCommitter.transaction`. The write lock is taken first, so that a driver
-        of an older run, which still lives, cannot come between the question and the mark.
+        """See `CheckpointCommitter.transaction`. It first takes the write lock. So a driver of an
+        older run that still lives cannot act between the question and the mark.
 
         Raises:
-            ConfigurationError: the transaction was ended inside; what was written before that is
-                visible without its mark.
+            ConfigurationError: the transaction was ended inside the block; earlier writes are
+                visible without their mark.
             sqlite3.OperationalError: another writer held the lock for too long.
         """
         self.connection.execute("BEGIN IMMEDIATE")
@@ -135,7 +135,7 @@ class SQLiteCheckpointCommitter(CheckpointCommitter):
             )
 
     def _connected(self) -> sqlite3.Connection:
-        # One thread at a time, not always the same one: Spark calls from its callback threads.
+        # One thread at a time, but not always the same: Spark calls from its callback threads.
         connection = sqlite3.connect(
             self._database,
             timeout=self._busy_timeout_s,

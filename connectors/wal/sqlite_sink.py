@@ -1,7 +1,7 @@
-"""SQLiteWriteAheadSink: rows and mark in one transaction, so that no window for duplicates is left.
+"""SQLiteWriteAheadSink: rows and mark in one transaction, so no window for duplicates remains.
 
-It shows what any database can do that keeps the marks beside the rows: a committer whose
-`transaction` encloses both, and a `send_values` that writes over the committer's connection.
+It shows what any database can do if it keeps the marks beside the rows: the committer's
+`transaction` encloses both, and `send_values` writes over the committer's connection.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class SQLiteWriteAheadSink(TableWriteAheadSink):
     """Inserts the rows into a table of the committer's database: exactly-once.
 
     Attributes:
-        committer: whose database is the target.
-        table: of the rows; it is there, with the columns of the frame by name.
+        committer: its database is the target.
+        table: the table of the rows; it exists, and has the frame's columns by name.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -64,7 +64,7 @@ class SQLiteWriteAheadSink(TableWriteAheadSink):
         subtask: int,  # noqa: ARG002
         timestamp_ms: int,  # noqa: ARG002
     ) -> bool:
-        """See `WriteAheadSink.send_values`; visible when the transaction around it commits."""
+        """See `WriteAheadSink.send_values`; visible when the surrounding transaction commits."""
         connection = self.committer.connection
         for batch in records:
             names = ", ".join(_quoted(name) for name in batch.schema.names)

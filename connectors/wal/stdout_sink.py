@@ -1,4 +1,4 @@
-"""StdOutWriteAheadSink: the smallest write-ahead sink, for a look at what a pipeline writes."""
+"""StdOutWriteAheadSink: the smallest write-ahead sink, to look at a pipeline's output."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ class StdOutWriteAheadSink(WriteAheadSink):
 
 
 def _as_text(value: object) -> str:
-    """Bytes as the text that they most often are; the rest, such as a decimal, as Python's."""
+    """Return bytes as text, which they usually are, and other values as Python's text."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

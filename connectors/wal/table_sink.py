@@ -1,4 +1,4 @@
-"""TableWriteAheadSink: what sinks share whose rows and marks lie in one database."""
+"""TableWriteAheadSink: the common part of sinks with rows and marks in one database."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from transactions.errors import ConfigurationError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableWriteAheadSink(WriteAheadSink):
-    """Writes the rows into a table of the committer's database; a subclass says which database.
+    """Writes the rows into a table of the committer's database; a subclass names the database.
 
     Attributes:
-        table: of the rows; it is there, with the columns of the frame by name.
-        database: with its article, for the text of an error.
-        committer_kind: whose `transaction` encloses rows and mark.
+        table: the table of the rows; it exists, and has the frame's columns by name.
+        database: the database with its article, for the text of an error.
+        committer_kind: the committer class whose `transaction` encloses rows and mark.
 
     Raises:
         ConfigurationError: an option is wrong.

@@ -1,21 +1,21 @@
 """WriteAheadSink: records wait in a durable buffer until their checkpoint is decided.
 
-Flink's `GenericWriteAheadSink`, as a user of the two-phase contract. Phase 1, in a task: records go
-to a buffer, which is sealed and synced. Phase 2, on the driver: for each buffer in order, unless
-its mark is there, `send_values`, then the mark (`CheckpointCommitter`), then the buffer is removed.
+It is Flink's `GenericWriteAheadSink`, as a user of the two-phase contract. Phase 1, in a task:
+records go to a buffer, which is sealed and synced. Phase 2, on the driver, for each buffer in
+order, unless its mark exists: `send_values`, then the mark (`CheckpointCommitter`), then removal.
 
-What it promises: at-least-once, with two windows for duplicates, both of them crashes:
+It promises at-least-once, with two windows for duplicates, both of them crashes:
 
-* inside `send_values`: what the target took of this buffer is sent again;
+* inside `send_values`: the part of this buffer that the target took is sent again;
 * between `send_values` and the mark: all of this buffer is sent again.
 
-An older driver that was fenced while it still sends is such a crash to the one that took over.
-Where target and marks share a transaction (`CheckpointCommitter.transaction`), neither window is
-left: exactly-once. See `connectors.wal.sqlite_sink`, and docs/write_ahead_sink.md.
+If a fenced older driver still sends, that is such a crash for the driver that took over. If target
+and marks share a transaction (`CheckpointCommitter.transaction`), neither window remains:
+exactly-once. See `connectors.wal.sqlite_sink`, and docs/write_ahead_sink.md.
 
-Three faults of Flink's class are not here: a send that is refused stops the order there only by
-an exception, so that a later checkpoint can overtake; exceptions are logged and dropped; marks are
-kept under a random name and not found by a job that is submitted again.
+Three faults of Flink's class are not here. There, a refused send stops the order only by an
+exception, so a later checkpoint can overtake; exceptions are logged and dropped; and marks have a
+random name, so a job that is submitted again does not find them.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ class WriteAheadTransaction:
 
 
 class _NotTakenError(Exception):
-    """`send_values` returned False; an exception, so that a transaction around it is undone."""
+    """`send_values` returned False; an exception, so that a surrounding transaction rolls back."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WriteAheadSink(abc.ABC):
-    """The base of a user's sink: subclass it, write `send_values`, and write a frame to it.
+    """The base of a user's sink: subclass it, implement `send_values`, and write a frame to it.
 
-    It is description and sink in one: frozen, and pickled as its fields only, so that what a
-    method keeps in it (a `functools.cached_property` with a connection) stays in its process.
-    A subclass with fields of its own is a ``dataclass(frozen=True, kw_only=True)`` as well.
+    It is description and sink in one: frozen, and only its fields are pickled. So what a method
+    keeps in it (a `functools.cached_property` with a connection) stays in its process. A subclass
+    with fields of its own is also a ``dataclass(frozen=True, kw_only=True)``.
 
     Attributes:
         name: unique in the driver and the same at every restart; also the committer's operator.
-        buffer: folder that every worker and the driver see: a local one in local mode, of a shared
-            file system on a cluster. It outlives driver and workers.
-        committer: where the marks are.
+        buffer: folder that every worker and the driver see: a local one in local mode, one on a
+            shared file system on a cluster. It outlives driver and workers.
+        committer: stores the marks.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -85,7 +85,7 @@ class WriteAheadSink(abc.ABC):
     committer: CheckpointCommitter
 
     def __post_init__(self) -> None:
-        """Check the options, and make the folder absolute: workers run in another one."""
+        """Check the options, and make the folder absolute: workers run in another folder."""
         if not NAME.fullmatch(self.name):
             raise ConfigurationError(
                 "A sink's name has letters, digits, _ and -.",
@@ -96,7 +96,7 @@ class WriteAheadSink(abc.ABC):
         object.__setattr__(self, "buffer", absolute_folder(self.buffer, option="buffer"))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options; what is live stays at home."""
+        """Return the options; live objects stay in this process."""
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
 
     # --- what a user writes -----------------------------------------------------------------
@@ -111,26 +111,26 @@ class WriteAheadSink(abc.ABC):
         timestamp_ms: int,
     ) -> bool:
         """Send the records of one subtask and checkpoint to the target. On the driver, after the
-        decision; never two at a time, subtasks of a checkpoint one after the other.
+        decision; one call at a time, so subtasks of a checkpoint one after the other.
 
-        It can be called again with the same records (see the two windows of this module): with the
-        same `checkpoint_id`, `subtask` and `committer.job_id`, which a target can use to drop what
-        it has. (Without the job id the numbers repeat after an older savepoint was restored.)
+        It may be called again with the same records (see the two windows of this module), and then
+        with the same `checkpoint_id`, `subtask` and `committer.job_id`. A target can use these to
+        drop what it has. (Without the job id the numbers repeat after a restored savepoint.)
 
         Args:
-            records: in the order in which they were written; read from the buffer as they are
-                taken, one batch in memory at a time. Its bytes are verified already.
+            records: in the order of their writing; read from the buffer as they are taken, one
+                batch in memory at a time. Its bytes are verified already.
             checkpoint_id: N.
-            subtask: that wrote them.
+            subtask: the subtask that wrote them.
             timestamp_ms: wall clock when the buffer was sealed, milliseconds since 1970 UTC.
 
         Returns:
-            True: the target has all of them, durably. False: not now; it is asked again, until the
+            True: the target has all of them, durably. False: not now; it is called again until the
             checkpoint's timeout, and then after a restart.
 
         Raises:
-            Exception: as False, and it is logged. A `SparkOnceError` that is permanent ends the
-                driver instead.
+            Exception: has the effect of False, and is logged. But a permanent `SparkOnceError` ends
+                the driver.
         """
 
     def check_columns(self, schema: pa.Schema) -> None:
@@ -141,23 +141,23 @@ class WriteAheadSink(abc.ABC):
         """
         check_comparable(schema, f"sink {self.name!r}")
 
-    # --- what a driver asks of any sink's options ---------------------------------------------
+    # --- what a driver needs from any sink's options ------------------------------------------
 
     def identity(self) -> dict[str, str]:
         """Return what must be the same at every restart on one checkpoint.
 
-        Without its marks what was sent would be sent again. The buffer may move, with its files.
+        Without its marks, records would be sent again. The buffer may move, with its files.
         """
         return {"kind": "write-ahead", "committer": self.committer.describe()}
 
     def open_sink(self, **_known: Any) -> Self:
-        """Return the sink for a run: itself, its storage of marks made and open. On the driver.
+        """Return the sink for a run: itself, with the marks' storage open. On the driver.
 
         Args:
-            _known: the time of a checkpoint and the schema of the rows; no buffer needs them.
+            _known: the time of a checkpoint and the schema of the rows; a buffer needs neither.
 
         Raises:
-            ConfigurationError: the storage of the marks cannot be made or opened.
+            ConfigurationError: the storage of the marks cannot be created or opened.
         """
         object.__setattr__(self, "_start", secrets.token_hex(START_LENGTH // 2))
         try:
@@ -176,12 +176,12 @@ class WriteAheadSink(abc.ABC):
     # --- phase 1, in the task -----------------------------------------------------------------
 
     def new_fingerprint(self) -> RowFingerprint:
-        """Return an empty one, for rows that are compared with what was decided."""
+        """Return an empty fingerprint, for rows to compare with the decided ones."""
         return RowFingerprint()
 
     def begin_transaction(self, attempt: Attempt) -> WriteAheadTransaction:
-        """See `TwoPhaseCommitSink.begin_transaction`; the file is made with the first record, so
-        that an idle branch costs nothing.
+        """See `TwoPhaseCommitSink.begin_transaction`; the first record creates the file, so an idle
+        branch costs nothing.
         """
         unique = self.__dict__.get("_start", "0" * START_LENGTH) + secrets.token_hex(8)
         return WriteAheadTransaction(
@@ -212,15 +212,15 @@ class WriteAheadSink(abc.ABC):
             raise self._not_written(transaction, error) from error
 
     def pre_commit(self, transaction: WriteAheadTransaction) -> Committable | None:
-        """See `TwoPhaseCommitSink.pre_commit`: the seal, two fsyncs, and nothing is sent.
+        """See `TwoPhaseCommitSink.pre_commit`: the seal and two fsyncs; it sends nothing.
 
         Returns:
-            None when nothing was written. Offsets alone are no reason for a committable: they are
-            in the decision, and the target knows nothing of them.
+            None if nothing was written. Offsets alone need no committable: they are in the
+            decision, and the target does not have them.
 
         Raises:
             DeliveryError: the buffer could not be made durable.
-            PhaseOneError: it was swept meanwhile.
+            PhaseOneError: a sweep has removed it meanwhile.
         """
         if transaction.buffer is None:
             return None
@@ -274,7 +274,7 @@ class WriteAheadSink(abc.ABC):
     ) -> list[Committable]:
         """See `TwoPhaseCommitSink.check_prepared`: the driver reads every buffer, byte for byte.
 
-        This is also the proof that the driver sees the folder of the workers.
+        This also proves that the driver sees the folder of the workers.
         """
         for one in committables:
             try:
@@ -297,13 +297,13 @@ class WriteAheadSink(abc.ABC):
     ) -> Mapping[str, Outcome]:
         """See `TwoPhaseCommitSink.commit`: send, mark, remove, in order of checkpoint and subtask.
 
-        One that the target did not take stops the order: it and all after it are UNKNOWN, and are
-        asked for again by `recover_and_commit`. No later checkpoint overtakes one that is lost
-        (ABORTED: neither buffer nor mark); the other subtasks of its own checkpoint go on, because
+        A buffer that the target did not take stops the order: it and all later ones are UNKNOWN,
+        and `recover_and_commit` tries them again. No later checkpoint overtakes a lost one
+        (ABORTED: neither buffer nor mark). The other subtasks of the lost checkpoint go on, because
         a checkpoint is healed when all of it is settled.
 
         Raises:
-            BufferCorruptedError: a prepared buffer has other bytes; it and what follows is not
+            BufferCorruptedError: a prepared buffer has other bytes; neither it nor a later one is
                 sent.
         """
         outcomes = dict.fromkeys((one.token for one in committables), Outcome.UNKNOWN)
@@ -321,8 +321,8 @@ class WriteAheadSink(abc.ABC):
     def recover_and_commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.recover_and_commit`: as `commit`, which asks the marks first. A
-        target that does not take them is given a moment before anybody asks again.
+        """See `TwoPhaseCommitSink.recover_and_commit`: like `commit`, which looks for the marks
+        first. If the target does not take a buffer, it pauses for a moment before the next try.
         """
         outcomes = self.commit(committables, deadline)
         if Outcome.UNKNOWN in outcomes.values():
@@ -334,13 +334,13 @@ class WriteAheadSink(abc.ABC):
         return self._buffers.ids_of(owner)
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.recover_and_abort`. A writer that still lives finds its file
-        gone when it seals it, and `check_prepared` finds it gone after that.
+        """See `TwoPhaseCommitSink.recover_and_abort`. A writer that still lives misses its file
+        when it seals it, and after that `check_prepared` misses it.
         """
         self._buffers.remove(transaction_ids)
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.hidden`: what was sent is visible."""
+        """See `TwoPhaseCommitSink.hidden`: every sent record is visible."""
         return []
 
     def retired(self) -> frozenset[str]:
@@ -350,7 +350,7 @@ class WriteAheadSink(abc.ABC):
     # --- steps --------------------------------------------------------------------------------
 
     def _send(self, one: Committable) -> Outcome:
-        """Bring one buffer to its end; UNKNOWN where that is not proven, and it is said why."""
+        """Bring one buffer to its end; return UNKNOWN if that is not proven, and log the reason."""
         try:
             committer = self._open_committer()
             committer.set_job_id(run_of(one.transactional_id))
@@ -371,8 +371,8 @@ class WriteAheadSink(abc.ABC):
         try:
             prepared = self._buffers.verified(one)
         except FileNotFoundError:
-            self._buffers.check_mounted()  # a folder that is not mounted proves no loss
-            # A fenced driver that is still alive may have sent, marked and removed it just now.
+            self._buffers.check_mounted()  # an unmounted folder proves no loss
+            # A fenced driver that still lives may have sent, marked and removed it just now.
             marked = committer.is_checkpoint_committed(one.subtask, one.checkpoint_id)
             return Outcome.ALREADY_COMMITTED if marked else Outcome.ABORTED
         taken = self.send_values(
@@ -387,7 +387,7 @@ class WriteAheadSink(abc.ABC):
         return Outcome.COMMITTED
 
     def _discard(self, one: Committable) -> None:
-        """Remove what was sent and marked; what stays after all, the sweep removes."""
+        """Remove a sent and marked buffer; if that fails, the sweep removes it."""
         try:
             self._buffers.remove([one.transactional_id])
         except OSError as error:
