@@ -13,7 +13,7 @@ PIN_FILE = Path(__file__).with_name("broker_jars.sha256")
 
 
 def kafka_version(pins: Sequence[PinnedJar]) -> str:
-    """Return the version of Apache Kafka that is pinned."""
+    """Return the pinned version of Apache Kafka."""
     return next(pin.version for pin in pins if pin.module.startswith("kafka_"))
 
 
@@ -25,11 +25,11 @@ def ensure_broker_jars(
     resolver: Resolver | None = None,
     tell: Say = say,
 ) -> tuple[Path, ...]:
-    """Return the paths of all jars of the broker, downloading them when they are not cached.
+    """Return the paths of all jars of the broker; download them if they are not cached.
 
     Raises:
-        BrokerUnavailableError: the download failed; trying again is safe.
-        ConfigurationError: a jar is not the one that is pinned.
+        BrokerUnavailableError: the download failed; a retry is safe.
+        ConfigurationError: a jar differs from the pinned one.
     """
     pins = read_pins(PIN_FILE) if pins is None else pins
     cache = cache_folder() / "kafka" if cache is None else cache

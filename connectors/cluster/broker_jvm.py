@@ -1,8 +1,8 @@
-"""How the JVM of an embedded broker is started: small, and quick to come up.
+"""Starts the JVM of an embedded broker: small, and quick to come up.
 
-Half of a broker's start is loading and checking classes. The JVM can keep them ready in an archive
-(class data sharing): the first broker that is stopped in order writes one beside the jars, later
-ones map it.
+Half of a broker's start is the loading and checking of classes. The JVM can keep them in an archive
+(class data sharing): the first broker that is stopped in order writes one beside the jars, and
+later brokers map it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BrokerJvm:
 
     @property
     def learning(self) -> bool:
-        """Tell whether a broker that was started will write the archive when it stops."""
+        """Return whether a started broker will write the archive when it stops."""
         return self._learning is not None
 
     def format_command(self, settings: Path, cluster_id: str) -> list[str]:
@@ -46,7 +46,7 @@ class BrokerJvm:
         return [*self._java_command("128m"), *tool]
 
     def broker_command(self, settings: Path, *, learn: bool) -> list[str]:
-        """Return the command that runs one broker; `learn`: this one may write the archive."""
+        """Return the command that runs one broker; with `learn`, it may write the archive."""
         options: list[str] = []
         if learn and not self._archive.exists() and self._learning is None:
             self._learning = self._archive.with_suffix(f".{os.getpid()}.tmp")
@@ -72,7 +72,7 @@ class BrokerJvm:
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
-            # its thousand lines at every start hide what one looks for
+            # at every start its thousand lines would hide the important ones
             "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
             "-Djava.awt.headless=true",
             "-cp",

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Below the range from which Linux (32768 up) and macOS (49152 up) take ports for outgoing
-# connections: a port of ours stays free while its broker is down.
+# connections: so a port of ours stays free while its broker is down.
 _FIRST_PORT = 20_000
 _LAST_PORT = 32_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerAddress:
-    """Where one broker, which is a controller too, listens on this machine."""
+    """Where one broker, which is also a controller, listens on this machine."""
 
     node: int
     port: int
@@ -32,9 +32,9 @@ class BrokerAddress:
 
 
 def port_is_free(port: int) -> bool:
-    """Tell whether nothing listens on the port of 127.0.0.1 now."""
+    """Return whether nothing listens on the port of 127.0.0.1 now."""
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
-        # as Kafka does it: a connection in TIME_WAIT is no reason to refuse the port
+        # as in Kafka: a connection in TIME_WAIT does not block the port
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -44,7 +44,7 @@ def port_is_free(port: int) -> bool:
 
 
 def choose_addresses(brokers: int, port: int | None) -> tuple[BrokerAddress, ...]:
-    """Choose free ports; `port` fixes the one that clients of the first broker use."""
+    """Choose free ports; `port` fixes the client port of the first broker."""
     chosen: set[int] = set() if port is None else {port}
     addresses = []
     for node in range(1, brokers + 1):
@@ -54,7 +54,7 @@ def choose_addresses(brokers: int, port: int | None) -> tuple[BrokerAddress, ...
 
 
 def read_addresses(folder: Path) -> tuple[BrokerAddress, ...]:
-    """Return the addresses that the brokers in a data folder used before; empty for a new one."""
+    """Return the earlier addresses of the brokers in a data folder; none if the folder is new."""
     addresses = []
     for path in sorted(folder.glob("broker-*/server.properties")):
         listeners = re.search(
@@ -75,7 +75,7 @@ def read_addresses(folder: Path) -> tuple[BrokerAddress, ...]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Tell whether a broker runs on this folder: Kafka holds a lock in its data."""
+    """Return whether a broker runs on this folder: Kafka holds a lock in its data."""
     lock = folder / "data" / ".lock"
     if not lock.exists():
         return False
@@ -144,7 +144,7 @@ def write_settings(path: Path, settings: Mapping[str, str]) -> None:
 
 def _free_port(chosen: set[int]) -> int:
     span = _LAST_PORT - _FIRST_PORT
-    # a random start, so that clusters that start at once do not run for the same port
+    # a random start, so that clusters that start together do not compete for one port
     start = secrets.randbelow(span)
     for step in range(span):
         port = _FIRST_PORT + (start + step) % span

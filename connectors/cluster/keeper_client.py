@@ -21,7 +21,7 @@ class KeeperClient:
     """One keeper process; thread-safe.
 
     Args:
-        remove: a folder that the keeper removes when it ends, however its owner ends.
+        remove: a folder that the keeper removes at its end, however its owner ends.
     """
 
     def __init__(self, remove: Path | None = None) -> None:
@@ -47,7 +47,7 @@ class KeeperClient:
         return int(answer["pid"])
 
     def signal(self, pid: int, number: signal.Signals) -> None:
-        """Send a signal; nothing happens when the process has ended."""
+        """Send a signal; do nothing if the process has ended."""
         self._ask({"do": "signal", "pid": pid, "signal": int(number)})
 
     def exit_code(self, pid: int) -> int | None:
@@ -56,11 +56,11 @@ class KeeperClient:
         return None if code is None else int(code)
 
     def release(self) -> None:
-        """Let the brokers live on without us; the keeper ends them when it gets SIGTERM."""
+        """Let the brokers outlive us; the keeper ends them when it gets SIGTERM."""
         self._ask({"do": "release"})
 
     def close(self, *, wait: bool = True) -> None:
-        """Close our end: unless released, the keeper kills what runs and removes its folder."""
+        """Close our end: unless released, the keeper kills its processes and removes its folder."""
         with self._lock, contextlib.suppress(BrokenPipeError):
             assert self._process.stdin is not None
             self._process.stdin.close()

@@ -5,8 +5,8 @@
         ... cluster.bootstrap_servers ...
         cluster.kill_broker(0)
 
-Brokers are numbered from 0 in every call, node ids are one more. A broker keeps its port and its
-data when it is stopped or killed and started again.
+Every call numbers brokers from 0; node ids are one more. A broker that is stopped or killed and
+started again keeps its port and its data.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class LocalCluster:
     Args:
         brokers: 1, or 3 (every topic of the cluster then has three replicas, two in sync).
         port: the client port of the first broker; a free one when None.
-        directory: the data folder, kept when the cluster stops, and taken up again with its
-            ports where they are still free; a temporary one, removed at the end, when None.
+        directory: the data folder. It is kept when the cluster stops, and used again with its
+            ports if they are still free. None: a temporary folder, removed at the end.
         properties: broker settings that override ours.
         jvm_options: further JVM options of the brokers, such as ``-Xmx1g``; they win over ours,
-            which are for a quick start and not for speed.
+            which aim at a quick start and not at speed.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class LocalCluster:
     # -- the whole cluster --------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start every broker and return when each of them has answered for the whole cluster.
+        """Start every broker; return when each of them has answered for the whole cluster.
 
         Raises:
             ConfigurationError: the port is taken, or the folder holds another kind of cluster.
@@ -141,12 +141,12 @@ class LocalCluster:
         return self
 
     def stop(self) -> None:
-        """Stop every broker; a temporary folder is removed. Safe to call twice."""
+        """Stop every broker; remove a temporary folder. Safe to call twice."""
         keeper = self._keeper
         if keeper is None:
             return
         try:
-            # A cluster whose data is thrown away needs no clean end, unless the JVM learns from it.
+            # Temporary data needs no clean end, unless the JVM learns from it.
             gentle = self._given is not None or self._learning()
             if gentle and len(self._pids) == self._brokers:
                 for pid in self._pids.values():
@@ -157,7 +157,7 @@ class LocalCluster:
                     self._wait_for_exit(pid, deadline)
                 self._learnt()
         except SparkOnceError:
-            pass  # the keeper is gone, and with it all brokers: that is what was asked for
+            pass  # the keeper is gone, and all brokers with it: that is the wanted end
         finally:
             self._keeper = None
             self._pids.clear()
@@ -193,16 +193,16 @@ class LocalCluster:
             self._wait_until_ready(broker, Deadline(START_SECONDS, self._clock), together=False)
 
     def stop_broker(self, broker: int) -> None:
-        """Stop a broker in order: it hands its partitions over first, where somebody takes them."""
+        """Stop a broker in order: it first hands its partitions over, if another can lead them."""
         self._end(broker, signal.SIGTERM)
 
     def kill_broker(self, broker: int) -> None:
-        """Kill a broker with SIGKILL: what it had not replicated or written is lost."""
+        """Kill a broker with SIGKILL: data that it had not replicated or written is lost."""
         self._end(broker, signal.SIGKILL)
 
     def pause_broker(self, broker: int) -> None:
-        """Freeze a broker (SIGSTOP) and wait until it is: it keeps its connections and answers
-        nothing. The signal alone is only a request; a busy machine carries it out later.
+        """Freeze a broker (SIGSTOP) and wait until it is frozen: it keeps its connections and
+        answers nothing. The signal alone is only a request; a busy machine carries it out later.
         """
         pid = self._pids[broker]
         self._running_keeper().signal(pid, signal.SIGSTOP)
@@ -211,13 +211,13 @@ class LocalCluster:
             deadline.pause(0.005)
 
     def resume_broker(self, broker: int) -> None:
-        """Let a frozen broker go on (SIGCONT)."""
+        """Let a frozen broker continue (SIGCONT)."""
         self._running_keeper().signal(self._pids[broker], signal.SIGCONT)
 
     def create_topic(
         self, name: str, partitions: int = 1, *, config: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic and return when every running broker knows a leader of each partition."""
+        """Create a topic; return when every running broker knows a leader of each partition."""
         deadline = Deadline(START_SECONDS, self._clock)
         admin = self._admin(self.bootstrap_servers)
         topic = NewTopic(
@@ -298,11 +298,11 @@ class LocalCluster:
             broker_settings.write_settings(folder / "server.properties", settings)
 
     def _format(self, deadline: Deadline) -> None:
-        """Format the storage of brokers that have none: all at once, one cluster id."""
+        """Format the storage of brokers without one: all at once, with one cluster id."""
         assert self._jvm is not None
         keeper = self._running_keeper()
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # an id that starts with a dash would be read as an option
+        # an id that starts with a dash would look like an option
         cluster_id = cluster_id.replace("-", "a")
         formatting = {
             broker: keeper.start(
@@ -326,7 +326,7 @@ class LocalCluster:
         self._pids[broker] = self._running_keeper().start(command, self._log(broker))
 
     def _wait_until_ready(self, broker: int, deadline: Deadline, *, together: bool) -> None:
-        """Wait for an answer of the broker itself that names it, or all of the cluster."""
+        """Wait for the broker's own answer that names it, or the whole cluster."""
         address = self._addresses[broker]
         everyone = {a.node for a in self._addresses} if together else {address.node}
         while broker_settings.port_is_free(address.port):
@@ -401,5 +401,5 @@ class LocalCluster:
 
     @staticmethod
     def _admin(bootstrap: str) -> AdminClient:
-        # log_level 0: a broker that is not there yet is what we wait for, not news
+        # log_level 0: we wait for a broker that is not there yet, so its absence is not an error
         return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})

@@ -1,13 +1,13 @@
 """A small process that is the parent of the brokers, so that none outlives its owner.
 
-Run by file name with `python -I -S`, standard library only. The owner (the Python process that
-made a `LocalCluster`) starts one keeper and talks to it in JSON lines over stdin and stdout; the
-keeper starts the JVMs. Why a process and not PR_SET_PDEATHSIG in the owner: that signal fires
-when the *thread* that forked ends, and a cluster may be started in any thread of a test or a
-notebook. The keeper has one thread, so between it and the JVMs the same call is exact.
+Run by file name with `python -I -S`, standard library only. The owner (the Python process that made
+a `LocalCluster`) starts one keeper and exchanges JSON lines with it over stdin and stdout; the
+keeper starts the JVMs. PR_SET_PDEATHSIG in the owner would not do: that signal comes when the
+*thread* that forked ends, and any thread of a test or a notebook may start a cluster. The keeper
+has one thread, so between the keeper and the JVMs the same call is exact.
 
 Three nets, from the outside in:
-- the owner ends, in whatever way: its end of the pipe closes, and the keeper kills everything.
+- the owner ends, in any way: its end of the pipe closes, and the keeper kills everything.
   A forked child of the owner may hold that end open, so the keeper also watches its parent's id;
 - the keeper is killed: the kernel kills the JVMs (Linux);
 - ctrl-C reaches neither, since both run in a session of their own: the owner decides.
@@ -41,7 +41,7 @@ def _die_with_parent() -> None:
 
 
 class Keeper:
-    """Starts, signals and reaps the brokers that its owner asks for."""
+    """Starts, signals and reaps the owner's brokers."""
 
     def __init__(self, remove: str | None) -> None:
         self._remove = remove
@@ -52,7 +52,7 @@ class Keeper:
         self._unread = b""
 
     def run(self) -> None:
-        """Serve until the owner is gone; then end what still runs and remove the folder."""
+        """Serve until the owner is gone; then end all running brokers and remove the folder."""
         signal.signal(signal.SIGTERM, self._terminate)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
@@ -97,7 +97,7 @@ class Keeper:
                 self._let_go_of_owner()
 
     def _let_go_of_owner(self) -> None:
-        # whoever reads the owner's output to its end must not wait for us
+        # a process that reads the owner's output to its end must not wait for us
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
@@ -109,7 +109,7 @@ class Keeper:
                 case "start":
                     return {"pid": self._start(request["command"], request["log"])}
                 case "signal":
-                    # poll() first: a pid that was reaped may belong to somebody else by now
+                    # poll() first: after a reap the pid may belong to another process
                     self._brokers[request["pid"]].send_signal(request["signal"])
                     return {}
                 case "poll":

@@ -1,4 +1,4 @@
-"""The cluster that `sparkonce kafka up` left running: what is known of it, and how to end it."""
+"""The cluster that `sparkonce kafka up` left running: its description, and how to end it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from connectors.machine.user_folders import state_folder
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError
 
-# more than the keeper gives its brokers to stop in order
+# more than the keeper gives its brokers for an orderly stop
 _DOWN_SECONDS = 30.0
 _TOPIC_SECONDS = 30.0
 _POLL_SECONDS = 0.1
@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessMark:
-    """A process id with its start time: an id alone may belong to somebody else by now."""
+    """A process id with its start time: another process may have the same id by now."""
 
     pid: int
     started: float
@@ -40,7 +40,7 @@ class ProcessMark:
         return cls(pid=pid, started=psutil.Process(pid).create_time())
 
     def runs(self) -> bool:
-        """Tell whether this very process still runs."""
+        """Return whether this very process still runs."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.started) < 1.0
@@ -51,7 +51,7 @@ class ProcessMark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningBroker:
-    """One broker as it was when it was started."""
+    """One broker, as it was at its start."""
 
     broker: int
     port: int
@@ -59,7 +59,7 @@ class RunningBroker:
     folder: str
 
     def state(self) -> str:
-        """Ask the broker itself: serving, not answering, or ended."""
+        """Return the broker's own answer: serving, not answering, or ended."""
         if not self.process.runs():
             return "ended"
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.port}", "log_level": 0})
@@ -72,7 +72,7 @@ class RunningBroker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningCluster:
-    """What the state file holds."""
+    """The content of the state file."""
 
     keeper: ProcessMark
     bootstrap_servers: str
@@ -100,11 +100,11 @@ class RunningCluster:
         )
 
     def runs(self) -> bool:
-        """Tell whether anything of the cluster still runs."""
+        """Return whether any process of the cluster still runs."""
         return self.keeper.runs() or any(b.process.runs() for b in self.brokers)
 
     def end(self) -> None:
-        """Stop the brokers in order, and by force what does not stop in time."""
+        """Stop the brokers in order; kill those that do not stop in time."""
         deadline = Deadline(_DOWN_SECONDS, SYSTEM_CLOCK)
         if self.keeper.runs():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -121,11 +121,11 @@ class RunningCluster:
 
 
 def make_topic(bootstrap_servers: str, name: str, partitions: int) -> bool:
-    """Make a topic, with leaders, unless there is one of that name; tell whether it was made.
+    """Create a topic, with leaders, unless the name exists; return whether it was created.
 
     Raises:
         ConfigurationError: the brokers refuse it, or do not answer.
-        BrokerUnavailableError: it was made, and has no leaders in time.
+        BrokerUnavailableError: it was created, but got no leaders in time.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     deadline = Deadline(_TOPIC_SECONDS, SYSTEM_CLOCK)
@@ -154,13 +154,13 @@ def make_topic(bootstrap_servers: str, name: str, partitions: int) -> bool:
 
 
 def state_file() -> Path:
-    """Return where the running cluster is written down."""
+    """Return the file that describes the running cluster."""
     return state_folder() / "kafka.json"
 
 
 @contextlib.contextmanager
 def locked_state() -> Iterator[None]:
-    """Let one `up` or `down` of this user work at a time."""
+    """Let only one `up` or `down` of this user run at a time."""
     folder = state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "kafka.lock").open("w") as lock:
@@ -169,7 +169,7 @@ def locked_state() -> Iterator[None]:
 
 
 def read_state() -> RunningCluster | None:
-    """Return the cluster that was written down, if anything of it still runs."""
+    """Return the described cluster, if any process of it still runs."""
     try:
         stored = json.loads(state_file().read_text("utf-8"))
         cluster = RunningCluster(
@@ -186,7 +186,7 @@ def read_state() -> RunningCluster | None:
 
 
 def write_state(cluster: RunningCluster) -> None:
-    """Write the cluster down in one step."""
+    """Write the description of the cluster in one step."""
     path = state_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".kafka-", dir=path.parent)
@@ -196,5 +196,5 @@ def write_state(cluster: RunningCluster) -> None:
 
 
 def forget_state() -> None:
-    """Remove what was written down."""
+    """Remove the description."""
     state_file().unlink(missing_ok=True)
