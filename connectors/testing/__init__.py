@@ -1,5 +1,5 @@
-"""For tests of a user's own pipeline: a broker, the pipeline as a process that is killed, an audit.
+"""For tests of a user's own pipeline: a broker, a process that is killed, and an audit.
 
-`plugin` is the pytest plugin; pytest imports it in every run, so nothing heavy is imported before
-a fixture is used. `auditor` judges what a reader saw and imports nothing else of the product.
+`plugin` is the pytest plugin. pytest imports it in every run, so nothing heavy is imported before a
+fixture is used. `auditor` judges what a reader saw and imports nothing else of the product.
 """

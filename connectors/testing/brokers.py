@@ -1,4 +1,4 @@
-"""The kinds of broker a test can run on: embedded, in a container, or one that runs already."""
+"""The kinds of broker for a test: embedded, in a container, or one that already runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOPIC_SECONDS = 30.0
 
 
 class Broker(Protocol):
-    """What tests may ask of the shared broker, of whichever kind."""
+    """What tests may use of the shared broker, whatever its kind."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -31,16 +31,16 @@ class Broker(Protocol):
     def create_topic(
         self, name: str, partitions: int = 1, *, config: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic, and return when every partition has a leader."""
+        """Create a topic; return when every partition has a leader."""
 
 
 @contextmanager
 def running_broker(kind: str = EMBEDDED, *, brokers: int = 1) -> Iterator[Broker]:
-    """Run a broker of this kind. One that cannot run raises: tests fail, they are not skipped.
+    """Run a broker of this kind. If it cannot run, raise: tests fail, they are not skipped.
 
     Args:
-        kind: ``embedded``, ``testcontainers``, or ``host:port`` of one that runs already.
-        brokers: how many nodes, 1 or 3; of a running one it is not asked.
+        kind: ``embedded``, ``testcontainers``, or ``host:port`` of a running one.
+        brokers: number of nodes, 1 or 3; ignored for a running one.
     """
     if kind == EMBEDDED:
         with LocalCluster(brokers=brokers) as cluster:
@@ -68,7 +68,7 @@ class RunningBroker:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
     def wait_until_ready(self, deadline: Deadline, brokers: int = 1) -> None:
-        """Wait until it answers, and knows so many brokers.
+        """Wait until it answers, and knows this many brokers.
 
         Raises:
             TimeoutError: it does not in time.

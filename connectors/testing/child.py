@@ -2,7 +2,7 @@
 
     python -m connectors.testing.child order.json
 
-Exit codes: 0 done or stopped in order, 3 an error of the pipeline, which stderr names.
+Exit codes: 0 done or stopped in order, 3 an error of the pipeline, named on stderr.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ FAILED = 3
 
 
 def say(**fields: object) -> None:
-    """Print one line for the test that watches."""
+    """Print one line for the watching test."""
     sys.stdout.write(orjson.dumps(fields).decode() + "\n")
     sys.stdout.flush()
 
 
 def say_checkpoint(report: CheckpointReport) -> None:
-    """Tell the test of a checkpoint; on the query's thread."""
+    """Print a line about a checkpoint; on the query's thread."""
     say(checkpoint=report.checkpoint_id, records=report.records, replayed=report.replayed)
 
 
 def main() -> int:
-    """Run the order that the command line names; return the exit code."""
+    """Run the order from the command line; return the exit code."""
     order = Order.read(Path(sys.argv[1]))
     try:
         if order.job_file:
@@ -89,7 +89,7 @@ def _run_function(order: Order) -> None:
 def _wanted(
     order: Order, function: Callable[..., object], offered: Mapping[str, Callable[[], object]]
 ) -> dict[str, Any]:
-    """Choose by the names of the function's parameters; a name that nobody knows is an error."""
+    """Choose arguments by the function's parameter names; an unknown name is an error."""
     wanted = dict(order.arguments)
     parameters = inspect.signature(function).parameters.values()
     for parameter in parameters:
@@ -129,7 +129,7 @@ def _run_job_file(order: Order) -> None:
 
 
 def _of_test(order: Order, job: JobDefinition) -> dict[str, Any]:
-    """Return what the test says to the driver instead of the job file."""
+    """Return the driver options that come from the test and not from the job file."""
     options: dict[str, Any] = {} if order.restarts else {"restart_strategy": NoRestart()}
     if job.mode == MICRO_BATCH:
         options["trigger"] = order.trigger
@@ -137,18 +137,18 @@ def _of_test(order: Order, job: JobDefinition) -> dict[str, Any]:
 
 
 class Stop:
-    """SIGTERM as the request to stop that `run_job` asks for."""
+    """SIGTERM as the stop request for `run_job`."""
 
     def __init__(self) -> None:
         self.asked = False
         self._carry_out: Callable[[], None] | None = None
 
     def install(self) -> None:
-        """Take the signal, again after Spark had its turn."""
+        """Install the signal handler again, after Spark has installed its own."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def attach(self, carry_out: Callable[[], None]) -> None:
-        """Say what a request does from now on; one that came before is passed on."""
+        """Set what a request does from now on; an earlier request takes effect at once."""
         self._carry_out = carry_out
         if self.asked:
             carry_out()

@@ -11,7 +11,7 @@ from typing import Any
 from connectors.cluster.broker_settings import BrokerAddress, choose_addresses
 from transactions.errors import ConfigurationError
 
-#: A tag ``:local`` says that the image was built here and no registry is reached.
+#: A tag ``:local`` means that the image was built here; then no registry is used.
 IMAGE = os.environ.get("SPARKONCE_TEST_IMAGE", "apache/kafka:4.1.0")
 _CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
 
@@ -20,7 +20,7 @@ _CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
 def running_containers(brokers: int, image: str = IMAGE) -> Iterator[tuple[str, Sequence[Any]]]:
     """Run the nodes; yield their bootstrap addresses and the containers, for their logs.
 
-    Client ports are bound one to one: what a broker advertises is then true outside as well.
+    Client ports are bound one to one, so a broker's advertised address is also right outside.
 
     Raises:
         ConfigurationError: testcontainers is not installed.
@@ -58,7 +58,7 @@ def _node(image: str, address: BrokerAddress, brokers: int, network: Any) -> Any
 
 
 def _settings(address: BrokerAddress, brokers: int) -> dict[str, str]:
-    """Settings of one node, named as the image's environment names them."""
+    """Return the settings of one node, with the names of the image's environment."""
     inside = _name(address.node) if brokers > 1 else "localhost"
     voters = [f"{n}@{_name(n) if brokers > 1 else inside}:9093" for n in range(1, brokers + 1)]
     replicas, in_sync = str(brokers), str(min(2, brokers))

@@ -14,26 +14,26 @@ from typing import Any, Final
 Job = str | Path | Callable[..., object] | Sequence[str]
 """``module:function``, a function, a path that ends in .toml, or the words of a command."""
 
-#: For JVMs that live a minute: the second compiler costs more than it gives.
+#: For JVMs that live a minute: the second compiler costs more than it gains.
 QUICK_START: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 CHILD_MODULE = "connectors.testing.child"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What `child` is told: how to run one process of a function or a job file.
+    """The order for `child`: how to run one process of a function or a job file.
 
     Attributes:
         function: ``module:function``, empty for a job file.
         job_file: path of a job file, empty for a function.
-        arguments: for the function, by the names of its parameters.
+        arguments: for the function, by its parameter names.
         bootstrap_servers: the broker.
-        app_id: a function's application id; behind a job file's own, to make it this test's.
+        app_id: a function's application id; for a job file, a suffix of its own id for this test.
         checkpoint: folder of this test.
         trigger: see `StreamingDriver`.
         master: Spark's master URL; empty for that of the job file.
-        restarts: whether the driver may start its query again by itself. A run that is to die
-            may not: it would finish the work after a worker's death, and leave none for the next.
+        restarts: whether the driver may restart its query by itself. A run that must die may
+            not: it would finish the work after a worker's death, and leave none for the next.
     """
 
     function: str = ""
@@ -47,18 +47,18 @@ class Order:
     restarts: bool
 
     def write(self, path: Path) -> None:
-        """Put it into a file."""
+        """Write it to a file."""
         path.write_text(json.dumps(asdict(self)), "utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Order:
-        """Read what `write` wrote."""
+        """Read a file of `write`."""
         return cls(**json.loads(path.read_text("utf-8")))
 
 
 @dataclass(frozen=True)
 class Described:
-    """A job as it was given, sorted by its kind: one of the three is filled."""
+    """A job, sorted by its kind: one of the three fields is filled."""
 
     function: str = ""
     job_file: str = ""
@@ -69,7 +69,7 @@ def describe(job: Job) -> Described:
     """Sort a job by its kind.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: it has no known kind.
     """
     if callable(job):
         name = getattr(job, "__qualname__", "<")
@@ -95,9 +95,9 @@ def child_command(order: Path) -> list[str]:
 
 
 def python_path() -> str:
-    """Return where this process finds modules, for a process and its Python workers.
+    """Return this process's module path, for a process and its Python workers.
 
-    What the test can import (its own folder, pytest's `pythonpath`) the job can import as well.
+    So the job can import what the test can import (its own folder, pytest's `pythonpath`).
     """
     own = [str(Path(entry or ".").absolute()) for entry in sys.path]
     found = [one for one in own if Path(one).is_dir() and not _installed(one)]
@@ -105,6 +105,6 @@ def python_path() -> str:
 
 
 def _installed(entry: str) -> bool:
-    """Tell what every Python process has: named again, it would precede the standard library."""
+    """Return whether all Python processes have it; repeated, it would precede the stdlib."""
     library = sysconfig.get_path("stdlib") + os.sep
     return entry in sysconfig.get_paths().values() or entry.startswith(library)

@@ -22,7 +22,7 @@ from connectors.testing.run import Run, running
 from transactions.clock import Deadline
 from transactions.crash_points import HEALING_POINTS, KNOWN, POINTS
 
-#: Reads what is there, then ends: the end of a run is then the end of its work.
+#: A trigger that reads the existing records and ends: then the end of a run ends its work.
 CONTINUOUS = "0 seconds"
 RUN_SECONDS = 180.0
 _ORDINARY: Final = tuple(point for point in POINTS if point not in HEALING_POINTS)
@@ -32,14 +32,14 @@ class Pipeline:
     """One pipeline of one test: its checkpoint, and its processes one after the other.
 
     Args:
-        job: what runs.
+        job: the job to run.
         bootstrap_servers: the broker.
-        folder: for its checkpoint and what the test leaves.
+        folder: for its checkpoint and the test's other files.
         app_id: application id of this test.
         arguments: parameters of a function; environment variables of a job file or a command,
-            which also have BOOTSTRAP_SERVERS, APP_ID and CHECKPOINT.
+            which also get BOOTSTRAP_SERVERS, APP_ID and CHECKPOINT.
         trigger: of functions that take a `driver`, and of job files.
-        master: Spark's master URL; two local cores, or what the job file says, without it.
+        master: Spark's master URL; without it two local cores, or the job file's master.
         environment: variables of the process.
     """
 
@@ -59,7 +59,7 @@ class Pipeline:
         self.folder = folder
         self.app_id = app_id
         self.checkpoint = folder / "checkpoint"
-        #: What happened to each run, in order; audits show it when they fail.
+        #: The result of each run, in order; a failed audit shows it.
         self.story: list[str] = []
         self._job = job
         self._arguments = dict(arguments or {})
@@ -69,9 +69,9 @@ class Pipeline:
 
     @property
     def crash_points(self) -> tuple[str, ...]:
-        """Points to which every run comes that has something to do, in the order of a checkpoint.
+        """Points that every run with work reaches, in the order of a checkpoint.
 
-        `kill_at` knows more of them, to which only some pipelines come: docs/testing.md.
+        `kill_at` knows more points, which only some pipelines reach: docs/testing.md.
         """
         return _ORDINARY
 
@@ -84,8 +84,8 @@ class Pipeline:
         """Start a process; it is gone when the block ends.
 
         Args:
-            crash_at: a crash point, as ``point`` or ``point@checkpoint``; happens once.
-            trigger: another one, for this process.
+            crash_at: a crash point, as ``point`` or ``point@checkpoint``; it crashes once.
+            trigger: replaces the pipeline's trigger in this process.
             environment: variables of this process.
         """
         number = len(self.story)
@@ -109,7 +109,7 @@ class Pipeline:
         """Run it to its end.
 
         Raises:
-            AssertionError: it failed, or did not end in time; the text is what it last said.
+            AssertionError: it failed, or did not end in time; the text is its last output.
         """
         with self.running() as run:
             code = run.wait(timeout)
@@ -127,9 +127,9 @@ class Pipeline:
         """Run it until a reader has seen enough, then stop it in order (SIGTERM).
 
         Args:
-            condition: from the committed records of the topic so far, in the order they came.
-            topic: what the reader follows.
-            timeout: seconds for all of it.
+            condition: gets the topic's committed records so far, in the order they came.
+            topic: the topic that the reader follows.
+            timeout: seconds for the whole call.
 
         Raises:
             AssertionError: the condition did not hold in time, or the pipeline failed.
@@ -140,7 +140,7 @@ class Pipeline:
         with follower as reader, self.running(trigger=trigger) as run:
             while not condition(list(reader.records)):
                 if run.process.poll() is not None:
-                    # What it committed last may be on its way to the reader.
+                    # Its last commit may still be under way to the reader.
                     if not condition(reader.drain()):
                         raise AssertionError(f"it ended before the condition held; {run.text()}")
                     break
@@ -157,17 +157,17 @@ class Pipeline:
     def kill_at(self, *points: str, timeout: float = RUN_SECONDS) -> None:
         """Start it once per point, and let it die there (SIGKILL).
 
-        A point in the driver kills the driver. One in a Python worker kills that worker; the run
-        then ends as such a death ends it: failed, or well when Spark runs the task again. The
-        driver's own restart strategy is off in these runs, so that the next one finds work.
+        A point in the driver kills the driver. A point in a Python worker kills that worker; the
+        run then ends as after such a death: failed, or well if Spark runs the task again. The
+        driver's own restart strategy is off in these runs, so that the next run finds work.
 
         Args:
-            points: ``name`` or ``name@checkpoint``; names are `crash_points`, and those of
-                docs/testing.md to which only some pipelines come.
+            points: ``name`` or ``name@checkpoint``; the names of `crash_points`, and those of
+                docs/testing.md that only some pipelines reach.
             timeout: seconds for each run.
 
         Raises:
-            AssertionError: a run ended, or went on, without coming to its point.
+            AssertionError: a run ended, or went on, without reaching its point.
         """
         for point in map(_checked, points):
             number = len(self.story)
@@ -189,9 +189,9 @@ class Pipeline:
     ) -> list[str]:
         """Kill it at `times` points that the seed chooses, one run each; return their names.
 
-        Each crash needs a checkpoint that is not done: give the input at least that many.
+        Each crash needs an unfinished checkpoint: give the input at least that many.
         """
-        chosen = random.Random(seed).choices(points, k=times)  # noqa: S311 - replayed by its seed
+        chosen = random.Random(seed).choices(points, k=times)  # noqa: S311 - the seed replays it
         self.story.append(f"seed {seed} chose {', '.join(chosen)}")
         self.kill_at(*chosen, timeout=timeout)
         return chosen

@@ -1,7 +1,7 @@
 """The pytest plugin: a broker, topics, and a pipeline that is killed and audited.
 
-pytest imports this file in every run of every project that has sparkonce installed: it imports
-nothing but pytest, and does nothing until one of its fixtures is used. See docs/testing.md.
+pytest imports this file in every run of every project that has sparkonce installed. So it imports
+nothing but pytest, and does nothing until a fixture is used. See docs/testing.md.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def sparkonce_broker(pytestconfig: pytest.Config) -> Iterator[Broker]:
 def sparkonce_topic(
     sparkonce_broker: Broker, pytestconfig: pytest.Config
 ) -> Iterator[TopicFactory]:
-    """Makes topics that only this test has: ``sparkonce_topic("flights", partitions=2)``."""
+    """Makes topics for this test only: ``sparkonce_topic("flights", partitions=2)``."""
     from connectors.testing.topics import TopicFactory
 
     topics = TopicFactory(sparkonce_broker)
@@ -71,7 +71,7 @@ def sparkonce_pipeline(
     """Makes pipelines: ``sparkonce_pipeline(job, name=value)``; see `connectors.testing.pipeline`.
 
     `job` is ``module:function``, a function, a path that ends in .toml, or the words of a command.
-    Names and values are a function's arguments, or environment variables of the others.
+    Names and values are a function's arguments, or environment variables for the other kinds.
     """
 
     def make(

@@ -15,15 +15,15 @@ from pathlib import Path
 import orjson
 
 _GONE_SECONDS = 30.0
-#: The longest wait for the rest of the output of a process that has ended: by itself, or killed,
-#: when what it started may live on for a moment and holds the other end.
+#: The longest wait for the remaining output of a process that ended or was killed: a process that
+#: it started may live on for a moment and hold the other end.
 _REST_SECONDS = 10.0
 _REST_OF_KILLED_SECONDS = 1.0
 
 
 @dataclass
 class Run:
-    """One process of the pipeline, with what it printed.
+    """One process of the pipeline, with its output.
 
     Attributes:
         process: the process; it leads a process group.
@@ -38,12 +38,12 @@ class Run:
     _news: threading.Condition = field(default_factory=threading.Condition)
 
     def wait(self, timeout: float = 120.0) -> int:
-        """Wait for its end and return the exit code; minus a signal's number when that killed it.
+        """Wait for its end; return the exit code, or minus the number of the signal that killed it.
 
-        What it said until then is in `lines` and `errors`.
+        Its output until then is in `lines` and `errors`.
 
         Raises:
-            AssertionError: it still runs after `timeout` seconds; the text is what it last said.
+            AssertionError: it still runs after `timeout` seconds; the text is its last output.
         """
         try:
             code = self.process.wait(timeout)
@@ -55,7 +55,7 @@ class Run:
         return code
 
     def until(self, condition: Callable[[Run], bool], timeout: float = 90.0) -> None:
-        """Wait until its output shows something."""
+        """Wait until its output fulfils a condition."""
         with self._news:
             held = self._news.wait_for(
                 lambda: condition(self) or self.process.poll() is not None, timeout
@@ -66,12 +66,12 @@ class Run:
             raise AssertionError(self.text())
 
     def stop(self, timeout: float = 120.0) -> int:
-        """Ask it to stop (SIGTERM), and return the exit code."""
+        """Request a stop (SIGTERM), and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait(timeout)
 
     def kill(self) -> None:
-        """SIGKILL the process itself; what it started notices, or is killed at the end."""
+        """SIGKILL the process itself; its children notice, or are killed at the end."""
         self.process.kill()
         self.process.wait(_GONE_SECONDS)
 
@@ -80,22 +80,22 @@ class Run:
         return [int(str(line["checkpoint"])) for line in self.lines if "checkpoint" in line]
 
     def replays(self) -> list[int]:
-        """Return the checkpoints that an earlier run had decided and this one finished."""
+        """Return the checkpoints that an earlier run had decided and this run finished."""
         return [int(str(line["checkpoint"])) for line in self.lines if line.get("replayed")]
 
     def text(self) -> str:
-        """Return the end of its log, for a failing test."""
+        """Return the end of its log, for a failed test."""
         return f"exit {self.process.poll()}; {self.lines[-3:]}\n" + "".join(self.errors[-60:])
 
     def follow(self) -> None:
-        """Begin to collect its output, on threads of their own."""
+        """Begin to collect its output, on separate threads."""
         for name in ("stdout", "stderr"):
             follower = threading.Thread(target=self._collect, args=(name,), daemon=True)
             self._followers.append(follower)
             follower.start()
 
     def close(self) -> None:
-        """Kill it and everything it started in its group."""
+        """Kill it and all processes in its group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(_GONE_SECONDS)
@@ -109,7 +109,7 @@ class Run:
                 if stream == "stderr":
                     self.errors.append(line)
                 elif line.startswith("{"):
-                    # What is no JSON object after all is the user's own output.
+                    # A line that is not a JSON object is the user's own output.
                     with contextlib.suppress(orjson.JSONDecodeError):
                         self.lines.append(orjson.loads(line))
                 self._news.notify_all()
@@ -121,12 +121,12 @@ class Run:
 def running(
     command: Sequence[str], *, environment: Mapping[str, str], folder: Path
 ) -> Iterator[Run]:
-    """Start a process; it and everything it started in its group is gone when the block ends.
+    """Start a process; it and all processes in its group are gone when the block ends.
 
     Args:
-        command: its words.
-        environment: variables beside those of this process.
-        folder: where it starts.
+        command: the words of the command.
+        environment: variables in addition to those of this process.
+        folder: its working folder.
     """
     process = subprocess.Popen(
         command,

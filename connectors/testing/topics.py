@@ -1,4 +1,4 @@
-"""Topics of one test: names that no other test has, and records put into them."""
+"""Topics of one test: names that no other test has, and records in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Entry = Content | tuple[Content, Content]
 
 
 class Topic(str):
-    """The name of a topic that exists, with two verbs; usable wherever a name is."""
+    """The name of an existing topic, with two methods; usable like any name."""
 
     __slots__ = ("bootstrap_servers", "partitions")
 
@@ -57,7 +57,7 @@ class TopicFactory:
     """Makes topics: ``topics("flights", partitions=2, retention_ms=1000)``.
 
     Args:
-        broker: where.
+        broker: the broker for the topics.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -70,11 +70,11 @@ class TopicFactory:
         """Create a topic and return its name.
 
         Args:
-            name: its name, or what it begins with.
-            partitions: how many.
-            unique: put something behind the name that no other test has.
-            config: settings of the topic, with _ for the dots. Nothing expires unless they say so:
-                records with old timestamps would be gone when the broker next looks (seen).
+            name: its name, or the beginning of its name.
+            partitions: number of partitions.
+            unique: append a part that no other test has.
+            config: settings of the topic, with _ for the dots. Nothing expires by default:
+                otherwise records with old timestamps would be gone when the broker checks (seen).
         """
         full = f"{name}-{uuid.uuid4().hex[:10]}" if unique else name
         settings = {"retention.ms": "-1"} | {
@@ -88,7 +88,7 @@ class TopicFactory:
         return made
 
     def delete_all(self) -> None:
-        """Delete what was made; for brokers that outlive the tests."""
+        """Delete the created topics; for brokers that outlive the tests."""
         if self._made:
             admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers})
             for deleted in admin.delete_topics(self._made).values():

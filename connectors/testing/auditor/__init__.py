@@ -1,8 +1,8 @@
 """The independent auditor: reads topics with a plain client and judges what it saw.
 
-It imports nothing of the product, so that a bug of the product cannot hide itself: only
-confluent-kafka and the standard library. `reader` looks at the broker, `checkers` are pure
-functions from a history to the anomalies in it.
+It imports only confluent-kafka and the standard library, and nothing of the product, so that a bug
+of the product cannot hide itself. `reader` reads from the broker. `checkers` are pure functions
+from a history to its anomalies.
 
 A test that ends in a proof reads like this::
 

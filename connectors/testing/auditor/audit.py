@@ -1,6 +1,6 @@
-"""The audit of a user's topics: reads input and output, and says what is not there exactly once.
+"""The audit of a user's topics: reads input and output, and reports what is not exactly once.
 
-How a record is recognised on both sides (`id`):
+The `id` identifies a record on both sides:
 
     record        key and value: for pipelines that copy
     key           the key
@@ -30,14 +30,14 @@ _WIDEST = 300
 
 @dataclass(frozen=True)
 class Audit:
-    """What was expected, what was seen, and every anomaly between them.
+    """The expected records, the seen records, and every anomaly between them.
 
     Attributes:
         history: both sides.
         cases: the anomalies, each by its name; see `checkers`.
         input: the topics of the input.
         output: the topics of the output.
-        story: what happened to the pipeline before, one line per run; part of the failure's text.
+        story: the pipeline's earlier runs, one line per run; a part of the failure's text.
     """
 
     history: History
@@ -48,19 +48,19 @@ class Audit:
 
     @property
     def lost(self) -> list[Hashable]:
-        """Identities of the input that no committed record of the output has."""
+        """Input identities without a committed record in the output."""
         seen = {record.id for record in self.history.seen if not record.aborted}
         return [record.id for record in self.history.expected if record.id not in seen]
 
     @property
     def duplicated(self) -> list[Hashable]:
-        """Identities of the input that are visible more than once."""
+        """Input identities that are visible more than once."""
         counts = Counter(record.id for record in self.history.seen if not record.aborted)
         return [record.id for record in self.history.expected if counts[record.id] > 1]
 
     @property
     def foreign(self) -> list[Hashable]:
-        """Identities of the output that are not in the input."""
+        """Output identities that are not in the input."""
         known = {record.id for record in self.history.expected}
         return list(dict.fromkeys(r.id for r in self.history.seen if r.id not in known))
 
@@ -69,10 +69,10 @@ class Audit:
 
         Args:
             ordered: also fail when records of one input partition changed places in an output
-                partition. A pipeline that shuffles (groupBy, repartition) does not promise that.
+                partition. A pipeline that shuffles (groupBy, repartition) does not promise order.
 
         Raises:
-            AssertionError: the text names what is lost, duplicated and foreign, up to a bound.
+            AssertionError: the text names lost, duplicated and foreign identities, up to a bound.
         """
         cases = [case for case in self.cases if ordered or case.anomaly != _ORDER]
         if cases:
@@ -110,16 +110,16 @@ def audit(
     story: Sequence[str] = (),
     timeout: float = 60.0,
 ) -> Audit:
-    """Read both sides with a plain read_committed consumer, and judge what it saw.
+    """Read both sides with a plain read_committed consumer, and judge the records.
 
     Args:
         bootstrap_servers: the broker.
-        input: topic or topics that were read.
-        output: topic or topics that were written; a record is expected once in all of them
+        input: topic or topics of the input.
+        output: topic or topics of the output; a record is expected once in all of them
             together.
-        id: how a record is recognised, see the module.
-        output_id: the same for the output, where it differs.
-        expected: which input records must come through; all of them without it.
+        id: what identifies a record, see the module.
+        output_id: the same for the output, if it differs.
+        expected: the input records that must come through; without it, all of them.
         story: see `Audit`.
         timeout: seconds for each topic.
 
@@ -132,7 +132,7 @@ def audit(
     outputs = (output,) if isinstance(output, str) else tuple(output)
     of_input = _identify(id)
     of_output = of_input if output_id is None else _identify(output_id)
-    # The output first: a record that comes while we read is then no duplicate without an origin.
+    # The output first: a record that comes while we read is then not a foreign one.
     seen = [r for name in outputs for r in read_committed(bootstrap_servers, name, timeout=timeout)]
     sent = [r for name in inputs for r in read_committed(bootstrap_servers, name, timeout=timeout)]
     if expected is not None:
@@ -165,7 +165,7 @@ def _identify(form: str | Identify) -> Identify:
 
 
 def _json_field(value: bytes | None, path: Sequence[str]) -> bytes | None:
-    """Return a field's text, or its JSON; the same text in a key or a header is one identity."""
+    """Return a field's text, or its JSON; equal text in a key or a header is one identity."""
     try:
         found: Any = json.loads(value or b"null")
     except ValueError:

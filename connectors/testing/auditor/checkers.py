@@ -1,8 +1,8 @@
 """Judges a history: each anomaly is one pure function, history -> cases.
 
-A history is what had to become visible (`Expected`) and what a read_committed reader saw
-(`Seen`). The anomalies exclude each other: one fault in a history gives cases of one name only,
-which `tests/unit/test_auditor_checkers.py` proves with a corrupted history for each (A6).
+A history is what had to become visible (`Expected`) and what a read_committed reader saw (`Seen`).
+The anomalies exclude each other: one fault in a history gives cases of one name only.
+`tests/unit/test_auditor_checkers.py` proves this with a corrupted history for each (A6).
 
     duplicate              one expected record is visible more often than once
     lost at the tail       a record is missing, and no later one of its source partition is there
@@ -13,7 +13,7 @@ which `tests/unit/test_auditor_checkers.py` proves with a corrupted history for 
     foreign value          a record is visible that nobody expected
     readers disagree       two readers of one topic saw different records at an offset
 
-Not anomalies (argued): order *between* source partitions, since Kafka promises none; and
+Not anomalies (argued): the order *between* source partitions, since Kafka promises none; and
 interleaved writes of two transactions (Jepsen's G0), since Kafka does not isolate writes.
 """
 
@@ -29,11 +29,11 @@ INTENT_HEADER = "transactionStatus"
 
 
 class AnyRecord(Protocol):
-    """The fields of `reader.Record` that a history is made from."""
+    """The fields of `reader.Record` that a history needs."""
 
     @property
     def topic(self) -> str:
-        """Topic it stands in."""
+        """Topic that contains it."""
 
     @property
     def partition(self) -> int:
@@ -64,8 +64,8 @@ class Expected:
         id: unique identity, the same on both sides.
         source: the source partition.
         position: place in the source partition (its offset).
-        batch: the checkpoint that must make it visible, None where the test does not know.
-        transaction: which transaction of that batch carries it (a subtask, a sink), else None.
+        batch: the checkpoint that must make it visible, None if the test does not know it.
+        transaction: the transaction of that batch that carries it (a subtask, a sink), else None.
     """
 
     id: Hashable
@@ -82,7 +82,7 @@ class Seen:
     Attributes:
         id: identity found in the record.
         partition: topic and partition of the output.
-        offset: where it stands there.
+        offset: its offset there.
         aborted: whether the record itself, or its attempt, says that it was aborted.
     """
 
@@ -102,7 +102,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One anomaly by name, and where it is."""
+    """One anomaly by name, and its place."""
 
     anomaly: str
     detail: str
@@ -128,8 +128,8 @@ def history_of(
         inputs: records of the source topics.
         outputs: records that a read_committed reader saw.
         identify: identity of an input record.
-        identify_output: identity of an output record, the same function without it.
-        batch_of: batch and transaction of an input record, where the test knows them.
+        identify_output: identity of an output record; without it, the same function.
+        batch_of: batch and transaction of an input record, if the test knows them.
     """
     identify_output = identify_output or identify
     expected = []
@@ -167,7 +167,7 @@ def duplicate(history: History) -> list[Case]:
 def lost_at_the_tail(history: History) -> list[Case]:
     """Prove that no source partition ends early: its last expected record is visible.
 
-    This is the loss that a checker misses when it walks what it received and not what it expected.
+    A checker misses this loss if it walks what it received instead of what it expected.
     """
     return [
         Case("lost at the tail", f"{lost.id!r} of {lost.source}@{lost.position}")
@@ -186,9 +186,9 @@ def lost_in_the_middle(history: History) -> list[Case]:
 
 
 def out_of_order(history: History) -> list[Case]:
-    """Prove that records of one source partition stand in one output partition in source order.
+    """Prove that records of one source partition have source order in each output partition.
 
-    Only the first sight of an identity counts, so that a duplicate is not a swap as well.
+    Only the first occurrence of an identity counts, so a duplicate is not also a swap.
     """
     origin = {expected.id: expected for expected in history.expected}
     latest: dict[tuple[Hashable, Hashable], Expected] = {}
@@ -223,8 +223,8 @@ def aborted_value_visible(history: History) -> list[Case]:
 def torn_batch(history: History) -> list[Case]:
     """Prove that a batch is visible with all of its transactions, or with none of them.
 
-    A batch is torn when one of its transactions is invisible as a whole while another one is seen;
-    a single record that is missing from a visible transaction is a loss, not a torn batch.
+    A batch is torn when one of its transactions is completely invisible while another one is seen.
+    A single record that is missing from a visible transaction is a loss, not a torn batch.
     """
     cases = []
     for batch, (visible, invisible) in _transactions(history).items():
@@ -236,7 +236,7 @@ def torn_batch(history: History) -> list[Case]:
 
 
 def foreign_value(history: History) -> list[Case]:
-    """Prove that nothing is visible that was not expected."""
+    """Prove that every visible record was expected."""
     ids = {expected.id for expected in history.expected}
     return [
         Case("foreign value", f"{seen.id!r} at {seen.partition}@{seen.offset}")
@@ -257,9 +257,9 @@ CHECKERS: tuple[Callable[[History], list[Case]], ...] = (
 
 
 def readers_disagree(first: Sequence[AnyRecord], second: Sequence[AnyRecord]) -> list[Case]:
-    """Prove that two readers saw one record per offset, and the same ones in the same order.
+    """Prove that two readers saw one record per offset, the same records in the same order.
 
-    K1 and K5: a consumer that read during the run must have seen what one sees after it.
+    K1 and K5: a consumer during the run must have seen the same as a consumer after it.
     """
     cases = []
     one, other = _by_partition(first), _by_partition(second)
@@ -281,7 +281,7 @@ def judge(history: History) -> list[Case]:
 
 
 def assert_exactly_once(history: History, *, show: int = 20) -> None:
-    """Fail with the first anomalies, and how many there are of each name."""
+    """Fail with the first anomalies, and the number of cases of each name."""
     cases = judge(history)
     if cases:
         totals = Counter(case.anomaly for case in cases)
@@ -294,7 +294,7 @@ def assert_exactly_once(history: History, *, show: int = 20) -> None:
 
 
 def _assert_unique(history: History) -> None:
-    """A history whose expected identities repeat cannot tell a duplicate: refuse to judge it."""
+    """Refuse to judge repeated expected identities: a duplicate could not be distinguished."""
     repeated = [i for i, n in Counter(e.id for e in history.expected).items() if n > 1]
     if repeated:
         raise ValueError(f"expected identities repeat: {repeated[:5]!r}; choose a unique identity")
@@ -313,7 +313,7 @@ def _in_log_order(seen: Iterable[Seen]) -> list[Seen]:
 
 
 def _lost(history: History) -> Iterator[tuple[Expected, bool]]:
-    """Yield missing records, and whether a visible one follows in their source partition.
+    """Yield missing records, and whether a visible record of their source partition follows.
 
     Records of a torn batch's invisible transactions are left out: that anomaly names them.
     """

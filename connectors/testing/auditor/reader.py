@@ -1,7 +1,7 @@
-"""Reads a topic to its end with a plain client, and refuses to count behind an open transaction.
+"""Reads a topic to its end with a plain client; never counts behind an open transaction.
 
-An open transaction holds back the last stable offset: a read_committed reader stops there without
-any error, and everything behind it looks lost (or, worse, a loss looks like a slow reader). So
+An open transaction holds back the last stable offset. A read_committed reader stops there without
+any error, and all records behind it look lost (or, worse, a loss looks like a slow reader). So
 every read first asserts that both isolation levels end at the same offset (scenario S11).
 """
 
@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 _POLL_S = 0.1
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client has no other name for it
-#: Said of a partition whose leader has just changed: one broker knows of it before another.
+#: Errors of a partition whose leader has just changed: not all brokers know it yet.
 _MOVING = frozenset(
     {
         KafkaError.UNKNOWN_LEADER_EPOCH,
@@ -41,7 +41,7 @@ _MOVING_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as the broker gave it."""
+    """One record as the broker returned it."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
     def header(self, name: str) -> bytes | None:
-        """Return the last header of that name, None without one."""
+        """Return the last header of that name, None if there is none."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
 
@@ -71,7 +71,7 @@ class OpenTransaction(AssertionError):  # noqa: N818 - a finding, named as repor
 
 
 class IncompleteRead(AssertionError):  # noqa: N818 - a finding too
-    """The reader met neither its end offset nor an answer of the broker in time."""
+    """The reader got neither its end offset nor an answer of the broker in time."""
 
 
 def read_committed(bootstrap: str, topic: str, *, timeout: float = 30.0) -> list[Record]:
@@ -86,7 +86,7 @@ def read_committed(bootstrap: str, topic: str, *, timeout: float = 30.0) -> list
 
 
 def read_uncommitted(bootstrap: str, topic: str, *, timeout: float = 30.0) -> list[Record]:
-    """Return every record of the topic, of open and aborted transactions too."""
+    """Return every record of the topic, including those of open and aborted transactions."""
     ends = _end_offsets(bootstrap, topic, IsolationLevel.READ_UNCOMMITTED)
     return _read(bootstrap, topic, "read_uncommitted", ends, timeout)
 
@@ -94,7 +94,7 @@ def read_uncommitted(bootstrap: str, topic: str, *, timeout: float = 30.0) -> li
 def assert_no_open_transaction(
     bootstrap: str, topic: str, *, timeout: float = 30.0
 ) -> dict[int, int]:
-    """Wait until both isolation levels end at one offset in every partition, and return the ends.
+    """Wait until both isolation levels end at one offset in every partition; return the ends.
 
     The wait is for markers under way: they follow the end of a transaction by milliseconds.
 
@@ -103,8 +103,8 @@ def assert_no_open_transaction(
     """
     give_up = time.monotonic() + timeout
     while True:
-        # The log's end is asked first: a marker written between the questions then only makes
-        # the second answer larger, never equal by accident.
+        # The log's end comes first: a marker between the two questions then only makes the second
+        # answer larger, never equal by accident.
         log = _end_offsets(bootstrap, topic, IsolationLevel.READ_UNCOMMITTED)
         committed = _end_offsets(bootstrap, topic, IsolationLevel.READ_COMMITTED)
         held = [p for p in sorted(log) if committed[p] < log[p]]
@@ -119,8 +119,8 @@ def assert_no_open_transaction(
 class Follower:
     """A read_committed consumer that reads *during* a run (scenario K1), from the beginning.
 
-    Use as a context manager; `until` waits for a condition on what it has seen, `drain` reads on
-    to given end offsets and returns all records.
+    Use it as a context manager; `until` waits for a condition on the records seen so far, `drain`
+    reads on to given end offsets and returns all records.
     """
 
     bootstrap: str
@@ -155,7 +155,7 @@ class Follower:
             time.sleep(0.02)
 
     def drain(self, *, timeout: float = 30.0) -> list[Record]:
-        """Read on to the end of the topic, and return everything in the order it was seen."""
+        """Read on to the end of the topic; return all records in the order they were seen."""
         give_up = time.monotonic() + timeout
         ends = assert_no_open_transaction(self.bootstrap, self.topic, timeout=timeout)
         while any(self._positions[p] < end for p, end in ends.items()):
@@ -180,7 +180,7 @@ class Follower:
                         self._positions[message.partition()] = message.offset() + 1
                     elif _is_end(message):
                         self._positions[message.partition()] = message.offset()
-        except BaseException as error:  # noqa: BLE001 - shown by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             self._failure = error
         finally:
             consumer.close()
@@ -212,7 +212,7 @@ def _read(
                     if message.offset() >= ends[partition] - 1:
                         unfinished.discard(partition)
                 elif _is_end(message) and message.offset() >= ends[partition]:
-                    # Control records end a partition as well, and no message shows them.
+                    # A control record can also be the end of a partition, and no message shows it.
                     unfinished.discard(partition)
     finally:
         consumer.close()
@@ -220,7 +220,7 @@ def _read(
 
 
 def _is_data(message: Message) -> bool:
-    """Tell a record from an event; an error that cannot heal is raised."""
+    """Return whether it is a record and not an event; raise an error that cannot heal."""
     error = message.error()
     if error is None or error.code() == _END or error.retriable():
         return error is None
@@ -279,7 +279,7 @@ def _offsets(
 
 def _partitions(bootstrap: str, topic: str, admin: AdminClient | None = None) -> list[int]:
     admin = admin or AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    # All topics are asked for: naming one could create it on the broker.
+    # The request asks for all topics: naming one could create it on the broker.
     topics = admin.list_topics(timeout=10.0).topics
     if topic not in topics:
         raise LookupError(f"there is no topic {topic}")
