@@ -93,8 +93,10 @@ def test_two_kills_in_continuous_mode_and_a_failed_proof_is_exit_code_1_with_a_p
 @pytest.mark.long
 def test_ctrl_c_leaves_nothing_behind(bootstrap: str, tmp_path: Path):
     topics, folders = topics_of_demos(bootstrap), scratch_folders()
+    # A shell starts what runs in the background with ctrl-C ignored, and children inherit that.
+    heard = ("env", "--default-signal=INT")
     demo = subprocess.Popen(
-        [*DEMO, "--bootstrap", bootstrap, "--output", str(tmp_path), "--flights", "2000"],
+        [*heard, *DEMO, "--bootstrap", bootstrap, "--output", str(tmp_path), "--flights", "2000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
