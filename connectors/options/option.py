@@ -34,7 +34,8 @@ class Kind:
 
 def _at_least(least: int) -> Parse:
     def parse(text: str) -> int:
-        if int(text) < least:
+        # Digits only: int() reads "9_108" and "+1" too.
+        if not text.isdecimal() or int(text) < least:
             raise ValueError(text)
         return int(text)
 

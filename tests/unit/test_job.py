@@ -140,6 +140,8 @@ def test_unknown_keys_name_the_nearest(content, says):
         (text(app="checkpoint_timeout = 0"), "not a duration"),
         (text(app='checkpoint_timeout = "soon"'), "not a duration"),
         (text(app="restart_budget = -1"), "not a duration"),
+        (text(app='metrics_port = "9_108"'), "not a whole number"),
+        (text(app='tolerable_failed_checkpoints = "+1"'), "not a whole number"),
         (text(app='restart_strategy = "fixed-dely"'), "did you mean 'fixed-delay'"),
         (text(app='restart_strategy = "fixed-delay(delay=soon)"'), "not a duration"),
         (text(app="restart_strategy = 3"), "cannot be read"),
