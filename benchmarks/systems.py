@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from connectors.bench.system import Task, our_system
-from connectors.options.kafka_sink import AT_LEAST_ONCE, NO_GUARANTEE
+from connectors.options.guarantee import AT_LEAST_ONCE, NO_GUARANTEE
 from connectors.options.table import CONTINUOUS, MICRO_BATCH
 from transactions.errors import SparkOnceError
 

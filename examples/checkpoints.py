@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from connectors.files import FileSink
-from transactions import Attempt, DecisionLog, ListState, LocalFileBackend
+from transactions import Attempt, DecisionLog, ListState, LocalFileBackend, SinkContext
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator
 from transactions.list_state import offsets_of, offsets_state
@@ -48,22 +48,22 @@ def write(checkpoint_id, offsets, ends):
             subtask=subtask,
             attempt_id=f"{log.run_epoch}.{checkpoint_id}.{subtask}",
         )
-        transaction = sink.begin_transaction(attempt)
+        transaction = writer.begin_transaction(attempt)
         for partition, offset in offsets_of(share).items():
             numbers = NUMBERS[partition][offset : ends[partition]]
-            sink.invoke(transaction, pa.record_batch({"number": pa.array(numbers, pa.int64())}))
-        written.append(sink.pre_commit(transaction))
+            writer.invoke(transaction, pa.record_batch({"number": pa.array(numbers, pa.int64())}))
+        written.append(writer.pre_commit(transaction))
     return [one for one in written if one is not None]  # a subtask without a share wrote nothing
 
 
-sink = FileSink(path=str(FOLDER / "numbers")).open_sink(checkpoint_timeout_s=TIMEOUT_S)
-sinks = {sink.name: sink}
+sink = FileSink(path=str(FOLDER / "numbers")).open(SinkContext(checkpoint_timeout_s=TIMEOUT_S))
+writer, committers = sink.writer, {sink.committer.name: sink.committer}
 
 # Opening the log fences every older run; then what it decided is committed, and the rest aborted.
 log = DecisionLog.open(LocalFileBackend(FOLDER / "decisions"), application_id="copy", identity={})
-settled = recover(log, sinks, Deadline(TIMEOUT_S))
+settled = recover(log, committers, Deadline(TIMEOUT_S))
 coordinator = CheckpointCoordinator(
-    log, sinks, timeout_s=TIMEOUT_S, stopping=lambda: False, lost=settled.lost
+    log, committers, timeout_s=TIMEOUT_S, stopping=lambda: False, lost=settled.lost
 )
 
 # The last decision is the state: no other place could disagree with it.

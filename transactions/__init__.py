@@ -9,20 +9,24 @@ from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import SparkOnceError
 from transactions.list_state import ListState, PartitionOffset
 from transactions.log_backend import LocalFileBackend, LogBackend, MemoryBackend
-from transactions.sink import Attempt, Owner, TwoPhaseCommitSink
+from transactions.sink import Attempt, Committer, OpenSink, Owner, Sink, SinkContext, Writer
 
 __all__ = [
     "Attempt",
     "Committable",
+    "Committer",
     "DecisionLog",
     "ListState",
     "LocalFileBackend",
     "LogBackend",
     "MemoryBackend",
+    "OpenSink",
     "Outcome",
     "Owner",
     "PartitionOffset",
+    "Sink",
+    "SinkContext",
     "SparkOnceError",
-    "TwoPhaseCommitSink",
+    "Writer",
     "read_log",
 ]

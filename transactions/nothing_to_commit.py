@@ -15,12 +15,14 @@ from transactions.sink import Owner
 
 
 class NothingToCommit:
-    """A base for sinks whose records are visible as soon as they are written."""
+    """Commits nothing: the sink's records are visible as soon as they are written.
 
-    @property
-    def name(self) -> str:
-        """See `Committer.name`."""
-        raise NotImplementedError
+    Args:
+        name: of the sink.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def check_prepared(
         self,
@@ -63,6 +65,9 @@ class NothingToCommit:
     def retired(self) -> frozenset[str]:
         """See `Committer.retired`: there are no ids."""
         return frozenset()
+
+    def close(self) -> None:
+        """See `Committer.close`: it holds nothing."""
 
     def _never(self, committables: Sequence[Committable]) -> NoReturn:
         raise AssertionError(f"{self.name} has no transactions: {committables}")

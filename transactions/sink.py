@@ -1,8 +1,9 @@
 """The contract of a sink that commits in two phases, and what a task must know to begin.
 
-Flink's `TwoPhaseCommitSinkFunction` in Python, for an engine whose tasks come and go: a sink
-object only *describes* and travels to the workers as frozen data; a method makes what is live (a
-producer, a connection) where it runs, and looks it up again.
+Flink's `TwoPhaseCommitSinkFunction` in Python, in the cut of Flink's `TwoPhaseCommittingSink`. A
+run opens a sink once, on the driver (`OpenSink`). Its `Writer` travels to the tasks as frozen data
+and does phase 1 there. Its `Committer` stays on the driver and does phase 2. Only a `Committable`
+passes from the one to the other, so a committer needs nothing of the process that wrote.
 
 What the outside system must offer:
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
@@ -83,8 +84,10 @@ BatchT_contra = TypeVar("BatchT_contra", contravariant=True)
 
 
 class Writer(Protocol[TransactionT, BatchT_contra]):
-    """The half of a sink that works in tasks: phase 1. Only a `Committable` passes from it to the
-    other half (Flink: `TwoPhaseCommittingSink.PrecommittingSinkWriter`).
+    """The half of a sink that works in tasks: phase 1 (Flink: `PrecommittingSinkWriter`).
+
+    It is pickled on the driver, again with every batch. So it has options only: a method makes what
+    is live (a producer, a connection) where it runs, and looks it up again.
     """
 
     @property
@@ -186,21 +189,115 @@ class Committer(Protocol):
     def retired(self) -> frozenset[str]:
         """Return ids that a doubt has made unusable in this run. On the driver."""
 
-
-class TwoPhaseCommitSink(Writer[TransactionT, BatchT_contra], Committer, Protocol):
-    """A sink of the exactly-once protocol: both halves. See the module for what its target must
-    offer.
-    """
+    def close(self) -> None:
+        """Release what the driver's side holds; a second call is harmless. On the driver, at the
+        end of each run, also of a failed one.
+        """
 
 
 AnyWriter = Writer[Any, Any]
-AnySink = TwoPhaseCommitSink[Any, Any]
+
+
+@runtime_checkable
+class CarriesOffsets(Protocol):
+    """What a writer states if its transactions can contain offsets of the source."""
+
+    def carries_offsets_of(self, servers: frozenset[str]) -> bool:
+        """Return whether it can contain the offsets of a cluster. On the driver.
+
+        Args:
+            servers: ``host:port`` of the cluster that the source reads.
+        """
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenSink:
+    """A sink in one run of its driver.
+
+    Attributes:
+        writer: travels to the tasks.
+        committer: stays on the driver.
+    """
+
+    writer: AnyWriter
+    committer: Committer
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SinkContext:
+    """What a run tells a sink that it opens.
+
+    Attributes:
+        checkpoint_timeout_s: how long one checkpoint may take.
+        fills_s: how long a transaction can be open before its checkpoint begins; 0 where a batch
+            is a checkpoint.
+        transaction_lives_s: how long a prepared transaction must wait for its commit at least, over
+            a restart of the driver. 0: it is not known.
+        schema: `pyarrow.Schema` of the branch, so that a target with columns of its own can be
+            checked now. None: it is not known.
+        patience_s: how long the target may take for its first answers.
+    """
+
+    checkpoint_timeout_s: float
+    fills_s: float = 0.0
+    transaction_lives_s: float = 0.0
+    schema: Any = None
+    patience_s: float = 20.0
+
+    @property
+    def task_timeout_s(self) -> float:
+        """How long any one task may hold a transaction."""
+        return self.checkpoint_timeout_s + self.fills_s
+
+
+class Sink(Protocol):
+    """What a user says about a sink: plain data, checked when it is made (Flink: `Sink`)."""
+
+    @property
+    def name(self) -> str:
+        """The name, unique in the driver and the same at every restart; ``[A-Za-z0-9_-]``."""
+
+    def identity(self) -> Mapping[str, str | None]:
+        """Return ``kind`` and all else that must be the same at every restart on one checkpoint."""
+
+    def check_columns(self, schema: Any) -> None:
+        """Check that the sink can carry a branch. On the driver, before it starts.
+
+        Args:
+            schema: `pyarrow.Schema` of the branch.
+
+        Raises:
+            ConfigurationError: the sink cannot carry it; the text names the column.
+        """
+
+    def open(self, context: SinkContext) -> OpenSink:
+        """Open the sink for a run. On the driver, once per run, before its Fence.
+
+        Raises:
+            SparkOnceError: the target cannot be used.
+        """
+
+
+def offsets_carrier(
+    sinks: Mapping[str, OpenSink], clusters: Sequence[frozenset[str]]
+) -> str | None:
+    """Return the name of the first sink whose transactions can contain the offsets of all sources.
+
+    Args:
+        sinks: of the run, in the order of the branches.
+        clusters: ``host:port`` of each source's cluster.
+    """
+    for name, one in sinks.items():
+        writer = one.writer
+        if isinstance(writer, CarriesOffsets) and all(map(writer.carries_offsets_of, clusters)):
+            return name
+    return None
 
 
 def most_urgent_first(
     sinks: Mapping[str, Committer], committables: Sequence[Committable]
 ) -> list[tuple[Committer, list[Committable]]]:
-    """Return the sinks that have something to commit, each with its committables.
+    """Return the committers that have something to commit, each with its committables.
 
     Sinks whose transactions time out (Kafka's) come first; otherwise the order of the sinks stays.
     All share one deadline, and a target that does not answer can use up all of it.

@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 
 from connectors.bench.job_process import ERROR_FILE
 from connectors.bench.replace_last_byte import ReplaceLastByte
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.machine.parent_watch import live_as_long_as_parent
-from connectors.options.kafka_sink import EXACTLY_ONCE, KafkaSink
+from connectors.options.guarantee import EXACTLY_ONCE
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.table import CONTINUOUS
 from connectors.spark.continuous_driver import ContinuousDriver

@@ -10,6 +10,7 @@ import click
 
 from connectors.cli.duration_option import DURATION
 from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
+from connectors.kafka.sink.kafka_sink import kafka_sinks
 
 if TYPE_CHECKING:
     from connectors.doctor.facts import Wanted
@@ -133,10 +134,10 @@ def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
     from connectors.doctor.preflight import plain_topics
 
     source = dict(job.source.client_settings)
-    clusters = dict.fromkeys(sink.bootstrap_servers for sink in job.kafka_sinks)
+    clusters = dict.fromkeys(sink.bootstrap_servers for sink in kafka_sinks(job.targets))
     cases: list[tuple[dict[str, str], Wanted]] = []
     for servers in clusters:
-        sinks = [one for one in job.kafka_sinks if one.bootstrap_servers == servers]
+        sinks = [one for one in kafka_sinks(job.targets) if one.bootstrap_servers == servers]
         timeouts = [one.transaction_timeout_ms for one in sinks if one.transaction_timeout_ms]
         wanted = Wanted(
             application_id=job.app_id,

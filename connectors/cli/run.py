@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from connectors.cli.stop_switch import StopSwitch
+from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.options.page import help_text
 from transactions.clock import SYSTEM_CLOCK, Clock
 
@@ -131,7 +132,7 @@ def check_job(job: JobDefinition) -> None:
     from connectors.clients.client_settings import kafka_python_settings, librdkafka_settings
 
     librdkafka_settings(job.source.client_settings)
-    for sink in job.kafka_sinks:
+    for sink in kafka_sinks(job.targets):
         librdkafka_settings(sink.settings)
         kafka_python_settings(sink.settings)
     if job.decision_log is not None and "://" in str(job.decision_log.address):

@@ -9,6 +9,7 @@ import click
 
 from connectors.cli.duration_option import DURATION
 from connectors.cli.kafka_options import job_of
+from connectors.kafka.sink.kafka_sink import kafka_sinks
 
 if TYPE_CHECKING:
     from connectors.operations.transaction_reader import TransactionReader
@@ -53,7 +54,7 @@ def take(*, job_file: Path, folder: Path, stop: bool, timeout: float) -> None:
     from connectors.operations.transaction_reader import TransactionReader
 
     job = job_of(job_file)
-    sinks = {sink.name: sink for sink in job.kafka_sinks}
+    sinks = {sink.name: sink for sink in kafka_sinks(job.targets)}
     with (
         TransactionReader(job.checkpoint, {}, sinks, job.decision_log) as reader,
         Console(stderr=True).status(f"{job.app_id}: making a savepoint"),

@@ -11,6 +11,7 @@ import click
 from connectors.cli.duration_option import DURATION
 from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
 from connectors.cli.transaction_output import head, plain, show, text, to_json
+from connectors.kafka.sink.kafka_sink import kafka_sinks
 
 if TYPE_CHECKING:
     from connectors.operations.transaction_reader import TransactionReader
@@ -63,7 +64,7 @@ def _reader(
 
     if job_file is not None:
         job = job_of(job_file)
-        sinks = {sink.name: sink for sink in job.kafka_sinks}
+        sinks = {sink.name: sink for sink in kafka_sinks(job.targets)}
         return TransactionReader(checkpoint or job.checkpoint, {}, sinks, job.decision_log)
     if checkpoint is None:
         raise ConfigurationError(

@@ -44,7 +44,7 @@ class ContractWrite:
 
 
 class ContractWriter:
-    """See `connectors.continuous.stage_task.Writer`, and `StageWriter` for its threads.
+    """See `connectors.continuous.stage_task.StageWriter`, and `KafkaStageWriter` for its threads.
 
     The sink's methods are called on both threads of a task, never two of them at once.
 
@@ -74,7 +74,7 @@ class ContractWriter:
         return ContractWrite(own)
 
     def invoke(self, transaction: ContractWrite, batch: pa.RecordBatch) -> None:
-        """See `TwoPhaseCommitSink.invoke`."""
+        """See `Writer.invoke`."""
         if not transaction.begun:
             transaction.transaction = self._sink.begin_transaction(transaction.attempt)
             transaction.begun = True
@@ -115,7 +115,7 @@ class ContractWriter:
         raise AssertionError(f"the driver ends the transaction of {transaction.attempt}")
 
     def serve(self) -> None:
-        """See `connectors.continuous.stage_task.Writer`: nothing waits."""
+        """See `connectors.continuous.stage_task.StageWriter`: nothing waits."""
 
     def close(self) -> None:
         """Abort what is filling. A prepared one may be decided already; the driver ends it."""

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from connectors.continuous.contract_writer import ContractWriter
+from connectors.kafka.sink.kafka_stage_writer import KafkaStageWriter
 from connectors.kafka.sink.kafka_writer import KafkaWriter
-from connectors.kafka.sink.plain_sink import AnyKafkaSink, KafkaPlainSink
-from connectors.kafka.sink.plain_writer import PlainWriter
-from connectors.kafka.sink.stage_writer import StageWriter
+from connectors.kafka.sink.plain_stage_writer import PlainStageWriter
+from connectors.kafka.sink.plain_writer import KafkaPlainWriter
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.native.chosen_path import plain_producer_kind, producer_kind, reader_kind
-from connectors.options.branch_sink import OpenSink
 from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
 from connectors.records.arrow_transform import ArrowFunction
+from transactions.sink import AnyWriter
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class KafkaTask:
         stage: its random name.
         source: what the task reads.
         transform: the user's Arrow function, or its ``module:name``.
-        sink: where the task writes.
+        writer: of the sink.
         schema: of the rows for a sink that is not Kafka's.
         native: whether records may move as pointers into Arrow buffers.
         timeout_s: how long making producers may take.
@@ -42,7 +42,7 @@ class KafkaTask:
     stage: str
     source: KafkaSource
     transform: str | ArrowFunction
-    sink: AnyKafkaSink | OpenSink
+    writer: AnyWriter
     schema: pa.Schema | None
     native: bool
     timeout_s: float
@@ -52,19 +52,18 @@ class KafkaTask:
         """Make what the task reads from."""
         return reader_kind(native=self.native)(self.source, offsets)
 
-    def writer(self) -> StageWriter | PlainWriter | ContractWriter:
+    def stage_writer(self) -> KafkaStageWriter | PlainStageWriter | ContractWriter:
         """Make what the task writes with, as the sink's kind and guarantee say."""
-        if isinstance(self.sink, KafkaPlainSink):
+        if isinstance(self.writer, KafkaPlainWriter):
             kind = plain_producer_kind(native=self.native)
-            return PlainWriter(self.sink, producer_kind=kind)
-        if not isinstance(self.sink, KafkaWriter):
+            return PlainStageWriter(self.writer, producer_kind=kind)
+        if not isinstance(self.writer, KafkaWriter):
             assert self.schema is not None, "the driver has told it to the sink"
-            return ContractWriter(self.sink, self.schema)
-        read, written = self.source.bootstrap_servers, self.sink.options.bootstrap_servers
-        same = servers_of(read) == servers_of(written)
+            return ContractWriter(self.writer, self.schema)
+        same = self.writer.carries_offsets_of(servers_of(self.source.bootstrap_servers))
         transactional = producer_kind(native=self.native)
-        return StageWriter(
-            self.sink,
+        return KafkaStageWriter(
+            self.writer,
             carries_offsets=same,
             producer_kind=transactional,
             parallelism=self.parallelism,

@@ -121,3 +121,6 @@ class StageCommitter:
     def retired(self) -> frozenset[str]:
         """See `Committer`."""
         return self._committer.retired()
+
+    def close(self) -> None:
+        """See `Committer`: the run closes the wrapped committer."""

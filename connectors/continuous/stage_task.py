@@ -64,8 +64,8 @@ class Reader(Protocol):
         """Leave the brokers."""
 
 
-class Writer(Protocol):
-    """What a task writes with; see `connectors.kafka.sink.stage_writer`, `contract_writer`."""
+class StageWriter(Protocol):
+    """What a task writes with: a sink's writer, and what only a stage needs."""
 
     @property
     def ends_transactions(self) -> bool:
@@ -77,12 +77,12 @@ class Writer(Protocol):
         """Make what transactions are written with, and return the transactional ids."""
 
     def begin_transaction(self, attempt: Attempt) -> Any:
-        """See `TwoPhaseCommitSink`; its source offsets are where the task stands now. The offsets
-        that the transaction carries come with `flush`.
+        """See `transactions.sink.Writer`; its source offsets are where the task stands now. The
+        offsets that the transaction carries come with `flush`.
         """
 
     def invoke(self, transaction: Any, batch: pa.RecordBatch) -> None:
-        """See `TwoPhaseCommitSink`."""
+        """See `transactions.sink.Writer`."""
 
     def flush(self, transaction: Any, source_offsets: Mapping[str, int]) -> None:
         """Wait until the target has every record; nothing else is written meanwhile.
@@ -94,7 +94,7 @@ class Writer(Protocol):
         """
 
     def pre_commit(self, transaction: Any) -> Committable | None:
-        """See `TwoPhaseCommitSink`; after `flush`, while the next transaction fills."""
+        """See `transactions.sink.Writer`; after `flush`, while the next transaction fills."""
 
     def end(self, transaction: Any) -> None:
         """Commit a decided transaction, with a clear answer; only if the task ends them."""
@@ -134,7 +134,7 @@ class Task(Protocol):
     def reader(self, offsets: Mapping[str, int]) -> Reader:
         """Make what the task reads from."""
 
-    def writer(self) -> Writer:
+    def stage_writer(self) -> StageWriter:
         """Make what the task writes with."""
 
 
@@ -211,7 +211,7 @@ class _Loop:
 
     def run(self) -> None:
         reader = self._task.reader(self._start.offsets)
-        self._writer = self._task.writer()
+        self._writer = self._task.stage_writer()
         try:
             ids = self._writer.open(self._owner, Deadline(self._task.timeout_s))
             self._transaction = self._begin(self._start.checkpoint_id, self._positions)

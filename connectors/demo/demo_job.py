@@ -16,8 +16,8 @@ from pyspark.sql import functions as f
 
 from connectors.demo.child import tell
 from connectors.demo.dataset import carrier_names
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.machine.parent_watch import live_as_long_as_parent
-from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import MODES
 from connectors.options.table import CONTINUOUS

@@ -12,15 +12,13 @@ from confluent_kafka import Producer
 from connectors.clients.client_log import log_settings
 from connectors.clients.client_settings import librdkafka_settings, settings_checked
 from connectors.clients.client_version import check_client_version
-from connectors.clients.transaction_timeout import MOST_TIMEOUT_MS, check_request_timeout
 from connectors.doctor.facts import Wanted
 from connectors.doctor.probe import gather
 from connectors.doctor.verdict import Kind, Level
 from connectors.doctor.verdicts import judge
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
-from connectors.wire.coordinator_wire import CoordinatorWire
 from transactions.clock import Deadline
 from transactions.errors import (
     AuthenticationError,
@@ -61,50 +59,6 @@ def check_source(source: KafkaSource, deadline: Deadline) -> None:
     except MissingTopicError:
         if source.fail_on_data_loss:
             raise
-
-
-def transaction_timeout_ms(
-    options: KafkaSink, wire: CoordinatorWire, *, at_least_s: float, deadline: Deadline
-) -> int:
-    """Return the transaction timeout to use: the given one, or as much as broker and client allow.
-
-    Args:
-        options: the sink.
-        wire: a connection to its cluster.
-        at_least_s: barrier interval, checkpoint timeout and restart budget together. With less,
-            transactions would be aborted before their barrier, or decided ones while a driver
-            restarts.
-        deadline: for the broker's answer.
-
-    Raises:
-        ConfigurationError: the timeout is above the broker's maximum, above librdkafka's, or too
-            short; or a request may take longer than the timeout.
-    """
-    allowed = int(wire.broker_setting("transaction.max.timeout.ms", deadline))
-    most = min(allowed, MOST_TIMEOUT_MS)
-    timeout = options.transaction_timeout_ms
-    if timeout is None:
-        timeout = most
-    if timeout > most:
-        raise ConfigurationError(
-            f"A transaction can have a timeout of {most} ms at most here.",
-            where=f"sink {options.name!r}",
-            cause="the broker's transaction.max.timeout.ms is lower"
-            if allowed < MOST_TIMEOUT_MS
-            else "librdkafka computes with it in 32 bits, a longer one overflows",
-            option=f"transactionTimeoutMs={timeout}",
-        )
-    if timeout < at_least_s * 1000:
-        raise ConfigurationError(
-            f"A transaction timeout of {timeout} ms is shorter than a checkpoint and a restart "
-            f"may take ({at_least_s:g} s); decided transactions would be aborted.",
-            where=f"sink {options.name!r}",
-            cause="checkpoint_timeout + restart_budget, and in continuous mode the interval of "
-            "barriers, are longer than the transaction lives",
-            option=f"transactionTimeoutMs={timeout} (the broker allows {allowed})",
-        )
-    check_request_timeout(options.kafka, timeout, where=f"sink {options.name!r}")
-    return timeout
 
 
 def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadline) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -16,9 +16,7 @@ from connectors.files.target_folder import address_of, is_address, open_folder
 from connectors.options.option import NAME
 from connectors.options.table import FILE_SINK
 from transactions.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from connectors.files.transactional_file_sink import TransactionalFileSink
+from transactions.sink import OpenSink, SinkContext
 
 PARQUET: Final = "parquet"
 JSON: Final = "json"
@@ -130,18 +128,8 @@ class FileSink:
             option=f"format={self.format}; cast, rename or drop the column in the transform",
         )
 
-    def open_sink(
-        self,
-        *,
-        checkpoint_timeout_s: float,  # noqa: ARG002
-        schema: pa.Schema | None = None,  # noqa: ARG002
-    ) -> TransactionalFileSink:
-        """Return the sink of the two-phase contract. On the driver. It tests an object store with
-        an object that it removes again.
-
-        Args:
-            checkpoint_timeout_s: how long any one task may take; a file needs no timeout.
-            schema: of the rows that will come; `check_columns` has accepted it.
+    def open(self, context: SinkContext) -> OpenSink:  # noqa: ARG002 - a file needs no timeout
+        """See `Sink.open`. It tests an object store with an object that it removes again.
 
         Raises:
             ConfigurationError: the path is not a folder; the store refuses us, or has no
@@ -155,7 +143,7 @@ class FileSink:
 
         sink = TransactionalFileSink(self)
         sink.check_target()
-        return sink
+        return OpenSink(sink, sink)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:

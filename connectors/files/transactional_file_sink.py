@@ -87,7 +87,7 @@ class TransactionalFileSink:
 
     @property
     def name(self) -> str:
-        """See `TwoPhaseCommitSink.name`."""
+        """See `Writer.name`."""
         return self.options.name
 
     # --- in the task ------------------------------------------------------------------------
@@ -97,14 +97,14 @@ class TransactionalFileSink:
         return RowFingerprint()
 
     def begin_transaction(self, attempt: Attempt) -> FileTransaction:
-        """See `TwoPhaseCommitSink.begin_transaction`; the first record creates the file."""
+        """See `Writer.begin_transaction`; the first record creates the file."""
         unique = secrets.token_hex(8)
         lifecycle = Lifecycle(unique)
         lifecycle.advance(Event.BEGIN)
         return FileTransaction(attempt, unique, lifecycle)
 
     def invoke(self, transaction: FileTransaction, batch: pa.RecordBatch) -> None:
-        """See `TwoPhaseCommitSink.invoke`.
+        """See `Writer.invoke`.
 
         Args:
             transaction: from `begin_transaction`.
@@ -125,7 +125,7 @@ class TransactionalFileSink:
             transaction.writer.write(batch)
 
     def pre_commit(self, transaction: FileTransaction) -> Committable | None:
-        """See `TwoPhaseCommitSink.pre_commit`: the file is whole and survives a power cut. It has
+        """See `Writer.pre_commit`: the file is whole and survives a power cut. It has
         no source offsets; they are in the decision.
 
         Raises:
@@ -159,7 +159,7 @@ class TransactionalFileSink:
         )
 
     def abort(self, transaction: FileTransaction) -> None:
-        """See `TwoPhaseCommitSink.abort`: removes the hidden file, prepared or not."""
+        """See `Writer.abort`: removes the hidden file, prepared or not."""
         if transaction.file is None:
             return
         transaction.lifecycle.advance(Event.ABORT)
@@ -223,7 +223,7 @@ class TransactionalFileSink:
         committables: Sequence[Committable],
         deadline: Deadline,  # noqa: ARG002
     ) -> list[Committable]:
-        """See `TwoPhaseCommitSink.check_prepared`: every file exists with its size, and can be
+        """See `Committer.check_prepared`: every file exists with its size, and can be
         renamed. This also writes the manifest of the checkpoint, because after the decision no step
         may be left that could fail.
         """
@@ -263,7 +263,7 @@ class TransactionalFileSink:
     def commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.commit`: rename every file, then sync the folders.
+        """See `Committer.commit`: rename every file, then sync the folders.
 
         A rename itself returns what it found, so a recovery commits in the same way.
         """
@@ -300,11 +300,11 @@ class TransactionalFileSink:
     def recover_and_commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.recover_and_commit`. ABORTED: the file has neither name."""
+        """See `Committer.recover_and_commit`. ABORTED: the file has neither name."""
         return self.commit(committables, deadline)
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.lingering`: hidden files, and manifests that are not whole.
+        """See `Committer.lingering`: hidden files, and manifests that are not whole.
 
         Raises:
             BrokerUnavailableError: the folder cannot be read now.
@@ -318,7 +318,7 @@ class TransactionalFileSink:
             ]
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.recover_and_abort`: without its file a writer cannot commit.
+        """See `Committer.recover_and_abort`: without its file a writer cannot commit.
 
         Raises:
             BrokerUnavailableError: the folder cannot be written now.
@@ -340,9 +340,9 @@ class TransactionalFileSink:
             ) from error
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.hidden`: readers see every renamed file."""
+        """See `Committer.hidden`: readers see every renamed file."""
         return []
 
     def retired(self) -> frozenset[str]:
-        """See `TwoPhaseCommitSink.retired`: an id is used once."""
+        """See `Committer.retired`: an id is used once."""
         return frozenset()

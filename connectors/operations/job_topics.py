@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.options.client_options import ClientOptions, servers_of
 from connectors.options.job_definition import JobDefinition
 from transactions.errors import ConfigurationError
@@ -34,7 +35,7 @@ class JobTopics:
             ConfigurationError: the job does not say which topics hold its output, or it writes to
                 another cluster than it reads from.
         """
-        sinks = job.kafka_sinks
+        sinks = kafka_sinks(job.targets)
         if outputs:
             sinks = [sink for sink in sinks if sink.topic in outputs or sink.topic is None] or sinks
         elif len(job.sinks) != 1 or not sinks or sinks[0].topic is None:

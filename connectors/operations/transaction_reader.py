@@ -12,9 +12,9 @@ from types import TracebackType
 import orjson
 
 from connectors.kafka.sink.kafka_committer import KafkaCommitter
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.machine.user_folders import checkpoint_folder, existing_log
 from connectors.operations.transaction_table import Row, Seen, Standing, join
-from connectors.options.kafka_sink import KafkaSink
 from connectors.wire.partition_leaders import Unended
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
@@ -56,7 +56,7 @@ class TransactionReader:
         self.state = read_log(self.backend)
         self.open_ids: dict[str, list[str]] = {}
         self.sinks = {
-            name: KafkaCommitter(options, timeout_ms=0)
+            name: KafkaCommitter(name, options.settings)
             for name, options in _options(self.state, kafka, sinks or {}).items()
         }
 

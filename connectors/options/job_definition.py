@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from connectors.options.branch_sink import BranchSink, kafka_sinks
-from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import check_source, longest_interval_s, one_sink
 from connectors.options.table import CONTINUOUS, MICRO_BATCH, PIPELINE
 from transactions.errors import ConfigurationError
 from transactions.log_location import LogLocation
+from transactions.sink import Sink
 
 _ONE_STAGE: Final = "a plan can need a shuffle or state; the continuous stage has neither"
 
@@ -27,7 +26,7 @@ class SinkDefinition:
         sql: its own query over `source` (and over `transformed`, if there is a transform).
     """
 
-    sink: BranchSink
+    sink: Sink
     sql: str | None = None
 
 
@@ -72,9 +71,9 @@ class JobDefinition:
     spark: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
-    def kafka_sinks(self) -> list[KafkaSink]:
-        """The Kafka sinks: brokers can be asked about them."""
-        return kafka_sinks([definition.sink for definition in self.sinks])
+    def targets(self) -> list[Sink]:
+        """The sinks themselves, in the order of the file."""
+        return [definition.sink for definition in self.sinks]
 
     def option(self, name: str) -> Any:
         """Return what the file says about an option of its driver, or the default of its mode."""
@@ -103,7 +102,7 @@ class JobDefinition:
         except ConfigurationError as error:
             raise self._wrong(error.what, "[source]", error.cause, error.option) from error
         try:
-            one_sink([definition.sink for definition in self.sinks])
+            one_sink(self.targets)
         except ConfigurationError as error:
             raise self._wrong(error.what, "[sink] 2", error.cause, error.option) from error
         for kind, text in (("sql", self.sql), ("function", self.function)):

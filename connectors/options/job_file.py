@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from connectors.options.client_options import is_secret
+from connectors.options.guarantee import GUARANTEES
 from connectors.options.job_definition import JobDefinition, SinkDefinition
-from connectors.options.kafka_sink import GUARANTEES
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import check_mode, check_options
 from connectors.options.sink_kinds import sink_from_options

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from connectors.options.branch_sink import BranchSink
-from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
+from connectors.options.sink import takes_messages
 from connectors.options.table import CONTINUOUS, MICRO_BATCH, PIPELINE, SOURCE
 from transactions.errors import ConfigurationError, nearest
+from transactions.sink import Sink
 
 MODES: Final = (MICRO_BATCH, CONTINUOUS)
 
@@ -93,13 +93,13 @@ def check_source(mode: str, source: KafkaSource) -> None:
             )
 
 
-def refuse_columns(columns: Sequence[str] | None, sink: BranchSink) -> None:
+def refuse_columns(columns: Sequence[str] | None, sink: Sink) -> None:
     """Check that a sink has columns of its own, if a pipeline chooses some.
 
     Raises:
         ConfigurationError: the sink is Kafka's.
     """
-    if columns is not None and isinstance(sink, KafkaSink):
+    if columns is not None and takes_messages(sink):
         raise ConfigurationError(
             "columns is for sinks that have columns of their own.",
             where=f"sink {sink.name!r}",
@@ -108,7 +108,7 @@ def refuse_columns(columns: Sequence[str] | None, sink: BranchSink) -> None:
         )
 
 
-def one_sink(sinks: BranchSink | Sequence[BranchSink]) -> BranchSink:
+def one_sink(sinks: Sink | Sequence[Sink]) -> Sink:
     """Return the sink of a continuous pipeline: Kafka, or any other two-phase sink.
 
     Raises:

@@ -10,9 +10,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from connectors.options.branch_sink import BranchSink
-from connectors.options.kafka_sink import KafkaSink
 from transactions.errors import ConfigurationError, nearest
+from transactions.sink import Sink
 
 KAFKA: Final = "kafka"
 
@@ -36,7 +35,7 @@ class Kind:
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    KAFKA: Kind("connectors.options.kafka_sink:KafkaSink"),
+    KAFKA: Kind("connectors.kafka.sink.kafka_sink:KafkaSink"),
     "files": Kind("connectors.files.file_sink:FileSink", paths=("path",)),
     "postgres": Kind("connectors.postgres.postgres_sink:PostgresSink"),
 }
@@ -44,7 +43,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 def sink_from_options(
     options: Mapping[str, str], *, guarantee: str, absolute: Callable[[str], str]
-) -> BranchSink:
+) -> Sink:
     """Read one `[[sink]]`.
 
     Args:
@@ -66,8 +65,8 @@ def sink_from_options(
             option=f"kind={name}",
         )
     if name == KAFKA:
-        return KafkaSink.from_options({"guarantee": guarantee, **given})
+        given = {"guarantee": guarantee, **given}
     for option in [one for one in given if one.lower() in kind.paths]:
         given[option] = absolute(given[option])
-    sink: BranchSink = kind.load().from_options(given)
+    sink: Sink = kind.load().from_options(given)
     return sink

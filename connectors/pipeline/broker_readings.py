@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.source.offsets import parse_offsets
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.wire.coordinator_wire import CoordinatorWire
 from transactions.clock import Deadline

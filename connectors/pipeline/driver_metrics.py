@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from connectors.options.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from transactions.decision_log import DecisionLog
 from transactions.log_entries import Decision

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, Self, TypeVar
 
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.source.offsets import split_key
-from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline.broker_readings import BrokerReader, BrokerReading, next_offsets
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline

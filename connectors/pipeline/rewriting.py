@@ -34,14 +34,14 @@ class Rewriting:
     Attributes:
         source: the source that was read.
         transform: the user's function.
-        sinks: by name.
+        writers: of the sinks, by name.
         schemas: of the rows of those sinks that are not Kafka's.
         owner: of this run.
     """
 
     source: KafkaSource
     transform: str | ArrowFunction
-    sinks: Mapping[str, AnyWriter]
+    writers: Mapping[str, AnyWriter]
     schemas: Mapping[str, pa.Schema]
     owner: Owner
 
@@ -59,9 +59,9 @@ class Rewriting:
         """
         made = []
         with contextlib.ExitStack() as until_written:
-            for sink in self.sinks.values():
-                if isinstance(sink, KafkaWriter):
-                    until_written.enter_context(sink.own_producers(self.owner))
+            for writer in self.writers.values():
+                if isinstance(writer, KafkaWriter):
+                    until_written.enter_context(writer.own_producers(self.owner))
             for one in lost:
                 try:
                     committable = self._write(decision, one)
@@ -74,7 +74,7 @@ class Rewriting:
         start = parse_offsets(decision.start_offsets[0])
         end = parse_offsets(decision.end_offsets[0])
         function = load_function(self.transform)
-        sink, schema = self.sinks[one.sink], self.schemas.get(one.sink)
+        writer, schema = self.writers[one.sink], self.schemas.get(one.sink)
         attempt = Attempt(
             owner=self.owner,
             checkpoint_id=one.checkpoint_id,
@@ -82,14 +82,14 @@ class Rewriting:
             attempt_id=f"{self.owner.run_epoch}.again-{next(_ATTEMPTS)}",
             source_offsets=one.source_offsets,
         )
-        transaction = sink.begin_transaction(attempt)
+        transaction = writer.begin_transaction(attempt)
         try:
             for name in filter(None, decision.partitioning[str(one.subtask)].split(",")):
                 wanted = OffsetRange(*split_key(name), start.get(name, 0), end.get(name, 0))
                 for batch in read_range(self.source, wanted):
                     made = normalised(function(batch))
-                    sink.invoke(transaction, made if schema is None else complete(made, schema))
-            return sink.pre_commit(transaction)
+                    writer.invoke(transaction, made if schema is None else complete(made, schema))
+            return writer.pre_commit(transaction)
         except BaseException:
-            sink.abort(transaction)
+            writer.abort(transaction)
             raise

@@ -16,21 +16,14 @@ import orjson
 import pyarrow as pa
 
 from connectors.doctor.facts import Wanted
-from connectors.doctor.preflight import check_clusters, check_source, transaction_timeout_ms
-from connectors.kafka.sink.plain_sink import AnyKafkaSink, KafkaPlainSink
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.doctor.preflight import check_clusters, check_source
+from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.kafka.source.group_offsets import GroupOffsets
 from connectors.kafka.source.offsets import merged_offsets
-from connectors.options.branch_sink import (
-    BranchSink,
-    OpenSink,
-    identity_of,
-    is_kafka_transactional,
-    kafka_sinks,
-)
-from connectors.options.kafka_sink import KafkaSink
+from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.option import NAME
+from connectors.options.sink import identity_of
 from connectors.pipeline.takeover import Takeover
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog
@@ -39,6 +32,7 @@ from transactions.log_backend import LocalFileBackend
 from transactions.log_location import LogLocation
 from transactions.log_state import LogState
 from transactions.recovery import Settlement, recover
+from transactions.sink import AnyWriter, Committer, OpenSink, Sink, SinkContext, offsets_carrier
 from transactions.sweeper import refuse_hidden, sweep
 
 logger = logging.getLogger(__name__)
@@ -87,7 +81,7 @@ class RunOptions:
     app_id: str
     checkpoint: Path
     sources: Sequence[KafkaSource]
-    sinks: Sequence[BranchSink]
+    sinks: Sequence[Sink]
     checkpoint_timeout_s: float
     restart_budget_s: float
     identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -169,7 +163,7 @@ class Run:
     """What a run holds. Lives on the driver, from a start or restart to its end.
 
     Attributes:
-        sinks: by name, with the driver's connections to their brokers.
+        sinks: by name, in the order of the branches.
         settlement: how the last decision of the run before ended; set by `open`.
 
     Args:
@@ -191,7 +185,23 @@ class Run:
             accept_duplicates=options.accept_duplicates,
             before=before._takeover if before else None,  # noqa: SLF001
         )
-        self.sinks: dict[str, AnyKafkaSink | OpenSink] = {}
+        self.sinks: dict[str, OpenSink] = {}
+
+    @property
+    def writers(self) -> dict[str, AnyWriter]:
+        """The tasks' halves of the sinks, by name."""
+        return {name: one.writer for name, one in self.sinks.items()}
+
+    @property
+    def committers(self) -> dict[str, Committer]:
+        """The driver's halves of the sinks, by name."""
+        return {name: one.committer for name, one in self.sinks.items()}
+
+    @property
+    def offsets_sink(self) -> str | None:
+        """The sink whose transactions carry the offsets of all sources; None if there is none."""
+        clusters = [servers_of(one.bootstrap_servers) for one in self._options.sources]
+        return offsets_carrier(self.sinks, clusters)
 
     @property
     def log(self) -> DecisionLog:
@@ -235,8 +245,9 @@ class Run:
             first_answers = Deadline(min(CONNECT_SECONDS, options.checkpoint_timeout_s))
             for source in options.sources:
                 check_source(source, first_answers)
-            self._open_sinks(first_answers)
-            self._takeover.write_to(self.sinks)
+            check_clusters(kafka_sinks(options.sinks), options.wanted, first_answers)
+            self._open_sinks()
+            self._takeover.write_to(self.committers)
 
             def check(log: LogState) -> tuple[str, ...]:
                 self._check_one_checkpoint(log, finished)
@@ -253,9 +264,9 @@ class Run:
             self._background = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-log")
             self._log.later = self._background.submit
             self._takeover.claim(self.log, deadline)
-            self.settlement = recover(self.log, self.sinks, deadline, finished=finished)
+            self.settlement = recover(self.log, self.committers, deadline, finished=finished)
             self._takeover.check_again(self.log, deadline)
-            if not any(map(is_kafka_transactional, options.sinks)):
+            if self.offsets_sink is None:
                 self._groups = [GroupOffsets(one, options.app_id) for one in options.sources]
         except BaseException:
             self.close()
@@ -310,7 +321,7 @@ class Run:
         if self._background is not None:
             self._background.shutdown()
         for sink in self.sinks.values():
-            sink.close()
+            sink.committer.close()
         self.sinks = {}
 
     def _is_newest(self) -> bool:
@@ -335,35 +346,21 @@ class Run:
             deadline = Deadline(_LAST_SWEEP_SECONDS)
             last = self.log.state.decision
             committed = () if last is None else last.committables
-            refuse_hidden(self.sinks, self.log.owner, committed, deadline)
+            refuse_hidden(self.committers, self.log.owner, committed, deadline)
             if finished:
                 self.log.settle()
-            sweep(self.sinks, self.log.owner, deadline)
+            sweep(self.committers, self.log.owner, deadline)
         except SparkOnceError as error:
             logger.warning("the last sweep did not run, the next start does it: %s", error)
 
-    def _open_sinks(self, deadline: Deadline) -> None:
+    def _open_sinks(self) -> None:
         options = self._options
         for each in options.sinks:
-            if not isinstance(each, KafkaSink):
-                self.sinks[each.name] = each.open_sink(
-                    checkpoint_timeout_s=options.checkpoint_timeout_s + options.fills_s,
-                    schema=options.schemas[each.name],
-                )
-                continue
-            if not each.is_transactional:
-                self.sinks[each.name] = KafkaPlainSink(
-                    each, checkpoint_timeout_s=options.checkpoint_timeout_s
-                )
-                continue
-            sink = KafkaTransactionalSink(
-                each, timeout_ms=0, checkpoint_timeout_s=options.checkpoint_timeout_s
+            context = SinkContext(
+                checkpoint_timeout_s=options.checkpoint_timeout_s,
+                fills_s=options.fills_s,
+                transaction_lives_s=options.wanted.transaction_lives_s,
+                schema=options.schemas.get(each.name),
+                patience_s=min(CONNECT_SECONDS, options.checkpoint_timeout_s),
             )
-            self.sinks[each.name] = sink
-            sink.timeout_ms = transaction_timeout_ms(
-                each, sink.wire, at_least_s=options.wanted.transaction_lives_s, deadline=deadline
-            )
-        check_clusters(kafka_sinks(options.sinks), options.wanted, deadline)
-        for opened in self.sinks.values():
-            if isinstance(opened, KafkaTransactionalSink):
-                opened.count_offsets_partitions(deadline)
+            self.sinks[each.name] = each.open(context)

@@ -23,6 +23,7 @@ from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, IdentityMismatchError, PhaseOneError
 from transactions.log_state import LogState
+from transactions.sink import Committer
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +58,12 @@ class Takeover:
         self._sinks: dict[str, KafkaCommitter] = {}
         self._known = LogState()
 
-    def write_to(self, sinks: Mapping[str, object]) -> None:
+    def write_to(self, sinks: Mapping[str, Committer]) -> None:
         """Set what this run writes to. Sinks on one cluster have one owner."""
         self._sinks = {}
         for sink in sinks.values():
             if isinstance(sink, KafkaCommitter):
-                cluster = sink.wire.cluster_id or sink.options.bootstrap_servers
+                cluster = sink.wire.cluster_id or sink.settings["bootstrap.servers"]
                 owned = self._owned.setdefault(
                     cluster, Ownership(self._application_id, self._clock)
                 )

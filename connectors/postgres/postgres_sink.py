@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -13,9 +13,7 @@ from connectors.options.option import NAME
 from connectors.options.table import POSTGRES_SINK
 from connectors.postgres.copy_lines import check_types
 from transactions.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from connectors.postgres.two_phase_postgres_sink import TwoPhasePostgresSink
+from transactions.sink import OpenSink, SinkContext
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +64,9 @@ class PostgresSink:
         """
         check_types(schema, f"sink {self.name!r}, table {self.table}")
 
-    def open_sink(
-        self, *, checkpoint_timeout_s: float, schema: pa.Schema | None = None
-    ) -> TwoPhasePostgresSink:
-        """Check everything that the protocol needs from the server. On the driver, at every start,
-        before any data moves. It creates the table of marks if it is missing.
-
-        Args:
-            checkpoint_timeout_s: how long any one task may take.
-            schema: of the rows that will come; its columns are compared with the table's.
+    def open(self, context: SinkContext) -> OpenSink:
+        """See `Sink.open`. It checks everything that the protocol needs from the server, and
+        creates the table of marks if it is missing.
 
         Raises:
             ConfigurationError: the server has no prepared transactions, or the table, a column or
@@ -86,10 +78,10 @@ class PostgresSink:
             TwoPhasePostgresSink,
         )
 
-        sink = TwoPhasePostgresSink.opened(self, checkpoint_timeout_s=checkpoint_timeout_s)
-        if schema is not None:
-            sink.check_columns(schema)
-        return sink
+        sink = TwoPhasePostgresSink.opened(self, checkpoint_timeout_s=context.task_timeout_s)
+        if context.schema is not None:
+            sink.check_columns(context.schema)
+        return OpenSink(sink, sink)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:

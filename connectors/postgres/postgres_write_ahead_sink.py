@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Self
 
 import psycopg
 import pyarrow as pa
@@ -22,6 +21,7 @@ from connectors.postgres.target_table import look_up
 from connectors.wal.table_sink import TableWriteAheadSink
 from transactions.clock import Deadline
 from transactions.errors import RecordRefusedError
+from transactions.sink import OpenSink, SinkContext
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,21 +47,20 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
         """See `WriteAheadSink.check_columns`; COPY must be able to write them."""
         check_types(schema, f"sink {self.name!r}, table {self.table}")
 
-    def open_sink(self, **known: Any) -> Self:
-        """See `WriteAheadSink.open_sink`; it checks the table before any data moves.
+    def open(self, context: SinkContext) -> OpenSink:
+        """See `WriteAheadSink.open`; it checks the table before any data moves.
 
         Raises:
             ConfigurationError: the table is missing, or the rows do not fit into it.
             BrokerUnavailableError: the server did not answer.
         """
-        super().open_sink(**known)
-        schema = known.get("schema")
+        opened = super().open(context)
         with connected(self.committer.conninfo, Deadline(self.timeout_s)) as connection:
             where = f"sink {self.name!r}"
             target = look_up(connection, self.table, where)
-            if schema is not None:
-                target.check_columns(schema, where)
-        return self
+            if context.schema is not None:
+                target.check_columns(context.schema, where)
+        return opened
 
     def send_values(
         self,

@@ -114,7 +114,7 @@ class TwoPhasePostgresSink:
 
     @property
     def name(self) -> str:
-        """See `TwoPhaseCommitSink.name`."""
+        """See `Writer.name`."""
         return self.options.name
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class TwoPhasePostgresSink:
         return LinesFingerprint()
 
     def begin_transaction(self, attempt: Attempt) -> PostgresTransaction:
-        """See `TwoPhaseCommitSink.begin_transaction`; the first record begins the session."""
+        """See `Writer.begin_transaction`; the first record begins the session."""
         token = f"{attempt.checkpoint_id}.{attempt.subtask}.{secrets.token_hex(8)}"
         lifecycle = Lifecycle(token)
         lifecycle.advance(Event.BEGIN)
@@ -147,7 +147,7 @@ class TwoPhasePostgresSink:
         )
 
     def invoke(self, transaction: PostgresTransaction, batch: pa.RecordBatch) -> None:
-        """See `TwoPhaseCommitSink.invoke`: one COPY.
+        """See `Writer.invoke`: one COPY.
 
         Args:
             transaction: from `begin_transaction`.
@@ -177,7 +177,7 @@ class TwoPhasePostgresSink:
                 transaction.fingerprint.add_texts(lines)
 
     def pre_commit(self, transaction: PostgresTransaction) -> Committable | None:
-        """See `TwoPhaseCommitSink.pre_commit`: the mark, then PREPARE TRANSACTION.
+        """See `Writer.pre_commit`: the mark, then PREPARE TRANSACTION.
 
         Returns:
             None if no row was written. It carries no source offsets: the decision log has them,
@@ -222,7 +222,7 @@ class TwoPhasePostgresSink:
         )
 
     def abort(self, transaction: PostgresTransaction) -> None:
-        """See `TwoPhaseCommitSink.abort`. It closes the session, which rolls back an open
+        """See `Writer.abort`. It closes the session, which rolls back an open
         transaction. A (perhaps) prepared one is rolled back by name, or else by the sweep.
         """
         if transaction.connection is None:  # nothing was begun, or it was empty
@@ -279,7 +279,7 @@ class TwoPhasePostgresSink:
     def check_prepared(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> list[Committable]:
-        """See `TwoPhaseCommitSink.check_prepared`: each is in `pg_prepared_xacts`."""
+        """See `Committer.check_prepared`: each is in `pg_prepared_xacts`."""
         with self._asking("Prepared transactions could not be looked for.", deadline) as connection:
             found = prepared_among(connection, [one.transactional_id for one in committables])
         for one in committables:
@@ -296,7 +296,7 @@ class TwoPhasePostgresSink:
     def commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.commit`: COMMIT PREPARED, one after the other.
+        """See `Committer.commit`: COMMIT PREPARED, one after the other.
 
         Raises:
             AuthenticationError: the server refuses this commit for this user.
@@ -306,7 +306,7 @@ class TwoPhasePostgresSink:
     def recover_and_commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.recover_and_commit`: prepared transactions are committed; for the
+        """See `Committer.recover_and_commit`: prepared transactions are committed; for the
         others, the mark shows how they ended (see `CommitMarks`).
 
         Raises:
@@ -315,14 +315,14 @@ class TwoPhasePostgresSink:
         return self._commit(committables, deadline, look_first=True)
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:
-        """See `TwoPhaseCommitSink.lingering`: it covers all PostgreSQL sinks of the log in this
+        """See `Committer.lingering`: it covers all PostgreSQL sinks of the log in this
         database, because a name does not say which sink wrote it.
         """
         with self._asking("Prepared transactions could not be listed.", deadline) as connection:
             return prepared_by(connection, owner)
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
-        """See `TwoPhaseCommitSink.recover_and_abort`: ROLLBACK PREPARED. No writer needs a fence: a
+        """See `Committer.recover_and_abort`: ROLLBACK PREPARED. No writer needs a fence: a
         task can do nothing more with a prepared transaction.
 
         Raises:
@@ -332,11 +332,11 @@ class TwoPhasePostgresSink:
         self._rollback(transaction_ids, deadline)
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.hidden`: every committed row is visible."""
+        """See `Committer.hidden`: every committed row is visible."""
         return []
 
     def retired(self) -> frozenset[str]:
-        """See `TwoPhaseCommitSink.retired`: no name is ever used twice."""
+        """See `Committer.retired`: no name is ever used twice."""
         return frozenset()
 
     def _commit(

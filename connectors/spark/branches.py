@@ -16,10 +16,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from connectors.options.branch_sink import BranchSink
-from connectors.options.kafka_sink import KafkaSink
+from connectors.options.sink import MessageSink, takes_messages
 from connectors.spark.sink_stage import ROUTE
 from transactions.errors import ConfigurationError
+from transactions.sink import Sink
 
 _BYTES: Final = (t.BinaryType, t.StringType)
 _ACCEPTED: Final[dict[str, tuple[type[t.DataType], ...]]] = {
@@ -45,12 +45,7 @@ class Branch:
     """A DataFrame in the sink's columns, and its sink."""
 
     frame: DataFrame
-    sink: BranchSink
-
-    @property
-    def is_kafka(self) -> bool:
-        """Return whether its columns are Kafka's."""
-        return isinstance(self.sink, KafkaSink)
+    sink: Sink
 
     @property
     def schema(self) -> pa.Schema:
@@ -64,7 +59,7 @@ def schema_in_a_task(schema: t.StructType, spark: SparkSession) -> pa.Schema:
     return to_arrow_schema(schema, timezone=zone)
 
 
-def make_branch(frame: DataFrame, sink: BranchSink) -> Branch:
+def make_branch(frame: DataFrame, sink: Sink) -> Branch:
     """Check the columns for a sink. Kafka's columns are key, value, headers, topic, partition and
     timestamp, and are cast. Another sink checks its columns itself.
 
@@ -72,14 +67,12 @@ def make_branch(frame: DataFrame, sink: BranchSink) -> Branch:
         ConfigurationError: a column is missing, unknown or has a type that the sink cannot write;
             the text names the column.
     """
-    if not isinstance(sink, KafkaSink):
-        branch = Branch(frame, sink)
-        sink.check_columns(branch.schema)
-        return branch
-    return Branch(_in_kafka_columns(frame, sink), sink)
+    branch = Branch(_as_messages(frame, sink) if takes_messages(sink) else frame, sink)
+    sink.check_columns(branch.schema)
+    return branch
 
 
-def _in_kafka_columns(frame: DataFrame, sink: KafkaSink) -> DataFrame:
+def _as_messages(frame: DataFrame, sink: MessageSink) -> DataFrame:
     types = {field.name: field.dataType for field in frame.schema.fields}
     for name, kind in types.items():
         if name not in _ACCEPTED:
@@ -118,7 +111,7 @@ def places_of_sources(frame: DataFrame) -> int:
     return sum(bool(leaves.apply(number).isStreaming()) for number in range(leaves.size()))
 
 
-def _wrong(sink: KafkaSink, what: str, cause: str) -> ConfigurationError:
+def _wrong(sink: MessageSink, what: str, cause: str) -> ConfigurationError:
     return ConfigurationError(
         what, where=f"sink {sink.name!r}", cause=cause, option=f"topic={sink.topic}"
     )

@@ -34,15 +34,15 @@ from connectors.continuous.checkpoint_loop import QUERY_ID, CheckpointLoop, Loop
 from connectors.continuous.kafka_task import KafkaTask
 from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
+from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.kafka.source.offset_errors import there_again
 from connectors.kafka.source.offsets import flatten, format_offsets, split_key, topic_ids_in
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import Nested, SourceStream
 from connectors.machine.user_folders import checkpoint_folder
-from connectors.options.branch_sink import BranchSink, kafka_sinks
-from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import MOST_INTERVAL_S, longest_interval_s, refuse_columns
+from connectors.options.sink import takes_messages
 from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.rewriting import Rewriting
@@ -70,6 +70,7 @@ from transactions.log_entries import Decision
 from transactions.log_location import LogLocation
 from transactions.replay import Checkpoint
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy, is_retried
+from transactions.sink import Sink
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class ContinuousDriver(DriverLife):
         app_id: str,
         checkpoint: str | Path,
         source: KafkaSource,
-        sink: BranchSink,
+        sink: Sink,
         transform: str | ArrowFunction = copy_records,
         columns: Sequence[str] | None = None,
         parallelism: int | None = None,
@@ -213,7 +214,7 @@ class ContinuousDriver(DriverLife):
         stage = RunningStage(host, parallelism, error_in)
         loop = self._loop = CheckpointLoop(
             run.log,
-            run.sinks,
+            run.committers,
             stage,
             shares=PartitionShares(offsets, parallelism, resting=self._resting),
             pace=BarrierPace(*self._pace),
@@ -225,15 +226,15 @@ class ContinuousDriver(DriverLife):
                 completed=self._completed,
             ),
         )
-        (sink,) = run.sinks.values()
+        ((name, writer),) = run.writers.items()
         task = KafkaTask(
             address=stage.address,
             key=stage.key,
             stage=stage.name,
             source=self._source,
             transform=self._transform,
-            sink=sink,
-            schema=self._schemas.get(sink.name),
+            writer=writer,
+            schema=self._schemas.get(name),
             native=self._native,
             timeout_s=self._timeout_s,
             parallelism=parallelism,
@@ -293,7 +294,7 @@ class ContinuousDriver(DriverLife):
     def _heal(self, run: Run, decision: Decision) -> None:
         coordinator = CheckpointCoordinator(
             run.log,
-            run.sinks,
+            run.committers,
             timeout_s=self._timeout_s,
             stopping=self._stopping.is_set,
             lost=run.settlement.lost,
@@ -318,7 +319,7 @@ class ContinuousDriver(DriverLife):
         return Rewriting(
             source=self._source,
             transform=self._transform,
-            sinks=self._run.sinks,
+            writers=self._run.writers,
             schemas=self._schemas,
             owner=self._run.log.owner,
         ).write_again(decision, lost)
@@ -402,7 +403,7 @@ class ContinuousDriver(DriverLife):
 
 
 def _told_columns(
-    sink: BranchSink, columns: Sequence[str] | None, spark: SparkSession
+    sink: Sink, columns: Sequence[str] | None, spark: SparkSession
 ) -> dict[str, pa.Schema]:
     """Return the exact schema that a micro-batch would have, for a sink that is not Kafka's.
 
@@ -410,7 +411,7 @@ def _told_columns(
         ConfigurationError: the sink cannot write these columns.
     """
     refuse_columns(columns, sink)
-    if isinstance(sink, KafkaSink):
+    if takes_messages(sink):
         return {}
     schema = schema_in_a_task(from_arrow_schema(columns_of(columns)), spark)
     sink.check_columns(schema)

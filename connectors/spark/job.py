@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.options.branch_sink import BranchSink
 from connectors.options.job_definition import JobDefinition
 from connectors.options.table import CONTINUOUS
 from connectors.pipeline.restoring import FromSavepoint
@@ -25,6 +24,7 @@ from connectors.spark.session import build_session
 from connectors.spark.streaming_driver import StreamingDriver
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
+from transactions.sink import Sink
 
 SOURCE_VIEW = "source"
 TRANSFORMED_VIEW = "transformed"
@@ -197,7 +197,7 @@ def find_arrow_function(job: JobDefinition) -> ArrowFunction | None:
 
 def branches(
     job: JobDefinition, session: SparkSession, source: DataFrame
-) -> Iterator[tuple[DataFrame, BranchSink]]:
+) -> Iterator[tuple[DataFrame, Sink]]:
     """Yield the DataFrame of every sink.
 
     Raises:

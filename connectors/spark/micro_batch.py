@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,7 @@ import orjson
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import merged_offsets, parse_offsets
-from connectors.options.client_options import servers_of
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
 from connectors.spark.batch_size import BatchSize
 from connectors.spark.durable_files import DurableFiles
@@ -27,7 +25,6 @@ from transactions.errors import DataLossError
 from transactions.healing import Replayed, check_replayed, refusal
 from transactions.list_state import offsets_of, offsets_state
 from transactions.replay import Checkpoint
-from transactions.sink import Committer
 
 
 class MicroBatches:
@@ -36,9 +33,8 @@ class MicroBatches:
     Args:
         coordinator: makes the checkpoints.
         log: receives the coordinator's decisions.
-        sinks: by name, in the order of the branches.
-        clusters: brokers of all sources; a transaction can contain offsets only on the cluster
-            to which they belong.
+        sinks: their names, in the order of the branches.
+        offsets_sink: the sink whose transactions carry the sources' offsets; None for none.
         only_moved: commit no offset of a partition that a batch has not read: its topic may not
             exist (`failOnDataLoss=false`), and a broker then refuses the offset.
         spark_checkpoint: Spark's own part of the checkpoint folder.
@@ -50,9 +46,9 @@ class MicroBatches:
         self,
         coordinator: CheckpointCoordinator,
         log: DecisionLog,
-        sinks: Mapping[str, Committer],
+        sinks: Sequence[str],
         *,
-        clusters: frozenset[frozenset[str]],
+        offsets_sink: str | None,
         only_moved: bool = False,
         spark_checkpoint: Path,
         durable: DurableFiles,
@@ -62,18 +58,10 @@ class MicroBatches:
         self._log = log
         self._only_moved = only_moved
         self._size = size
-        self._sinks = tuple(sinks.values())
+        self._sinks = tuple(sinks)
         self._state = spark_checkpoint / "state"
         self._durable = durable
-        self._offsets_sink = next(
-            (
-                number
-                for number, one in enumerate(self._sinks)
-                if isinstance(one, KafkaTransactionalSink)
-                and {servers_of(one.options.bootstrap_servers)} == clusters
-            ),
-            -1,
-        )
+        self._offsets_sink = -1 if offsets_sink is None else self._sinks.index(offsets_sink)
 
     def run(self, query: StreamingQuery, frame: DataFrame, batch_id: int) -> CheckpointReport:
         """Make checkpoint `batch_id`; return only when every record of it is committed.
@@ -102,7 +90,7 @@ class MicroBatches:
             return committables
 
         def rerun(lost: Sequence[Committable]) -> list[Committable]:
-            only = tuple((self._branch_of(one), one.subtask) for one in lost)
+            only = tuple((self._sinks.index(one.sink), one.subtask) for one in lost)
             again = dataclasses.replace(order, only=only, compares=self._state.exists())
             try:
                 written, replayed = self._run_job(frame, again)
@@ -127,9 +115,6 @@ class MicroBatches:
         """Sync before Spark writes commits/N, which names the state for the next batch."""
         if self._state.exists():
             self._durable.begin()()
-
-    def _branch_of(self, one: Committable) -> int:
-        return next(n for n, sink in enumerate(self._sinks) if sink.name == one.sink)
 
     def _run_job(
         self, frame: DataFrame, order: BatchOrder

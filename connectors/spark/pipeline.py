@@ -24,7 +24,6 @@ from typing import Any, Final, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from connectors.options.branch_sink import BranchSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import (
     check_mode,
@@ -46,6 +45,7 @@ from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.streaming_driver import StreamingDriver
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, nearest
+from transactions.sink import Sink
 
 #: Arguments that define the pipeline itself and do not tune its mode.
 _PIPELINE: Final = frozenset(
@@ -111,7 +111,7 @@ def arrow_pipeline(
     app_id: str,
     checkpoint: str | Path,
     source: KafkaSource,
-    sink: BranchSink,
+    sink: Sink,
     transform: str | ArrowFunction = copy_records,
     columns: Sequence[str] | None = None,
     mode: str = MICRO_BATCH,

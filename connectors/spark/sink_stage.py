@@ -92,12 +92,12 @@ class SinkStage:
     """The function of the stage; a part of the query's plan, so Spark plans it with every batch.
 
     Attributes:
-        sinks: by branch number. With one sink, rows have its columns. With several, rows have the
+        writers: by branch number. With one sink, rows have its columns. With several, rows have the
             column `ROUTE` and a struct column per branch, named by its number.
         owner: the owner of the transactions.
     """
 
-    sinks: tuple[AnyWriter, ...]
+    writers: tuple[AnyWriter, ...]
     owner: Owner
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -132,7 +132,7 @@ class SinkStage:
 
     def _writers(self, order: BatchOrder, subtask: int) -> Iterator[Any]:
         """Yield for each branch the object that takes its rows; None if there is none."""
-        for number, sink in enumerate(self.sinks):
+        for number, sink in enumerate(self.writers):
             if order.wants(number, subtask):
                 yield sink
             else:
@@ -152,11 +152,11 @@ class SinkStage:
         )
 
     def _routed(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        if len(self.sinks) == 1:
+        if len(self.writers) == 1:
             yield 0, batch
             return
         route = batch.column(ROUTE)
-        for number in range(len(self.sinks)):
+        for number in range(len(self.writers)):
             mine = pc.equal(route, number)
             column = batch.column(str(number)).filter(mine)
             if len(column):
@@ -176,11 +176,11 @@ class Comparing:
         self._new_fingerprint = sink.new_fingerprint
 
     def begin_transaction(self, attempt: Attempt) -> tuple[int, Any]:
-        """See `TwoPhaseCommitSink`; nothing is opened."""
+        """See `Writer`; nothing is opened."""
         return attempt.subtask, self._new_fingerprint()
 
     def invoke(self, transaction: tuple[int, Any], batch: pa.RecordBatch) -> None:
-        """See `TwoPhaseCommitSink`; nothing is written."""
+        """See `Writer`; nothing is written."""
         if batch.num_rows:
             transaction[1].add(batch)
 
@@ -195,7 +195,7 @@ class Comparing:
         )
 
     def abort(self, transaction: tuple[int, Any]) -> None:
-        """See `TwoPhaseCommitSink`; there is nothing to undo."""
+        """See `Writer`; there is nothing to undo."""
 
 
 def _order_of(context: TaskContext) -> BatchOrder:

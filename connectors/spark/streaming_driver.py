@@ -23,9 +23,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.machine.user_folders import checkpoint_folder
-from connectors.options.branch_sink import BranchSink, kafka_sinks
-from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.trigger import trigger_ms
 from connectors.pipeline.driver_metrics import DriverMetrics
@@ -60,6 +59,7 @@ from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
 from transactions.log_location import LogLocation
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
 from transactions.savepoint import unfinished
+from transactions.sink import Sink
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class StreamingDriver(DriverLife):
             options[SIZE_FILE_OPTION] = str(self._size.file)
         return reader.options(**options).load()
 
-    def write(self, frame: DataFrame, sink: BranchSink) -> None:
+    def write(self, frame: DataFrame, sink: Sink) -> None:
         """Add a branch; all branches of a driver commit under one decision, all or none.
 
         Args:
@@ -204,7 +204,7 @@ class StreamingDriver(DriverLife):
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
         if self._from_savepoint is not None:  # only a restore needs the plan so early
             self._engine = SparkFiles(places_of_sources(unite(self._branches)))
-        outputs = kafka_sinks([each.sink for each in self._branches])
+        outputs = kafka_sinks(each.sink for each in self._branches)
         self._metrics.open(outputs, self._sources, self._known_log)
         with self._metrics.closed_on_error():
             self._restore(self._run_options())
@@ -221,7 +221,7 @@ class StreamingDriver(DriverLife):
             self._finished = self._run.log.state
             self._coordinator = CheckpointCoordinator(
                 self._run.log,
-                self._run.sinks,
+                self._run.committers,
                 timeout_s=self._checkpoint_timeout_s,
                 stopping=self._stopping.is_set,
                 lost=self._run.settlement.lost,
@@ -230,8 +230,8 @@ class StreamingDriver(DriverLife):
             self._batches = MicroBatches(
                 self._coordinator,
                 self._run.log,
-                self._run.sinks,
-                clusters=frozenset(servers_of(one.bootstrap_servers) for one in self._sources),
+                [*self._run.sinks],
+                offsets_sink=self._run.offsets_sink,
                 only_moved=not all(source.fail_on_data_loss for source in self._sources),
                 spark_checkpoint=self._checkpoint / SPARK,
                 durable=DurableFiles.of_run(self._checkpoint / SPARK, self._finished.decision),
@@ -367,7 +367,7 @@ class StreamingDriver(DriverLife):
             sources=self._sources,
             sinks=[branch.sink for branch in self._branches],
             decision_log=self._decision_log,
-            schemas={each.sink.name: each.schema for each in self._branches if not each.is_kafka},
+            schemas={each.sink.name: each.schema for each in self._branches},
             checkpoint_timeout_s=self._checkpoint_timeout_s,
             restart_budget_s=self._restart_budget_s,
             accept_duplicates=self._accept_duplicates,
@@ -383,7 +383,7 @@ class StreamingDriver(DriverLife):
     def _start_query(self) -> None:
         assert self._coordinator is not None
         assert self._run is not None
-        stage = SinkStage(sinks=tuple(self._run.sinks.values()), owner=self._coordinator.owner)
+        stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
         written = unite(self._branches).mapInArrow(stage, COMMITTABLE_DDL)
         writer = written.writeStream.queryName(self._app_id)
         writer = writer.option("checkpointLocation", str(self._checkpoint / SPARK))

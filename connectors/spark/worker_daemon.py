@@ -36,7 +36,7 @@ _TASKS: Final = Path("/proc/self/task")
 _LOADED: Final = (
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",
-    "connectors.kafka.sink.transactional_sink",
+    "connectors.kafka.sink.kafka_writer",
     "connectors.kafka.source.range_reader",
     "connectors.spark.arrow_stage",
     "connectors.spark.data_source",

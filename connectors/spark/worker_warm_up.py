@@ -25,7 +25,7 @@ NAME = "kafka-exactly-once-warm-up"
 # On a large cluster the first batch starts the rest.
 _MOST_TASKS = 32
 _MODULES = (
-    "connectors.kafka.sink.transactional_sink",
+    "connectors.kafka.sink.kafka_writer",
     "connectors.kafka.source.range_reader",
     "connectors.spark.sink_stage",
 )

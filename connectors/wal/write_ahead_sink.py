@@ -26,7 +26,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -40,7 +40,7 @@ from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import ConfigurationError, DeliveryError, PhaseOneError, SparkOnceError
-from transactions.sink import Attempt, Owner
+from transactions.sink import Attempt, OpenSink, Owner, SinkContext
 
 logger = logging.getLogger(__name__)
 
@@ -150,11 +150,8 @@ class WriteAheadSink(abc.ABC):
         """
         return {"kind": "write-ahead", "committer": self.committer.describe()}
 
-    def open_sink(self, **_known: Any) -> Self:
-        """Return the sink for a run: itself, with the marks' storage open. On the driver.
-
-        Args:
-            _known: the time of a checkpoint and the schema of the rows; a buffer needs neither.
+    def open(self, context: SinkContext) -> OpenSink:  # noqa: ARG002 - a subclass checks its target
+        """See `Sink.open`: it opens the storage of the marks.
 
         Raises:
             ConfigurationError: the storage of the marks cannot be created or opened.
@@ -171,7 +168,7 @@ class WriteAheadSink(abc.ABC):
                 cause="the folder or database is missing, read-only or not reachable",
                 option=f"committer={self.committer.describe()}",
             ) from error
-        return self
+        return OpenSink(self, self)
 
     # --- phase 1, in the task -----------------------------------------------------------------
 
@@ -180,7 +177,7 @@ class WriteAheadSink(abc.ABC):
         return RowFingerprint()
 
     def begin_transaction(self, attempt: Attempt) -> WriteAheadTransaction:
-        """See `TwoPhaseCommitSink.begin_transaction`; the first record creates the file, so an idle
+        """See `Writer.begin_transaction`; the first record creates the file, so an idle
         branch costs nothing.
         """
         unique = self.__dict__.get("_start", "0" * START_LENGTH) + secrets.token_hex(8)
@@ -191,7 +188,7 @@ class WriteAheadSink(abc.ABC):
         )
 
     def invoke(self, transaction: WriteAheadTransaction, batch: pa.RecordBatch) -> None:
-        """See `TwoPhaseCommitSink.invoke`.
+        """See `Writer.invoke`.
 
         Args:
             transaction: from `begin_transaction`.
@@ -212,7 +209,7 @@ class WriteAheadSink(abc.ABC):
             raise self._not_written(transaction, error) from error
 
     def pre_commit(self, transaction: WriteAheadTransaction) -> Committable | None:
-        """See `TwoPhaseCommitSink.pre_commit`: the seal and two fsyncs; it sends nothing.
+        """See `Writer.pre_commit`: the seal and two fsyncs; it sends nothing.
 
         Returns:
             None if nothing was written. Offsets alone need no committable: they are in the
@@ -256,7 +253,7 @@ class WriteAheadSink(abc.ABC):
         )
 
     def abort(self, transaction: WriteAheadTransaction) -> None:
-        """See `TwoPhaseCommitSink.abort`: the buffer is removed."""
+        """See `Writer.abort`: the buffer is removed."""
         if transaction.buffer is not None:
             try:
                 transaction.buffer.remove()
@@ -272,7 +269,7 @@ class WriteAheadSink(abc.ABC):
     def check_prepared(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> list[Committable]:
-        """See `TwoPhaseCommitSink.check_prepared`: the driver reads every buffer, byte for byte.
+        """See `Committer.check_prepared`: the driver reads every buffer, byte for byte.
 
         This also proves that the driver sees the folder of the workers.
         """
@@ -295,7 +292,7 @@ class WriteAheadSink(abc.ABC):
     def commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.commit`: send, mark, remove, in order of checkpoint and subtask.
+        """See `Committer.commit`: send, mark, remove, in order of checkpoint and subtask.
 
         A buffer that the target did not take stops the order: it and all later ones are UNKNOWN,
         and `recover_and_commit` tries them again. No later checkpoint overtakes a lost one
@@ -321,7 +318,7 @@ class WriteAheadSink(abc.ABC):
     def recover_and_commit(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
-        """See `TwoPhaseCommitSink.recover_and_commit`: like `commit`, which looks for the marks
+        """See `Committer.recover_and_commit`: like `commit`, which looks for the marks
         first. If the target does not take a buffer, it pauses for a moment before the next try.
         """
         outcomes = self.commit(committables, deadline)
@@ -330,21 +327,21 @@ class WriteAheadSink(abc.ABC):
         return outcomes
 
     def lingering(self, owner: Owner, deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.lingering`: buffers of the log, of its run or an older one."""
+        """See `Committer.lingering`: buffers of the log, of its run or an older one."""
         return self._buffers.ids_of(owner)
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.recover_and_abort`. A writer that still lives misses its file
+        """See `Committer.recover_and_abort`. A writer that still lives misses its file
         when it seals it, and after that `check_prepared` misses it.
         """
         self._buffers.remove(transaction_ids)
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
-        """See `TwoPhaseCommitSink.hidden`: every sent record is visible."""
+        """See `Committer.hidden`: every sent record is visible."""
         return []
 
     def retired(self) -> frozenset[str]:
-        """See `TwoPhaseCommitSink.retired`: no id is used twice."""
+        """See `Committer.retired`: no id is used twice."""
         return frozenset()
 
     # --- steps --------------------------------------------------------------------------------

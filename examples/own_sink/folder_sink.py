@@ -9,9 +9,8 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from transactions import Committable, Outcome
+from transactions import Attempt, Committable, OpenSink, Outcome
 from transactions.errors import ConfigurationError, PhaseOneError
-from transactions.sink import Attempt
 
 
 @dataclasses.dataclass
@@ -25,21 +24,37 @@ class OpenFile:
 
 
 @dataclasses.dataclass(frozen=True)
-class FolderSink:
-    """Writes the column `value`, a line each; readers look into the folder `data`.
+class Folder:
+    """A place that every task and the driver have.
 
     Attributes:
-        folder: on a file system that every task and the driver have.
+        folder: its path; readers look into its folder `data`.
         name: of the sink in its driver.
     """
 
     folder: Path
     name: str = "folder"
 
+    def at(self, name):
+        """Return one of its folders."""
+        (self.folder / name).mkdir(parents=True, exist_ok=True)
+        return self.folder / name
+
+    def sync(self, name):
+        """Bring the names in a folder to disk."""
+        for path in (self.at(name), self.folder):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+
+class FolderWriter(Folder):
+    """Phase 1, in a task: writes the column `value`, a line each."""
+
     def begin_transaction(self, attempt):
         """Open a file whose name says whose it is, with something random behind it."""
         owner = (attempt.owner.application_id, attempt.owner.log_id, attempt.owner.run_epoch)
-        path = self._folder("staged") / ".".join(map(str, (*owner, secrets.token_hex(8))))
+        path = self.at("staged") / ".".join(map(str, (*owner, secrets.token_hex(8))))
         return OpenFile(attempt, path, path.open("xb"))
 
     def invoke(self, transaction, batch):
@@ -54,7 +69,7 @@ class FolderSink:
         with transaction.file as file:
             file.flush()
             os.fsync(file.fileno())
-        self._sync("staged")
+        self.sync("staged")
         return Committable(
             sink=self.name,
             transactional_id=transaction.path.name,
@@ -75,10 +90,14 @@ class FolderSink:
         transaction.file.close()
         transaction.path.unlink(missing_ok=True)
 
+
+class FolderCommitter(Folder):
+    """Phase 2, on the driver."""
+
     def check_prepared(self, committables, deadline):
         """Nobody has removed one before its decision."""
         for one in committables:
-            if not (self._folder("staged") / one.transactional_id).exists():
+            if not (self.at("staged") / one.transactional_id).exists():
                 raise PhaseOneError("A prepared file is gone.", where=one.transactional_id)
         return list(committables)
 
@@ -86,28 +105,28 @@ class FolderSink:
         """Rename, after a look whether that has been done; then bring the new names to disk."""
         outcomes = {one.token: Outcome.UNKNOWN for one in committables}
         for one in committables:
-            staged, data = self._folder("staged") / one.token, self._data(one)
+            staged, data = self.at("staged") / one.token, self._data(one)
             if data.exists():
                 outcomes[one.token] = Outcome.ALREADY_COMMITTED
             elif not deadline.expired():
                 with contextlib.suppress(FileNotFoundError):  # another driver, or the disk: UNKNOWN
                     staged.rename(data)
                     outcomes[one.token] = Outcome.COMMITTED
-        self._sync("data")  # also what another process has renamed: it may have died before this
+        self.sync("data")  # also what another process has renamed: it may have died before this
         return outcomes
 
     recover_and_commit = commit  # it asks first in any case
 
     def lingering(self, owner, deadline):
         """Take the names apart: a prefix would also be that of another application, or run."""
-        found = [path.name.split(".") for path in self._folder("staged").iterdir()]
+        found = [path.name.split(".") for path in self.at("staged").iterdir()]
         ours = [owner.application_id, owner.log_id]
         return [".".join(n) for n in found if n[:2] == ours and int(n[2]) <= owner.run_epoch]
 
     def recover_and_abort(self, transaction_ids, deadline):
         """Remove the files; a task that still writes into one fails in check_prepared."""
         for one in transaction_ids:
-            (self._folder("staged") / one).unlink(missing_ok=True)
+            (self.at("staged") / one).unlink(missing_ok=True)
 
     def hidden(self, committed, deadline):
         """Return nothing: a renamed file is seen at once."""
@@ -116,6 +135,16 @@ class FolderSink:
     def retired(self):
         """Return nothing: no id is used twice."""
         return frozenset()
+
+    def close(self):
+        """Nothing is held."""
+
+    def _data(self, one):
+        return self.at("data") / f"{one.checkpoint_id:010}.{one.subtask:05}.{one.token}"
+
+
+class FolderSink(Folder):
+    """What the user gives to a driver."""
 
     def identity(self):
         """What a checkpoint is bound to: another folder is another sink."""
@@ -131,23 +160,8 @@ class FolderSink:
                 option="the transform: cast or rename a column",
             )
 
-    def open_sink(self, *, checkpoint_timeout_s, schema):
-        """Return the sink of this run: itself, since it holds nothing but a path."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return self
-
-    def close(self):
-        """Nothing is held."""
-
-    def _folder(self, name):
-        (self.folder / name).mkdir(exist_ok=True)
-        return self.folder / name
-
-    def _data(self, one):
-        return self._folder("data") / f"{one.checkpoint_id:010}.{one.subtask:05}.{one.token}"
-
-    def _sync(self, name):
-        for path in (self._folder(name), self.folder):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            os.fsync(descriptor)
-            os.close(descriptor)
+    def open(self, context):
+        """Return the two halves of a run."""
+        return OpenSink(
+            FolderWriter(self.folder, self.name), FolderCommitter(self.folder, self.name)
+        )

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.sink import producer_pool
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.kafka_writer import KafkaTransaction
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
 from tests.auditor.reader import read_committed
+from tests.both_halves import KafkaBothHalves
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable
@@ -126,7 +126,7 @@ class Run:
         self.coordinator: CheckpointCoordinator | None = None
         self.recommitted = 0
 
-    def make_sink(self) -> KafkaTransactionalSink:
+    def make_sink(self) -> KafkaBothHalves:
         """Return a sink as a task's closure brings it to a worker."""
         options = KafkaSink(
             bootstrap_servers=self.job.bootstrap,
@@ -134,7 +134,7 @@ class Run:
             name="out",
             kafka=self.job.kafka,
         )
-        return KafkaTransactionalSink(
+        return KafkaBothHalves(
             options,
             timeout_ms=self.job.timeout_ms,
             checkpoint_timeout_s=self.job.checkpoint_timeout_s,

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from connectors import KafkaSink, KafkaSource
-from connectors.options.kafka_sink import EXACTLY_ONCE, GUARANTEES
+from connectors.options.guarantee import EXACTLY_ONCE, GUARANTEES
 from connectors.spark import ContinuousDriver, build_session
 from connectors.testing.child import FAILED, say, say_checkpoint
 from connectors.testing.jobs import QUICK_START

@@ -15,10 +15,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from connectors.files.file_sink import FileSink
+from tests.both_halves import both_halves
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator
@@ -26,7 +28,7 @@ from transactions.decision_log import DecisionLog
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
 from transactions.replay import Checkpoint
-from transactions.sink import AnySink, Attempt
+from transactions.sink import Attempt
 
 PER_BATCH = 40
 SUBTASKS = 2
@@ -58,11 +60,11 @@ class Driver:
         self.commits.mkdir(exist_ok=True)
         backend = LocalFileBackend(folder / "log")
         self.log = DecisionLog.open(backend, application_id="app", identity={})
-        self.sinks: dict[str, AnySink] = {}
+        self.sinks: dict[str, Any] = {}
         for one in FORMATS:
             path = f"{url or folder}/{one}"
             options = FileSink(path=path, format=one, store=store or {})
-            self.sinks[one] = options.open_sink(checkpoint_timeout_s=TIMEOUT_S)
+            self.sinks[one] = both_halves(options, checkpoint_timeout_s=TIMEOUT_S)
         self.next = len(list(self.commits.iterdir()))
         settled = recover(self.log, self.sinks, Deadline(TIMEOUT_S), finished=self.next - 1)
         self.coordinator = CheckpointCoordinator(

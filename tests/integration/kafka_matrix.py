@@ -19,14 +19,14 @@ from confluent_kafka import Producer
 from kafka.protocol.admin import UpdateFeaturesRequest
 from kafka.protocol.metadata import ApiVersionsRequest
 
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.kafka_writer import KafkaTransaction
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.options.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.wire.coordinator_wire import CoordinatorWire
 from connectors.wire.wire_client import WireClient
+from tests.both_halves import KafkaBothHalves
 from tests.integration.wire_helpers import PATIENCE_S, eventually, soon
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
@@ -59,10 +59,10 @@ def make_sink(
     timeout_ms: int = 60_000,
     checkpoint_timeout_s: float = 30.0,
     kafka: Mapping[str, str] | None = None,
-) -> KafkaTransactionalSink:
+) -> KafkaBothHalves:
     """Return our sink; a topic column of the rows is used without a topic."""
     options = KafkaSink(bootstrap_servers=bootstrap, topic=topic, name="out", kafka=kafka or {})
-    return KafkaTransactionalSink(
+    return KafkaBothHalves(
         options, timeout_ms=timeout_ms, checkpoint_timeout_s=checkpoint_timeout_s
     )
 
@@ -82,9 +82,7 @@ def attempt_of(owner: Owner, checkpoint: int, subtask: int = 0, **fields: Any) -
     )
 
 
-def prepare(
-    sink: KafkaTransactionalSink, attempt: Attempt, *batches: pa.RecordBatch
-) -> Committable:
+def prepare(sink: KafkaBothHalves, attempt: Attempt, *batches: pa.RecordBatch) -> Committable:
     """Do what a task does, and leave its transaction prepared."""
     transaction = sink.begin_transaction(attempt)
     for batch in batches:
@@ -94,14 +92,14 @@ def prepare(
     return committable
 
 
-def decide(sink: KafkaTransactionalSink, *committables: Committable) -> list[Committable]:
+def decide(sink: KafkaBothHalves, *committables: Committable) -> list[Committable]:
     """Do what the driver does before its decision: the committables with their start times."""
     checked = sink.check_prepared(committables, soon())
     assert all(one.start_time_ms > 0 for one in checked)
     return [Committable.from_json(one.to_json()) for one in checked]  # as the log keeps them
 
 
-def commit(sink: KafkaTransactionalSink, *committables: Committable) -> None:
+def commit(sink: KafkaBothHalves, *committables: Committable) -> None:
     """Decide and commit."""
     outcomes = sink.commit(decide(sink, *committables), soon())
     assert set(outcomes.values()) == {Outcome.COMMITTED}
@@ -182,7 +180,7 @@ def produce(bootstrap: str, topic: str, count: int, partitions: int) -> list[str
 # -- a driver that restarts ----------------------------------------------------------------------
 
 #: Called after phase 1 of a try, with what it prepared: raises, or does harm behind our back.
-Interfere = Callable[[int, KafkaTransactionalSink, Sequence[KafkaTransaction]], None]
+Interfere = Callable[[int, KafkaBothHalves, Sequence[KafkaTransaction]], None]
 
 
 @dataclasses.dataclass
@@ -235,7 +233,7 @@ class Copier:
             finally:
                 sink.close()
 
-    def _one_run(self, sink: KafkaTransactionalSink, deadline: Deadline) -> None:
+    def _one_run(self, sink: KafkaBothHalves, deadline: Deadline) -> None:
         log = DecisionLog.open(self._log, application_id=self.application_id, identity={})
         sinks = {sink.name: sink}
         settled = recover(log, sinks, Deadline(self.timeout_s), finished=self._done)
@@ -260,7 +258,7 @@ class Copier:
     def _batch(
         self,
         coordinator: CheckpointCoordinator,
-        sink: KafkaTransactionalSink,
+        sink: KafkaBothHalves,
         number: int,
     ) -> None:
         start, end = self._offsets[number]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from connectors.postgres import PostgresSink
+from tests.both_halves import both_halves
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator
@@ -43,7 +44,7 @@ class Pipeline:
         self.log = DecisionLog.open(
             log_folder, application_id=APPLICATION, identity=options.identity()
         )
-        self.sink = options.open_sink(checkpoint_timeout_s=TIMEOUT_S, schema=SCHEMA)
+        self.sink = both_halves(options, checkpoint_timeout_s=TIMEOUT_S, schema=SCHEMA)
         self.sinks = {self.sink.name: self.sink}
         settled = recover(self.log, self.sinks, Deadline(TIMEOUT_S))
         self.coordinator = CheckpointCoordinator(

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from connectors.cluster.local_cluster import LocalCluster
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from tests.auditor.reader import read_committed
+from tests.both_halves import KafkaBothHalves
 from transactions.clock import Deadline
 from transactions.committable import Outcome
 from transactions.errors import DeliveryError
@@ -44,7 +44,7 @@ def creating() -> Iterator[str]:
 def written(bootstrap: str, topic: str) -> list[bytes | None]:
     """Write a record to a topic that only its row names, and commit it."""
     options = KafkaSink(bootstrap_servers=bootstrap, topic=None, name="out")
-    sink = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=30)
+    sink = KafkaBothHalves(options, timeout_ms=60_000, checkpoint_timeout_s=30)
     try:
         owner = Owner(application_id=f"app-{uuid.uuid4().hex[:8]}", log_id="a1b2c3d4", run_epoch=1)
         attempt = Attempt(owner=owner, checkpoint_id=0, subtask=0, attempt_id="1.0")

@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.cli.main import cli
 from connectors.cluster.local_cluster import LocalCluster
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from tests.auditor.reader import Follower, OpenTransaction, read_committed
+from tests.both_halves import KafkaBothHalves
 from tests.chaos.faults import Brokers
 from tests.integration.checkpoints import Job, Run, hooked
 from tests.integration.conftest import assert_no_open_transaction
@@ -300,7 +300,7 @@ def test_x16_can_fail_without_the_look_an_abort_takes_committed_records_along(
     The producer goes on only if its coordinator answered, so that is on another broker: under a
     new producer id nothing is aborted, and readers wait for ever instead.
     """
-    monkeypatch.setattr(KafkaTransactionalSink, "hidden", lambda *_: [])
+    monkeypatch.setattr(KafkaBothHalves, "hidden", lambda *_: [])
     job, broker = fragile
     run = run_coordinated_elsewhere(three, job, broker)
     hide_a_commit(three, job, broker, run, b"hidden")

@@ -13,9 +13,9 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.wire.coordinator_wire import CoordinatorWire
+from tests.both_halves import KafkaBothHalves
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import begin, eventually, open_producer, soon, values
@@ -164,7 +164,7 @@ class Decided:
         self.bootstrap, self.topic = bootstrap, topic
         self.place = ("--checkpoint", checkpoint, "--bootstrap", bootstrap)
         options = KafkaSink(bootstrap_servers=bootstrap, topic=topic, name="out")
-        self.sink = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=30)
+        self.sink = KafkaBothHalves(options, timeout_ms=60_000, checkpoint_timeout_s=30)
         self.backend = LocalFileBackend(Path(checkpoint) / "decisions")
         self.log = DecisionLog.open(
             self.backend,

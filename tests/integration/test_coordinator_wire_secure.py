@@ -30,12 +30,12 @@ from connectors.doctor.facts import Wanted
 from connectors.doctor.probe import gather
 from connectors.doctor.verdict import Level
 from connectors.doctor.verdicts import judge
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.kafka.source.range_reader import read_range
 from connectors.native.native_reader import NativePartitionReader
 from connectors.wire.coordinator_wire import CoordinatorWire
+from tests.both_halves import KafkaBothHalves
 from tests.integration.wire_helpers import (
     begin,
     committable,
@@ -243,7 +243,7 @@ def write_one(login: dict[str, str], topic: str, app: str) -> None:
     options = KafkaSink(
         bootstrap_servers=kafka.pop("bootstrap.servers"), topic=topic, name="out", kafka=kafka
     )
-    sink = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=20.0)
+    sink = KafkaBothHalves(options, timeout_ms=60_000, checkpoint_timeout_s=20.0)
     owner = Owner(application_id=app, log_id=uuid.uuid4().hex[:8], run_epoch=1)
     attempt = Attempt(owner=owner, checkpoint_id=0, subtask=0, attempt_id="1.0")
     transaction = sink.begin_transaction(attempt)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from connectors.kafka.sink.kafka_writer import KafkaTransaction
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from tests.both_halves import KafkaBothHalves
 from tests.integration.checkpoints import Job, Run, hooked, row
 from tests.integration.wire_helpers import write_over_marker
 from tests.tiers import sampled
@@ -137,7 +137,7 @@ def test_f13_what_was_decided_is_spared_until_it_is_committed(
     assert len(first.open_ids()) == decided + 2
     prepared = {one.slot.producer.transactional_id for one in first.transactions if one.slot}
     open_then: list[set[str]] = []
-    settle = KafkaTransactionalSink.recover_and_commit
+    settle = KafkaBothHalves.recover_and_commit
 
     def watched(self, committables, deadline):
         open_then.append(set(self.lingering(second_owner(), deadline)))
@@ -146,7 +146,7 @@ def test_f13_what_was_decided_is_spared_until_it_is_committed(
     def second_owner():
         return job.runs[-1].log.owner
 
-    monkeypatch.setattr(KafkaTransactionalSink, "recover_and_commit", watched)
+    monkeypatch.setattr(KafkaBothHalves, "recover_and_commit", watched)
     second = job.start(subtasks=1)
     assert open_then == [prepared]
     assert second.recommitted == decided

@@ -17,11 +17,11 @@ from kafka.admin import KafkaAdminClient
 
 from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink import kafka_writer
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.kafka_writer import KafkaTransaction
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
 from connectors.testing.topics import TopicFactory
 from tests.auditor.reader import Follower
+from tests.both_halves import KafkaBothHalves
 from tests.integration.checkpoints import Job, Run, hooked, row
 from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.job_process import PATIENCE_S as PROCESS_S
@@ -339,7 +339,7 @@ def test_a_continuous_pipeline_that_rests_longer_than_the_broker_remembers_goes_
     backend = LocalFileBackend(tmp_path / "checkpoint" / "decisions")
     log = DecisionLog.open(backend, application_id=copy.app, identity=copy.log().identity)
     options = KafkaSink(bootstrap_servers=copy.bootstrap, topic=copy.output, name=copy.output)
-    sink = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=PATIENCE_S)
+    sink = KafkaBothHalves(options, timeout_ms=60_000, checkpoint_timeout_s=PATIENCE_S)
     settled = recover(log, {sink.name: sink}, Deadline(PATIENCE_S))
     sink.close()
     assert (settled.recommitted, settled.lost) == (0, [])

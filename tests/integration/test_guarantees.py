@@ -16,14 +16,14 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
-from connectors.kafka.sink.plain_sink import KafkaPlainSink
-from connectors.kafka.sink.plain_writer import PlainWriter
+from connectors.kafka.sink.plain_stage_writer import PlainStageWriter
 from connectors.kafka.source.offsets import parse_offsets
 from connectors.native.chosen_path import plain_producer_kind
-from connectors.options.kafka_sink import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES, NO_GUARANTEE
+from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES, NO_GUARANTEE
 from connectors.spark import StreamingDriver
 from connectors.testing.run import Run
 from tests.auditor.reader import Follower, read_committed
+from tests.both_halves import plain_writer
 from tests.integration import test_continuous
 from tests.integration.in_process import send
 from tests.integration.job_process import PATIENCE_S
@@ -156,16 +156,16 @@ def test_a_record_that_the_broker_refuses(bootstrap, topic, application_id, nati
     out = topic(max_message_bytes="2000")
     owner = Owner(application_id=application_id, log_id="a1b2c3d4", run_epoch=1)
 
-    def prepared(guarantee: str, *records: bytes) -> tuple[PlainWriter, Committable]:
+    def prepared(guarantee: str, *records: bytes) -> tuple[PlainStageWriter, Committable]:
         options = KafkaSink(bootstrap_servers=bootstrap, topic=out, guarantee=guarantee)
-        writer = PlainWriter(
-            KafkaPlainSink(options, checkpoint_timeout_s=30.0),
+        writer = PlainStageWriter(
+            plain_writer(options, checkpoint_timeout_s=30.0),
             producer_kind=plain_producer_kind(native=native),
         )
         assert writer.open(owner, Deadline(30)) == ()
         return writer, checkpoint(writer, 0, *records)
 
-    def checkpoint(writer: PlainWriter, number: int, *records: bytes) -> Committable:
+    def checkpoint(writer: PlainStageWriter, number: int, *records: bytes) -> Committable:
         attempt = Attempt(owner=owner, checkpoint_id=number, subtask=0, attempt_id="1.0")
         transaction = writer.begin_transaction(attempt)
         for record in records:

@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
 
 from connectors.cli.transactions import command as transactions
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.spark import streaming_driver
 from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.auditor.reader import Follower, read_committed
+from tests.both_halves import KafkaBothHalves
 from tests.integration.checkpoints import hooked
 from tests.integration.in_process import CONTINUOUS, Copying, copy, send, values
 from tests.integration.pipeline_process import Pipeline, pipeline_on
@@ -189,18 +189,18 @@ def dies_at(wanted: str) -> Callable[[str, int], None]:
 @pytest.fixture
 def sink(bootstrap, topic):
     options = KafkaSink(bootstrap_servers=bootstrap, topic=topic(1), name="out")
-    made = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=30)
+    made = KafkaBothHalves(options, timeout_ms=60_000, checkpoint_timeout_s=30)
     yield made
     made.close()
 
 
-def prepared(sink: KafkaTransactionalSink, application_id: str, checkpoint: int) -> Committable:
+def prepared(sink: KafkaBothHalves, application_id: str, checkpoint: int) -> Committable:
     attempt = Attempt(
         owner=Owner(application_id=application_id, log_id="a1b2c3d4", run_epoch=checkpoint + 1),
         checkpoint_id=checkpoint,
         subtask=0,
         attempt_id=f"{checkpoint + 1}.0",
-        source_offsets={f"{sink.options.topic}-0": checkpoint},
+        source_offsets={f"{sink.topic}-0": checkpoint},
     )
     transaction = sink.begin_transaction(attempt)
     sink.invoke(transaction, pa.record_batch({"value": pa.array([b"x"], pa.binary())}))
@@ -209,7 +209,7 @@ def prepared(sink: KafkaTransactionalSink, application_id: str, checkpoint: int)
     return sink.check_prepared([one], Deadline(10))[0]
 
 
-def outcome(sink: KafkaTransactionalSink, one: Committable) -> Outcome:
+def outcome(sink: KafkaBothHalves, one: Committable) -> Outcome:
     return sink.recover_and_commit([one], Deadline(10))[one.token]
 
 
@@ -217,7 +217,7 @@ def test_x5_what_is_open_as_it_was_prepared_is_committed(sink, application_id, b
     one = prepared(sink, application_id, 0)
     assert outcome(sink, one) is Outcome.COMMITTED
     assert outcome(sink, one) is Outcome.ALREADY_COMMITTED
-    assert [record.value for record in read_committed(bootstrap, sink.options.topic)] == [b"x"]
+    assert [record.value for record in read_committed(bootstrap, sink.topic)] == [b"x"]
 
 
 def test_x9_a_real_timeout_is_a_positive_proof(sink, application_id, monkeypatch):

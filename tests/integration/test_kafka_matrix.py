@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from connectors.kafka.sink.kafka_writer import KafkaTransaction
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.range_reader import close_idle_consumers, read_range
 from connectors.kafka.source.source_planner import SourcePlanner
@@ -20,6 +19,7 @@ from tests.auditor.reader import (
     read_committed,
     read_uncommitted,
 )
+from tests.both_halves import KafkaBothHalves
 from tests.integration.kafka_matrix import (
     Copier,
     attempt_of,
@@ -43,7 +43,7 @@ Topic = Callable[..., str]
 def make(bootstrap):
     sinks = []
 
-    def sink(topic: str | None) -> KafkaTransactionalSink:
+    def sink(topic: str | None) -> KafkaBothHalves:
         sinks.append(make_sink(bootstrap, topic))
         return sinks[-1]
 
@@ -61,9 +61,7 @@ def values(bootstrap: str, topic: str) -> list[str]:
 # -- K8, K13, C3: a copy whose tries fail ----------------------------------------------------------
 
 
-def after_its_own_abort(
-    sink: KafkaTransactionalSink, transactions: Sequence[KafkaTransaction]
-) -> None:
+def after_its_own_abort(sink: KafkaBothHalves, transactions: Sequence[KafkaTransaction]) -> None:
     """A task raised: its own `except` aborts what it has open, as the sink stage does."""
     for one in transactions:
         sink.abort(one)
@@ -71,13 +69,13 @@ def after_its_own_abort(
 
 
 def with_all_of_it_left_open(
-    sink: KafkaTransactionalSink, transactions: Sequence[KafkaTransaction]
+    sink: KafkaBothHalves, transactions: Sequence[KafkaTransaction]
 ) -> None:
     """The worker is gone: what it prepared is left to the sweep."""
     raise PhaseOneError("a worker was lost")
 
 
-def by_an_intruder(sink: KafkaTransactionalSink, transactions: Sequence[KafkaTransaction]) -> None:
+def by_an_intruder(sink: KafkaBothHalves, transactions: Sequence[KafkaTransaction]) -> None:
     """C3: somebody fences one of the producers; the driver must see it before it decides."""
     slot = transactions[-1].slot
     assert slot is not None
@@ -107,7 +105,7 @@ def test_k8_k13_c3_a_copy_with_aborts_is_exact_and_in_order(
     aborted = []
 
     def interfere(
-        number: int, sink: KafkaTransactionalSink, transactions: Sequence[KafkaTransaction]
+        number: int, sink: KafkaBothHalves, transactions: Sequence[KafkaTransaction]
     ) -> None:
         if fails(number, dice):
             how = FAILURES[len(aborted) % len(FAILURES)]
@@ -127,22 +125,22 @@ def test_k8_k13_c3_a_copy_with_aborts_is_exact_and_in_order(
 # -- K14, F22: zombies -----------------------------------------------------------------------------
 
 
-def zombie_commits(sink: KafkaTransactionalSink, transaction: KafkaTransaction) -> None:
+def zombie_commits(sink: KafkaBothHalves, transaction: KafkaTransaction) -> None:
     assert transaction.slot is not None
     transaction.slot.producer.resync(soon())
 
 
-def zombie_sends_offsets(sink: KafkaTransactionalSink, transaction: KafkaTransaction) -> None:
+def zombie_sends_offsets(sink: KafkaBothHalves, transaction: KafkaTransaction) -> None:
     sink.pre_commit(transaction)
 
 
-def zombie_sends(sink: KafkaTransactionalSink, transaction: KafkaTransaction) -> None:
+def zombie_sends(sink: KafkaBothHalves, transaction: KafkaTransaction) -> None:
     sink.invoke(transaction, rows("zombie", partition=[0]))
     assert transaction.slot is not None
     transaction.slot.producer.flush(soon())
 
 
-def zombie_adds_partitions(sink: KafkaTransactionalSink, transaction: KafkaTransaction) -> None:
+def zombie_adds_partitions(sink: KafkaBothHalves, transaction: KafkaTransaction) -> None:
     sink.invoke(transaction, rows("zombie", partition=[1]))
     assert transaction.slot is not None
     transaction.slot.producer.flush(soon())

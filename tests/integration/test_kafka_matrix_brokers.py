@@ -22,11 +22,11 @@ from confluent_kafka.admin import (
 
 from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink.kafka_writer import KafkaTransaction
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_source import KafkaSource
 from connectors.wire.wire_client import TRANSACTION, WireClient
 from tests.auditor.reader import Follower, read_committed
+from tests.both_halves import KafkaBothHalves
 from tests.integration.conftest import assert_no_open_transaction as assert_nothing_open
 from tests.integration.kafka_matrix import (
     Copier,
@@ -266,7 +266,7 @@ def test_k23_10000_records_while_brokers_are_bounced_and_every_third_try_fails(t
             bounced.append(broker)
 
     def interfere(
-        number: int, sink: KafkaTransactionalSink, transactions: Sequence[KafkaTransaction]
+        number: int, sink: KafkaBothHalves, transactions: Sequence[KafkaTransaction]
     ) -> None:
         if number % 3 == 2:
             aborted.append(number)

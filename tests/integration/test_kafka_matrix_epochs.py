@@ -20,9 +20,9 @@ from kafka.protocol.producer import EndTxnRequest
 from connectors.cluster.broker_settings import choose_addresses
 from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink import producer_pool
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.wire.wire_client import TRANSACTION, WireClient
 from tests.auditor.reader import assert_no_open_transaction, read_committed
+from tests.both_halves import KafkaBothHalves
 from tests.integration.kafka_matrix import (
     attempt_of,
     commit,
@@ -96,9 +96,9 @@ def run() -> Owner:
 
 @pytest.fixture
 def make(own: Own):
-    sinks: list[KafkaTransactionalSink] = []
+    sinks: list[KafkaBothHalves] = []
 
-    def sink(topic: str, **options) -> KafkaTransactionalSink:
+    def sink(topic: str, **options) -> KafkaBothHalves:
         sinks.append(make_sink(own.bootstrap, topic, **options))
         return sinks[-1]
 

@@ -23,6 +23,7 @@ import pytest
 from connectors.postgres import PostgresSink
 from connectors.postgres.commit_marks import KEPT
 from connectors.postgres.two_phase_postgres_sink import TwoPhasePostgresSink
+from tests.both_halves import both_halves
 from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     PostgresDatabase,
     PostgresServer,
@@ -58,7 +59,7 @@ def options(database: PostgresDatabase, **other: str) -> PostgresSink:
 
 
 def opened(database: PostgresDatabase, **other: str) -> TwoPhasePostgresSink:
-    return options(database, **other).open_sink(checkpoint_timeout_s=30)
+    return both_halves(options(database, **other), checkpoint_timeout_s=30)
 
 
 def attempt(checkpoint: int = 0, subtask: int = 0, owner: Owner = OWNER) -> Attempt:
@@ -247,7 +248,7 @@ def frozen_backends(postgres_server: PostgresServer) -> Iterator[Any]:
 
 def test_a_frozen_session_is_cut_off_at_the_deadline(table, frozen_backends):
     """statement_timeout is the server's own clock: of a frozen server it ends nothing."""
-    sink = dataclasses.replace(options(table)).open_sink(checkpoint_timeout_s=2)
+    sink = both_halves(dataclasses.replace(options(table)), checkpoint_timeout_s=2)
     transaction = sink.begin_transaction(attempt())
     sink.invoke(transaction, batch(1))
     assert transaction.connection is not None
@@ -261,6 +262,7 @@ def test_a_frozen_session_is_cut_off_at_the_deadline(table, frozen_backends):
 
 
 CHILD = """
+from tests.both_halves import both_halves
 import pickle, sys, os, signal
 sink, attempt, batch, prepare = pickle.load(sys.stdin.buffer)
 transaction = sink.begin_transaction(attempt)
@@ -307,7 +309,7 @@ def test_a_task_that_is_killed_before_it_prepared_leaves_nothing(table):
 
 def test_an_idle_open_transaction_is_ended_by_the_server(table):
     """Its task is frozen, or its machine is gone: nobody else would free its locks."""
-    sink = options(table).open_sink(checkpoint_timeout_s=1)
+    sink = both_halves(options(table), checkpoint_timeout_s=1)
     transaction = sink.begin_transaction(attempt())
     sink.invoke(transaction, batch(1))
     query = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'sparkonce'"
@@ -423,7 +425,7 @@ def test_values_of_every_type_arrive_as_they_were(postgres):
 
     given = options(postgres, table='"My Shop"."T"', name="shop")
     given.check_columns(schema)
-    sink = given.open_sink(checkpoint_timeout_s=30, schema=schema)
+    sink = both_halves(given, checkpoint_timeout_s=30, schema=schema)
     transaction = sink.begin_transaction(attempt())
     sink.invoke(transaction, rows)
     sink.commit([sink.pre_commit(transaction)], soon())
@@ -474,7 +476,7 @@ def test_a_row_that_the_table_refuses_is_told_with_its_place(postgres, case):
 def test_two_tasks_with_one_key_wait_no_longer_than_the_checkpoint(postgres):
     postgres.execute("CREATE TABLE said (id bigint PRIMARY KEY, said text)")
     written(opened(postgres), 1)
-    sink = options(postgres).open_sink(checkpoint_timeout_s=1)
+    sink = both_halves(options(postgres), checkpoint_timeout_s=1)
     transaction = sink.begin_transaction(attempt(subtask=1))
     with pytest.raises(DeliveryError, match="statement timeout"):
         sink.invoke(transaction, batch(1))
@@ -518,7 +520,7 @@ def test_a_table_that_cannot_be_used_is_refused(postgres, made, message):
 def test_a_column_that_the_table_lacks_is_refused_before_any_data_moves(table):
     odd = SCHEMA.append(pa.field("when", pa.date32()))
     with pytest.raises(ConfigurationError, match="no column 'when'"):
-        options(table).open_sink(checkpoint_timeout_s=30, schema=odd)
+        both_halves(options(table), checkpoint_timeout_s=30, schema=odd)
     sink = opened(table)
     transaction = sink.begin_transaction(attempt())
     with pytest.raises(ConfigurationError, match="no column 'when'"):

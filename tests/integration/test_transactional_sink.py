@@ -14,11 +14,11 @@ import pytest
 from connectors.clients.client_settings import librdkafka_settings
 from connectors.clients.offsets_topic import offsets_partition
 from connectors.kafka.sink import producer_pool, transactional_producer
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
 from connectors.records.message_schema import HEADERS_TYPE
 from tests.auditor.reader import read_committed, read_uncommitted
+from tests.both_halves import KafkaBothHalves
 from tests.integration.wire_helpers import settled
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
@@ -42,9 +42,9 @@ def owner(application_id) -> Owner:
 def make(bootstrap):
     sinks = []
 
-    def sink(topic: str | None, **kafka: str) -> KafkaTransactionalSink:
+    def sink(topic: str | None, **kafka: str) -> KafkaBothHalves:
         options = KafkaSink(bootstrap_servers=bootstrap, topic=topic, name="out", kafka=kafka)
-        sinks.append(KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=30))
+        sinks.append(KafkaBothHalves(options, timeout_ms=60_000, checkpoint_timeout_s=30))
         return sinks[-1]
 
     yield sink
@@ -320,7 +320,7 @@ def test_recovery_by_the_marker_after_a_stranger_took_the_id(make, owner, topic)
     assert outcomes == {committable.token: Outcome.ALREADY_COMMITTED}
 
 
-def _write_and_die(sink: KafkaTransactionalSink, one: Attempt, pipe) -> None:
+def _write_and_die(sink: KafkaBothHalves, one: Attempt, pipe) -> None:
     committable = prepare(sink, one, rows(b"a", b"b"))
     pipe.send_bytes(committable.to_json())
     os.kill(os.getpid(), signal.SIGKILL)

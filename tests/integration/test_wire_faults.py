@@ -17,13 +17,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from connectors.kafka.sink.stage_writer import StageWriter
+from connectors.kafka.sink.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_stage_writer import KafkaStageWriter
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.native.native_producer import NativeTransactionalProducer
-from connectors.options.kafka_sink import KafkaSink
 from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.auditor.reader import read_committed
+from tests.both_halves import KafkaBothHalves
 from tests.chaos.kafka_proxy import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -87,11 +87,11 @@ class Driver:
         )
         self._attempts = itertools.count()
 
-    def _sink(self, topic: str) -> KafkaTransactionalSink:
+    def _sink(self, topic: str) -> KafkaBothHalves:
         options = KafkaSink(
             bootstrap_servers=self.cluster.proxied_servers, topic=topic, kafka=IMPATIENT
         )
-        sink = KafkaTransactionalSink(
+        sink = KafkaBothHalves(
             options, timeout_ms=self.timeout_ms, checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S
         )
         sink._wire = CoordinatorWire(options.settings, request_timeout_s=REQUEST_TIMEOUT_S)
@@ -102,7 +102,7 @@ class Driver:
     ) -> CheckpointReport:
         """Make a checkpoint: one task per topic writes `values`, `halfway` after the first."""
 
-        def task(sink: KafkaTransactionalSink, subtask: int) -> Committable:
+        def task(sink: KafkaBothHalves, subtask: int) -> Committable:
             one = sink.begin_transaction(self._attempt(number, subtask))
             try:
                 for place, value in enumerate(values):
@@ -243,7 +243,7 @@ def test_x7_delayed_end_txn_never_touches_the_next_transaction(driver, cluster):
 def test_x7_can_fail_without_retiring_the_next_transaction_is_torn(driver, cluster, monkeypatch):
     """The same story with rule 3 switched off: the test above is able to see the tear."""
     run = driver(outputs=1)
-    monkeypatch.setattr(KafkaTransactionalSink, "retired", lambda _self: frozenset())
+    monkeypatch.setattr(KafkaBothHalves, "retired", lambda _self: frozenset())
     monkeypatch.setattr(TransactionalProducer, "_note_break", lambda _self, _line: None)
     seen: list[list[str]] = []
     with pytest.raises(SparkOnceError):
@@ -297,7 +297,7 @@ def test_x7_a_task_of_the_continuous_mode_ends_when_a_request_may_come_late(
 ):
     """It would begin again on that producer as soon as its other one is full."""
     run = driver(outputs=1)
-    writer = StageWriter(run._sink(run.topics[0]), carries_offsets=True, producer_kind=kind)
+    writer = KafkaStageWriter(run._sink(run.topics[0]), carries_offsets=True, producer_kind=kind)
     writer.open(run.coordinator.owner, Deadline(30.0))
     transaction = writer.begin_transaction(run._attempt(0, 0))
     held = cluster.proxy.add(Rule(request_key, Action.HOLD_BACK, client=WORKER))

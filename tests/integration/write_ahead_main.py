@@ -37,6 +37,7 @@ from connectors.wal import (
     SQLiteWriteAheadSink,
     WriteAheadSink,
 )
+from tests.both_halves import both_halves
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator
@@ -150,7 +151,7 @@ class Driver:
         log = DecisionLog.open(
             LocalFileBackend(folder / "decisions"), application_id="app", identity={}
         )
-        self.sink = make_sink(folder, kind).open_sink(checkpoint_timeout_s=TIMEOUT_S)
+        self.sink = both_halves(make_sink(folder, kind), checkpoint_timeout_s=TIMEOUT_S)
         sinks = {"out": self.sink}
         settled = recover(log, sinks, Deadline(TIMEOUT_S), finished=self.done())
         self.coordinator = CheckpointCoordinator(

@@ -45,7 +45,7 @@ COORDINATOR = "transactions/coordinator.py"
 RECOVERY = "transactions/recovery.py"
 REPLAY = "transactions/replay.py"
 HEALING = "transactions/healing.py"
-PLAIN_SINK = "connectors/kafka/sink/plain_sink.py"
+PLAIN_SINK = "connectors/kafka/sink/plain_writer.py"
 LOOP = "connectors/continuous/checkpoint_loop.py"
 STAGE_TASK = "connectors/continuous/stage_task.py"
 RUN = "connectors/pipeline/run.py"
@@ -268,7 +268,7 @@ MUTATIONS = (
     ),
     Mutation(
         "14 the transaction outlives checkpoint and restart",
-        "connectors/doctor/preflight.py",
+        "connectors/kafka/sink/kafka_sink.py",
         "if timeout < at_least_s * 1000:",
         "if False:",
         "tests/unit/test_preflight.py::"

@@ -18,6 +18,7 @@ import pyarrow as pa
 from connectors.files import FileSink
 from connectors.records.arrow_transform import complete
 from connectors.records.message_schema import SINK_SCHEMA
+from tests.both_halves import both_halves
 from tests.power_cut import Syncs, cut
 from tests.simulation.continuous_task import Killed, Process, here
 from tests.simulation.continuous_world import Moment, RecordsInEach, kept
@@ -46,7 +47,7 @@ class OwnedSink:
 
     def __init__(self, world: FilesWorld) -> None:
         options = FileSink(path=str(world.folder), format="json", name="out")
-        self._sink = options.open_sink(checkpoint_timeout_s=world.checkpoint_timeout_s)
+        self._sink = both_halves(options, checkpoint_timeout_s=world.checkpoint_timeout_s)
         self._world = world
         self._process: Process = here.process
         self.name = self._sink.name

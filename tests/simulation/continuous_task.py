@@ -21,12 +21,12 @@ from connectors.continuous.control_channel import (
     Message,
 )
 from connectors.continuous.stage_task import Reader, run_task
-from connectors.kafka.sink.plain_sink import KafkaPlainSink
-from connectors.kafka.sink.plain_writer import PlainWriter
-from connectors.kafka.sink.stage_writer import StageWriter
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.kafka_stage_writer import KafkaStageWriter
+from connectors.kafka.sink.plain_stage_writer import PlainStageWriter
+from connectors.kafka.sink.plain_writer import KafkaPlainWriter
 from connectors.kafka.source.partition_reader import Read
 from connectors.records.message_schema import SINK_SCHEMA
+from tests.both_halves import KafkaBothHalves
 from transactions.clock import Deadline
 from transactions.errors import PhaseOneError, SparkOnceError
 from transactions.sink import Owner
@@ -181,11 +181,11 @@ class Hooked:
         super().end(transaction)  # type: ignore[misc]
 
 
-class SimulatedWriter(Hooked, StageWriter):
+class SimulatedWriter(Hooked, KafkaStageWriter):
     """The product's, in transactions."""
 
 
-class SimulatedPlainWriter(Hooked, PlainWriter):
+class SimulatedPlainWriter(Hooked, PlainStageWriter):
     """The product's, without transactions."""
 
 
@@ -204,9 +204,9 @@ def writer_of(world: ContinuousWorld, process: Process) -> Hooked:
     """Make what `KafkaTask.writer` would."""
     sink = world.make_sink()
     made: Hooked
-    if isinstance(sink, KafkaPlainSink):
+    if isinstance(sink, KafkaPlainWriter):
         made = SimulatedPlainWriter(sink)
-    elif not isinstance(sink, KafkaTransactionalSink):
+    elif not isinstance(sink, KafkaBothHalves):
         made = SimulatedContractWriter(sink, SINK_SCHEMA)
     else:
         made = SimulatedWriter(sink, carries_offsets=world.carries_offsets)
@@ -231,7 +231,7 @@ class SimulatedTask:
     def reader(self, offsets: Mapping[str, int]) -> Reader:
         return self.world.make_reader(offsets)
 
-    def writer(self) -> Any:
+    def stage_writer(self) -> Any:
         return writer_of(self.world, here.process)
 
 

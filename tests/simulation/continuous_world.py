@@ -33,17 +33,17 @@ from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
 from connectors.continuous.stage_task import Reader
 from connectors.kafka.sink import record_producer, transactional_producer
-from connectors.kafka.sink.plain_sink import KafkaPlainSink
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.visibility import CommitVisibility
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
-from connectors.options.kafka_sink import EXACTLY_ONCE, KafkaSink
+from connectors.options.guarantee import EXACTLY_ONCE
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline.run import Run
 from connectors.pipeline.takeover import Takeover
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.failures import error_in
 from connectors.wire.coordinator_wire import CoordinatorWire
+from tests.both_halves import KafkaBothHalves, plain_writer
 from tests.simulation import continuous_task
 from tests.simulation.adversary import Network, Profile
 from tests.simulation.continuous_task import (
@@ -68,8 +68,9 @@ from transactions.decision_log import DecisionLog
 from transactions.errors import HiddenCommitError, SparkOnceError
 from transactions.log_backend import MemoryBackend
 from transactions.log_entries import Decision, Entry, Healed, Settled
+from transactions.nothing_to_commit import NothingToCommit
 from transactions.recovery import recover
-from transactions.sink import Attempt
+from transactions.sink import Attempt, OpenSink
 
 TIMEOUT_MS = 900_000
 SOON_S = 20.0
@@ -107,7 +108,7 @@ class WatchedBackend(MemoryBackend):
         return stored
 
 
-class SimulatedSink(KafkaTransactionalSink):
+class SimulatedSink(KafkaBothHalves):
     """The product's sink; the driver's connection is the simulation's."""
 
     def __init__(self, world: ContinuousWorld) -> None:
@@ -297,7 +298,7 @@ class ContinuousWorld:
         options = KafkaSink(
             bootstrap_servers="fake:9092", topic="out", name="out", guarantee=self.guarantee
         )
-        return KafkaPlainSink(options, checkpoint_timeout_s=self.checkpoint_timeout_s)
+        return plain_writer(options, checkpoint_timeout_s=self.checkpoint_timeout_s)
 
     def make_client(self, config: dict[str, Any]) -> FakeProducer:
         process = here.process
@@ -563,9 +564,11 @@ class SimulatedRun(Run):
 
     def open(self, *, finished: int = -1) -> None:
         deadline = Deadline(SETTLE_S)
-        self.sinks = {"out": self.world.make_sink()}
+        both = self.world.make_sink()
+        has_transactions = hasattr(both, "commit")
+        self.sinks = {"out": OpenSink(both, both if has_transactions else NothingToCommit("out"))}
         self._takeover = Takeover("app", "folder", clock=self.world.clock)
-        self._takeover.write_to(self.sinks)
+        self._takeover.write_to(self.committers)
         self._log = DecisionLog.open(
             self.world.backend,
             application_id="app",
@@ -573,7 +576,7 @@ class SimulatedRun(Run):
             check=lambda log: self._takeover.check(log, deadline),
         )
         self._takeover.claim(self.log, deadline)
-        self.settlement = recover(self.log, self.sinks, deadline)
+        self.settlement = recover(self.log, self.committers, deadline)
         self._takeover.check_again(self.log, deadline)
 
 
@@ -623,7 +626,7 @@ class SimulatedDriver(ContinuousDriver):
             world,
             self.process,
             self._run.log,
-            self._run.sinks,
+            self._run.committers,
             stage,
             shares=PartitionShares(offsets, world.tasks),
             pace=BarrierPace(0.02, 1.0, 0.0),
@@ -711,7 +714,7 @@ class SimulatedDriver(ContinuousDriver):
                 attempt_id=f"again-{next(self.world.attempts)}",
                 source_offsets=one.source_offsets,
             )
-            sink: Any = self._run.sinks["out"]
+            sink: Any = self._run.sinks["out"].writer
             transaction = sink.begin_transaction(attempt)
             for name in filter(None, decision.partitioning[str(one.subtask)].split(",")):
                 rows = self.world.inputs[name][start.get(name, 0) : end.get(name, 0)]

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.source.partition_reader import Read
-from connectors.options.kafka_sink import AT_LEAST_ONCE, EXACTLY_ONCE
+from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests.simulation.continuous_task import here
 from tests.simulation.continuous_world import ContinuousWorld
 from transactions.coordinator import CheckpointReport

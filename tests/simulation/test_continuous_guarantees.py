@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.source.offsets import parse_offsets
-from connectors.options.kafka_sink import AT_LEAST_ONCE, EXACTLY_ONCE, NO_GUARANTEE
+from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE, NO_GUARANTEE
 from tests.simulation.continuous_task import TASK_STEPS_WITHOUT_END
 from tests.simulation.continuous_world import ContinuousWorld, Moment, RecordsInEach
 from transactions.log_entries import Decision, Entry

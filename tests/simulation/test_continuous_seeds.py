@@ -21,9 +21,9 @@ import pytest
 from connectors.continuous import stage_committer, stage_task
 from connectors.continuous.stage_committer import StageCommitter
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.wire import wire_requests
+from tests.both_halves import KafkaBothHalves
 from tests.simulation.adversary import Profile
 from tests.simulation.continuous_task import TASK_STEPS, here
 from tests.simulation.continuous_world import (
@@ -200,7 +200,7 @@ def test_a_commit_that_no_task_confirmed_is_found(monkeypatch):
         return {one.token: Outcome.COMMITTED for one in committables}
 
     monkeypatch.setattr(StageCommitter, "commit", trusting)
-    monkeypatch.setattr(KafkaTransactionalSink, "hidden", lambda *_: [])
+    monkeypatch.setattr(KafkaBothHalves, "hidden", lambda *_: [])
     found("aborted by|lost|pending", *[killed("commit_received", n) for n in (1, 2, 3)])
 
 

@@ -18,9 +18,9 @@ import pytest
 from connectors.clients.transactional_id import TransactionalId
 from connectors.kafka.sink.producer_pool import ProducerPool
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.wire import wire_requests
 from connectors.wire.coordinator_wire import CoordinatorWire
+from tests.both_halves import KafkaBothHalves
 from tests.simulation import fake_producer
 from tests.simulation import world as simulated
 from tests.simulation.adversary import Profile
@@ -59,7 +59,7 @@ def found(symptom: str, **rates: float) -> int:
 @long
 def test_rule_3_retire_on_doubt(monkeypatch):
     """A late EndTxn ends the next transaction of the id: half of it, or undecided, is visible."""
-    monkeypatch.setattr(KafkaTransactionalSink, "retired", lambda self: frozenset())
+    monkeypatch.setattr(KafkaBothHalves, "retired", lambda self: frozenset())
     assert found("twice|lost") >= 0
 
 

@@ -11,7 +11,7 @@ import pytest
 from kafka.protocol.producer import EndTxnRequest
 
 from connectors.continuous import checkpoint_loop
-from connectors.kafka.sink.stage_writer import StageWriter
+from connectors.kafka.sink.kafka_stage_writer import KafkaStageWriter
 from tests.simulation.continuous_task import Process, here
 from tests.simulation.continuous_world import (
     SOON_S,
@@ -24,7 +24,7 @@ from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import OutcomeUnknownError
 from transactions.log_entries import Decision
 from transactions.recovery import Settlement, recover
-from transactions.sink import Attempt
+from transactions.sink import Attempt, OpenSink
 
 
 def forget(world: ContinuousWorld) -> None:
@@ -100,10 +100,11 @@ class Story:
         self.run._log = self.log = DecisionLog.open(
             world.backend, application_id="app", identity={}
         )
-        self.run.sinks = {"out": world.make_sink()}
-        self.writer = StageWriter(world.make_sink(), carries_offsets=True)
+        both = world.make_sink()
+        self.run.sinks = {"out": OpenSink(both, both)}
+        self.writer = KafkaStageWriter(world.make_sink(), carries_offsets=True)
         self.writer.open(self.log.owner, Deadline(SOON_S))
-        sink = self.run.sinks["out"]
+        sink = self.run.committers["out"]
         decided = self.write(882)
         self.writer.flush(decided, {"in-0": 882})
         committable = self.writer.pre_commit(decided)

@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.producer_pool import ProducerPool
 from connectors.kafka.sink.retired_ids import RetiredIds
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
 from connectors.kafka.source.offsets import format_offsets, parse_offsets
-from connectors.options.kafka_sink import KafkaSink
 from connectors.pipeline.takeover import Takeover
 from connectors.wire.coordinator_wire import CoordinatorWire
+from tests.both_halves import KafkaBothHalves
 from tests.simulation.adversary import REQUEST_TIMEOUT_S, Network, Profile
 from tests.simulation.fake_cluster import OFFSETS_PARTITIONS, FakeCluster, Transaction
 from tests.simulation.fake_wire import FakeWire
@@ -112,7 +112,7 @@ class Lazily:
             return self._value
 
 
-class SimulatedSink(KafkaTransactionalSink):
+class SimulatedSink(KafkaBothHalves):
     """The product's sink; its two connections to the outside are the simulation's."""
 
     def __init__(self, world: World, name: str) -> None:

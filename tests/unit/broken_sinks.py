@@ -17,14 +17,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from examples.own_sink.folder_sink import FolderSink
-from transactions import Outcome
+from examples.own_sink.folder_sink import FolderCommitter, FolderSink, FolderWriter
+from transactions import OpenSink, Outcome
 from transactions.testing import TwoPhaseCommitSinkContract
 
 
 @dataclasses.dataclass(frozen=True)
-class StallingSink(FolderSink):
-    """Correct; its folder can stop taking commits: then it waits, and never past its deadline."""
+class StallingSink(FolderSink, FolderWriter, FolderCommitter):
+    """Correct; its folder can stop taking commits: then it waits, and never past its deadline.
+
+    One object describes, writes and commits, so that a fault can break any of these.
+    """
+
+    def open(self, context):
+        return OpenSink(self, self)
 
     def commit(self, committables, deadline):
         while (self.folder / "stalled").exists() and not self.is_over(deadline):
@@ -75,7 +81,7 @@ class VisibleBeforeCommit(StallingSink):
         return outcomes
 
     def _early(self, token):
-        return self._folder("data") / f"early.{token}"
+        return self.at("data") / f"early.{token}"
 
 
 class AbortLeavesData(StallingSink):
@@ -106,7 +112,7 @@ class LivesInMemory(StallingSink):
     def commit(self, committables, deadline):
         for one in committables:
             if one.token in _prepared:
-                (self._folder("staged") / one.token).write_bytes(_prepared.pop(one.token))
+                (self.at("staged") / one.token).write_bytes(_prepared.pop(one.token))
         return super().commit(committables, deadline)
 
 
@@ -119,12 +125,12 @@ class CommitsEmptyOnes(StallingSink):
 
 class OrdersNumbersAsWords(StallingSink):
     def _data(self, one):
-        return self._folder("data") / f"{one.checkpoint_id}.{one.subtask}.{one.token}"
+        return self.at("data") / f"{one.checkpoint_id}.{one.subtask}.{one.token}"
 
 
 class LeaksDescriptors(StallingSink):
-    def _sync(self, name):
-        os.fsync(os.open(self._folder(name), os.O_RDONLY | os.O_DIRECTORY))
+    def sync(self, name):
+        os.fsync(os.open(self.at(name), os.O_RDONLY | os.O_DIRECTORY))
 
     def abort(self, transaction):
         os.open(transaction.path, os.O_RDONLY)
@@ -147,14 +153,14 @@ class LeaksThreads(StallingSink):
 
 class NamesByPrefix(StallingSink):
     def lingering(self, owner, deadline):
-        names = [path.name for path in self._folder("staged").iterdir()]
+        names = [path.name for path in self.at("staged").iterdir()]
         return [name for name in names if name.startswith(owner.application_id)]
 
 
 class NamesLogsByPrefix(StallingSink):
     def lingering(self, owner, deadline):
         start = f"{owner.application_id}.{owner.log_id}"
-        names = [path.name for path in self._folder("staged").iterdir()]
+        names = [path.name for path in self.at("staged").iterdir()]
         return [name for name in names if name.startswith(start)]
 
 
@@ -171,7 +177,7 @@ class NamesFiles(StallingSink):
 
 class SweepsEverything(StallingSink):
     def recover_and_abort(self, transaction_ids, deadline):
-        shutil.rmtree(self._folder("staged"))
+        shutil.rmtree(self.at("staged"))
 
 
 class SweepsNothing(StallingSink):
@@ -181,8 +187,8 @@ class SweepsNothing(StallingSink):
 
 class CommitsEverything(StallingSink):
     def commit(self, committables, deadline):
-        for path in self._folder("staged").iterdir():
-            path.rename(self._folder("data") / path.name)
+        for path in self.at("staged").iterdir():
+            path.rename(self.at("data") / path.name)
         return {one.token: Outcome.COMMITTED for one in committables}
 
 
@@ -220,9 +226,9 @@ class HasOneSlotPerSubtask(StallingSink):
     """What a subtask has not committed when it begins again is gone."""
 
     def begin_transaction(self, attempt):
-        slot = self._folder("slots") / str(attempt.subtask)
+        slot = self.at("slots") / str(attempt.subtask)
         if slot.exists():
-            (self._folder("staged") / slot.read_text()).unlink(missing_ok=True)
+            (self.at("staged") / slot.read_text()).unlink(missing_ok=True)
         transaction = super().begin_transaction(attempt)
         slot.write_text(transaction.path.name)
         return transaction
@@ -244,11 +250,11 @@ class LooksThenCopies(StallingSink):
 
     def commit(self, committables, deadline):
         for one in committables:
-            done = self._folder("done") / one.token
+            done = self.at("done") / one.token
             if not done.exists():
                 deadline.pause(0.02)
                 copy = f"{self._data(one)}.{secrets.token_hex(4)}"
-                shutil.copy(self._folder("staged") / one.token, copy)
+                shutil.copy(self.at("staged") / one.token, copy)
                 done.touch()
         return {one.token: Outcome.COMMITTED for one in committables}
 

@@ -11,9 +11,9 @@ import pytest
 from connectors.clients.client_version import TRIED, check_client_version
 from connectors.doctor.facts import Wanted
 from connectors.doctor.preflight import check_clusters
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.native.native_producer import NativeTransactionalProducer
-from connectors.options.kafka_sink import KafkaSink
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError
 

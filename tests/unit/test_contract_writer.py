@@ -19,6 +19,7 @@ from connectors.continuous.stage_committer import StageCommitter
 from connectors.files import FileSink, committed_files
 from connectors.options.kafka_source import KafkaSource
 from connectors.records.message_schema import SINK_SCHEMA
+from tests.both_halves import both_halves
 from tests.unit.samples import committable
 from transactions.clock import Deadline
 from transactions.committable import Outcome
@@ -193,7 +194,7 @@ def test_an_abort_that_fails_hides_no_error(sink, writer):
 @pytest.fixture
 def files(tmp_path: Path) -> Any:
     options = FileSink(path=str(tmp_path / "out"), name="out")
-    return options.open_sink(checkpoint_timeout_s=SOON_S)
+    return both_halves(options, checkpoint_timeout_s=SOON_S)
 
 
 def task(sink: Any) -> KafkaTask:
@@ -203,7 +204,7 @@ def task(sink: Any) -> KafkaTask:
         stage="stage",
         source=KafkaSource(bootstrap_servers="b:1", subscribe="in"),
         transform="connectors.records.arrow_transform:copy_records",
-        sink=sink,
+        writer=sink,
         schema=SINK_SCHEMA,
         native=True,
         timeout_s=SOON_S,
@@ -213,7 +214,7 @@ def task(sink: Any) -> KafkaTask:
 
 def test_a_task_writes_to_any_sink_that_it_is_given(files, tmp_path):
     """The copy that came with the closure writes, the driver's own commits."""
-    writer = pickle.loads(pickle.dumps(task(files))).writer()
+    writer = pickle.loads(pickle.dumps(task(files))).stage_writer()
     assert isinstance(writer, ContractWriter)
     transaction = writer.begin_transaction(attempt(5))
     writer.invoke(transaction, rows("a", "b"))

@@ -25,6 +25,7 @@ from connectors.spark import durable_files, micro_batch
 from connectors.spark.batch_offsets import BatchOffsets
 from connectors.spark.durable_files import DurableFiles, drop_undecided
 from connectors.spark.micro_batch import MicroBatches
+from tests.both_halves import both_halves
 from tests.power_cut import PowerCut, Syncs, cut
 from transactions.clock import Deadline
 from transactions.committable import Committable
@@ -52,8 +53,8 @@ class Engine:
         self.log = DecisionLog.open(
             LocalFileBackend(root / "decisions"), application_id="app", identity={}
         )
-        self.sink = FileSink(path=str(root / "out"), format="json", name="out").open_sink(
-            checkpoint_timeout_s=10.0
+        self.sink = both_halves(
+            FileSink(path=str(root / "out"), format="json", name="out"), checkpoint_timeout_s=10.0
         )
         sinks: dict[str, Any] = {"out": self.sink}
         settlement = recover(self.log, sinks, Deadline(10.0))
@@ -63,8 +64,8 @@ class Engine:
         self.batches = MicroBatches(
             self.coordinator,
             self.log,
-            sinks,
-            clusters=frozenset(),
+            ["out"],
+            offsets_sink=None,
             spark_checkpoint=self.spark,
             durable=DurableFiles.of_run(self.spark, self.log.state.decision),
         )

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from connectors.cli.main import cli
-from connectors.options.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.trigger import AVAILABLE_NOW, trigger_ms
 from transactions.duration import milliseconds_of, seconds_of

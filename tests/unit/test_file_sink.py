@@ -20,6 +20,7 @@ from connectors.files import FileSink, committed_files
 from connectors.files.local_folder import LocalFolder
 from connectors.files.transactional_file_sink import TransactionalFileSink
 from connectors.records.row_fingerprint import RowFingerprint
+from tests.both_halves import both_halves
 from tests.unit.file_targets import (
     change,
     everything,
@@ -56,7 +57,7 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transaction
 
 def opened(options: FileSink) -> TransactionalFileSink:
     """Return the sink of another driver."""
-    return options.open_sink(checkpoint_timeout_s=9)
+    return both_halves(options, checkpoint_timeout_s=9)
 
 
 def sink_in(path: Path, file_format: str = "parquet", **options: str) -> TransactionalFileSink:

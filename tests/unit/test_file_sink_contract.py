@@ -27,8 +27,7 @@ class FileSinkContract(TwoPhaseCommitSinkContract):
 
 class TestFolder(FileSinkContract):
     def new_sink(self):
-        options = FileSink(path=str(self.folder / "out"))
-        return options.open_sink(checkpoint_timeout_s=self.deadline_s)
+        return FileSink(path=str(self.folder / "out"))
 
     def visible(self):
         files = sorted((self.folder / "out").glob("[!_]*"))
@@ -51,8 +50,7 @@ class TestObjects(FileSinkContract):
             yield
 
     def new_sink(self):
-        options = options_on(self.server, **BRIEF)
-        return options.open_sink(checkpoint_timeout_s=self.deadline_s)
+        return options_on(self.server, **BRIEF)
 
     def visible(self):
         files = committed_objects(self.server).values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.options.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from tests.unit.test_job import SINK, refused, text
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, IdentityMismatchError

@@ -12,22 +12,16 @@ import pytest
 
 from connectors.cli.doctor import _cases
 from connectors.continuous.kafka_task import KafkaTask
-from connectors.kafka.sink.plain_sink import KafkaPlainSink
-from connectors.kafka.sink.plain_writer import PlainWriter
-from connectors.kafka.sink.stage_writer import StageWriter
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_stage_writer import KafkaStageWriter
+from connectors.kafka.sink.plain_stage_writer import PlainStageWriter
 from connectors.options.client_options import servers_of
-from connectors.options.kafka_sink import (
-    AT_LEAST_ONCE,
-    EXACTLY_ONCE,
-    GUARANTEES,
-    NO_GUARANTEE,
-    KafkaSink,
-)
+from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES, NO_GUARANTEE
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline.run import RunOptions
 from connectors.records.arrow_transform import copy_records
 from connectors.spark.micro_batch import MicroBatches
+from tests.both_halves import KafkaBothHalves, plain_writer
 from tests.simulation.fake_broker import FakeBroker, FakeSink
 from tests.unit.samples import committable
 from tests.unit.test_job import parse, refused, text
@@ -38,8 +32,9 @@ from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, DeliveryError, IdentityMismatchError
 from transactions.events import Event, subscribe
 from transactions.log_backend import MemoryBackend
+from transactions.nothing_to_commit import NothingToCommit
 from transactions.replay import Checkpoint
-from transactions.sink import Attempt, Owner
+from transactions.sink import Attempt, OpenSink, Owner, offsets_carrier
 
 OWNER = Owner(application_id="app", log_id="log", run_epoch=3)
 BATCH = pa.record_batch({"value": pa.array([b"v", b"w"], pa.binary())})
@@ -187,7 +182,7 @@ def heard():
 def test_sinks_of_both_kinds_share_a_decision_and_only_transactions_are_in_it(heard):
     broker = FakeBroker()
     exactly = FakeSink("exactly", broker)
-    plain = KafkaPlainSink(options(NO_GUARANTEE, "plain"), checkpoint_timeout_s=5.0)
+    plain = NothingToCommit("plain")
     log = DecisionLog.open(MemoryBackend(), application_id="app", identity={})
     coordinator = CheckpointCoordinator(
         log, {"exactly": exactly, "plain": plain}, timeout_s=5.0, stopping=lambda: False
@@ -215,21 +210,20 @@ def test_sinks_of_both_kinds_share_a_decision_and_only_transactions_are_in_it(he
 
 
 def test_source_offsets_travel_in_the_sink_that_has_transactions():
-    sinks: dict[str, Any] = {
-        "plain": KafkaPlainSink(options(AT_LEAST_ONCE, "plain"), checkpoint_timeout_s=5.0),
-        "exactly": KafkaTransactionalSink(
-            options(EXACTLY_ONCE, "exactly"), timeout_ms=60_000, checkpoint_timeout_s=5.0
-        ),
-    }
     none: Any = None
-    here: Mapping[str, Any] = {
-        "clusters": frozenset({servers_of("b:9092")}),
-        "spark_checkpoint": Path("/none"),
-        "durable": None,
-    }
-    assert MicroBatches(none, none, sinks, **here)._offsets_sink == 1
+    plain = plain_writer(options(AT_LEAST_ONCE, "plain"), checkpoint_timeout_s=5.0)
+    exactly = KafkaBothHalves(
+        options(EXACTLY_ONCE, "exactly"), timeout_ms=60_000, checkpoint_timeout_s=5.0
+    )
+    sinks = {"plain": OpenSink(plain, none), "exactly": OpenSink(exactly, none)}
+    clusters = [servers_of("b:9092")]
+    assert offsets_carrier(sinks, clusters) == "exactly"
+    assert offsets_carrier(sinks, [*clusters, servers_of("other:9092")]) is None
+    here: Mapping[str, Any] = {"spark_checkpoint": Path("/none"), "durable": None}
+    assert MicroBatches(none, none, [*sinks], offsets_sink="exactly", **here)._offsets_sink == 1
+    assert MicroBatches(none, none, [*sinks], offsets_sink=None, **here)._offsets_sink == -1
     del sinks["exactly"]
-    assert MicroBatches(none, none, sinks, **here)._offsets_sink == -1
+    assert offsets_carrier(sinks, clusters) is None
 
 
 @pytest.mark.parametrize(
@@ -238,35 +232,28 @@ def test_source_offsets_travel_in_the_sink_that_has_transactions():
 )
 def test_one_cluster_is_one_however_its_brokers_are_listed(read: str, written: str, same: bool):
     """The order of the list changed in silence whether transactions carry the offsets."""
-    sink = KafkaTransactionalSink(
+    sink = KafkaBothHalves(
         KafkaSink(bootstrap_servers=written, topic="out"),
         timeout_ms=60_000,
         checkpoint_timeout_s=5.0,
     )
     none: Any = None
-    batches = MicroBatches(
-        none,
-        none,
-        {"out": sink},
-        clusters=frozenset({servers_of(read)}),
-        spark_checkpoint=Path("/none"),
-        durable=none,
-    )
-    assert (batches._offsets_sink == 0) is same
+    carrier = offsets_carrier({"out": OpenSink(sink, none)}, [servers_of(read)])
+    assert (carrier == "out") is same
     task = KafkaTask(
         address=("here", 1),
         key=b"",
         stage="stage",
         source=KafkaSource(bootstrap_servers=read, subscribe="in"),
         transform=copy_records,
-        sink=sink,
+        writer=sink,
         schema=None,
         native=False,
         timeout_s=5.0,
         parallelism=1,
     )
-    writer = task.writer()
-    assert isinstance(writer, StageWriter)
+    writer = task.stage_writer()
+    assert isinstance(writer, KafkaStageWriter)
     assert writer._carries_offsets is same
 
 
@@ -298,13 +285,13 @@ class FakeProducer:
         self.calls.append("discard")
 
 
-def writer(guarantee: str) -> PlainWriter:
-    made = PlainWriter(KafkaPlainSink(options(guarantee), checkpoint_timeout_s=60.0))
+def writer(guarantee: str) -> PlainStageWriter:
+    made = PlainStageWriter(plain_writer(options(guarantee), checkpoint_timeout_s=60.0))
     made._producer = FakeProducer()  # type: ignore[assignment]
     return made
 
 
-def written(one: PlainWriter, number: int, *, prepare: bool = True) -> Committable | None:
+def written(one: PlainStageWriter, number: int, *, prepare: bool = True) -> Committable | None:
     transaction = one.begin_transaction(
         Attempt(owner=OWNER, checkpoint_id=number, subtask=0, attempt_id="3.0")
     )

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from connectors.kafka.sink import producer_pool
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.producer_pool import ProducerPool, Slot
 from connectors.kafka.sink.retired_ids import MOST_IDLE_CHECKPOINTS, RetiredIds
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
 from connectors.wire.coordinator_wire import MOST_KEPT, CoordinatorWire, _Ending
 from connectors.wire.wire_client import MOST_COORDINATORS, TRANSACTION, WireClient
+from tests.both_halves import KafkaBothHalves
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.sink import Attempt, DecidedToken, Owner
@@ -60,9 +60,9 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> CoordinatorWire:
 
 
 @pytest.fixture
-def sink(wire: CoordinatorWire) -> KafkaTransactionalSink:
+def sink(wire: CoordinatorWire) -> KafkaBothHalves:
     options = KafkaSink(bootstrap_servers="b:1", topic="out")
-    made = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=60.0)
+    made = KafkaBothHalves(options, timeout_ms=60_000, checkpoint_timeout_s=60.0)
     made._wire = wire
     return made
 

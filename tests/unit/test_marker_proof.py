@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
+from tests.both_halves import KafkaBothHalves
 from tests.unit.samples import committable
 from transactions.clock import Deadline
 from transactions.committable import Outcome
@@ -27,7 +27,7 @@ def outcome(
     now_ms: int | None = NOW_MS,
 ) -> Outcome:
     """Recover one transaction: its id is forgotten, and this stands where its token should be."""
-    sink = KafkaTransactionalSink(
+    sink = KafkaBothHalves(
         KafkaSink(bootstrap_servers="b:1", topic="out", name="out"),
         timeout_ms=60_000,
         checkpoint_timeout_s=10,

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.files import FileSink, abandoned_files, committed_files
+from tests.both_halves import both_halves
 from tests.integration.file_sink_main import FORMATS, PER_BATCH, SUBTASKS
 from tests.tiers import sampled
 from tests.unit.file_targets import committed_objects, rows_of
@@ -212,7 +213,7 @@ OWNER = Owner(application_id="app", log_id="log", run_epoch=1)
 
 def upload(options: dict[str, str]) -> None:
     """Write one file of several parts: the task that is killed."""
-    sink = FileSink(path=URL, store=options).open_sink(checkpoint_timeout_s=30)
+    sink = both_halves(FileSink(path=URL, store=options), checkpoint_timeout_s=30)
     attempt = Attempt(owner=OWNER, checkpoint_id=0, subtask=0, attempt_id="1.0")
     transaction = sink.begin_transaction(attempt)
     sink.invoke(transaction, pa.record_batch({"noise": pa.array([os.urandom(30 << 20)])}))
@@ -234,7 +235,7 @@ def test_a_task_that_is_killed_between_two_parts_is_swept(tmp_path, request_):
         server.wait_idle()
         assert [key.split("/")[1] for key in server.objects] == ["_transactions"]
         assert bool(server.uploads) == (request_ != "POST")
-        sink = FileSink(path=URL, store=server.options()).open_sink(checkpoint_timeout_s=30)
+        sink = both_halves(FileSink(path=URL, store=server.options()), checkpoint_timeout_s=30)
         deadline = Deadline(30)
         sink.recover_and_abort(sink.lingering(OWNER, deadline), deadline)
         assert server.objects == {}

@@ -22,6 +22,7 @@ from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from tests.power_cut import PowerCut, Syncs, cut
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
+from transactions.sink import Sink
 from transactions.testing.engine import run_checkpoint
 
 CHECKPOINTS = 2
@@ -42,9 +43,8 @@ class RemoteSink(WriteAheadSink):
         return True
 
 
-def file_sink(root: Path) -> Any:
-    options = FileSink(path=str(root / "out"), format="json", name="out")
-    return options.open_sink(checkpoint_timeout_s=10.0)
+def file_sink(root: Path) -> Sink:
+    return FileSink(path=str(root / "out"), format="json", name="out")
 
 
 def rows_in_files(root: Path) -> Counter[int]:
@@ -54,9 +54,9 @@ def rows_in_files(root: Path) -> Counter[int]:
     return Counter(json.loads(line)["number"] for one in plain for line in one.open())
 
 
-def write_ahead_sink(root: Path) -> Any:
+def write_ahead_sink(root: Path) -> Sink:
     committer = FileCheckpointCommitter(root / "marks")
-    return RemoteSink(name=root.name, buffer=str(root / "buffers"), committer=committer).open_sink()
+    return RemoteSink(name=root.name, buffer=str(root / "buffers"), committer=committer)
 
 
 def rows_sent(root: Path) -> Counter[int]:
@@ -68,7 +68,7 @@ def numbers(checkpoint: int, subtask: int) -> range:
     return range(first := 100 * checkpoint + 10 * subtask, first + 3)
 
 
-def checkpointed(make: Callable[[Path], Any], root: Path, checkpoint: int) -> None:
+def checkpointed(make: Callable[[Path], Sink], root: Path, checkpoint: int) -> None:
     subtasks = [
         [pa.RecordBatch.from_pydict({"number": list(numbers(checkpoint, subtask))})]
         for subtask in range(SUBTASKS)
@@ -78,7 +78,7 @@ def checkpointed(make: Callable[[Path], Any], root: Path, checkpoint: int) -> No
     )
 
 
-def story(make: Callable[[Path], Any], root: Path, syncs: Syncs, rng: random.Random) -> str:
+def story(make: Callable[[Path], Sink], root: Path, syncs: Syncs, rng: random.Random) -> str:
     """Run all checkpoints; after a cut the same one again. Return what the cut did."""
     root.mkdir()
     syncs.reboot(root)
@@ -109,7 +109,7 @@ def story(make: Callable[[Path], Any], root: Path, syncs: Syncs, rng: random.Ran
 def test_b1_what_was_decided_survives_a_power_cut_at_each_sync(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    make: Callable[[Path], Any],
+    make: Callable[[Path], Sink],
     read: Callable[[Path], Counter[int]],
 ):
     expected = Counter(

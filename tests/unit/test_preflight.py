@@ -9,8 +9,8 @@ import pytest
 from connectors.clients.transaction_timeout import MOST_TIMEOUT_MS
 from connectors.doctor import preflight
 from connectors.doctor.facts import ClusterFacts, Topic, Wanted
-from connectors.doctor.preflight import check_clusters, transaction_timeout_ms
-from connectors.options.kafka_sink import KafkaSink
+from connectors.doctor.preflight import check_clusters
+from connectors.kafka.sink.kafka_sink import KafkaSink, transaction_timeout_ms
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, ConfigurationError
 

@@ -12,14 +12,13 @@ import pyarrow as pa
 import pytest
 
 from connectors.files import FileSink
-from connectors.kafka.sink.plain_sink import KafkaPlainSink
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.postgres.copy_lines import LinesFingerprint, copy_lines
 from connectors.records.fingerprint import Fingerprint
 from connectors.spark import sink_stage
 from connectors.spark.sink_stage import BatchOrder, SinkStage, has_fingerprint
 from connectors.wal.stdout_sink import StdOutWriteAheadSink
+from tests.both_halves import KafkaBothHalves, both_halves, plain_writer
 from transactions.committable import Committable
 from transactions.errors import ReplayMismatchError
 from transactions.healing import Replayed, check_replayed
@@ -181,7 +180,7 @@ class Context:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Run the stage of one branch, into files, as Spark would; return its rows."""
     files = FileSink(path=str(tmp_path / "out"), name="out")
-    sink = files.open_sink(checkpoint_timeout_s=10.0, schema=ROWS.schema)
+    sink = both_halves(files, checkpoint_timeout_s=10.0, schema=ROWS.schema)
     monkeypatch.setattr(sink_stage, "settle_worker_heap", lambda: None)
 
     def run(order: BatchOrder, batches: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -190,7 +189,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             context = Context(subtask)
             context.order = order
             monkeypatch.setattr(sink_stage.TaskContext, "get", lambda context=context: context)
-            for rows in SinkStage(sinks=(sink,), owner=OWNER)(iter([batch])):
+            for rows in SinkStage(writers=(sink,), owner=OWNER)(iter([batch])):
                 found += map(orjson.loads, rows.column(0).to_pylist())
         return found
 
@@ -240,7 +239,7 @@ def test_each_exactly_once_sink_can_be_compared():
     """As it counts what it writes; the others have nothing to compare with."""
     for topic in (None, "out"):
         options = KafkaSink(bootstrap_servers="b:1", topic=topic, name="out")
-        kafka = KafkaTransactionalSink(options, timeout_ms=1, checkpoint_timeout_s=1.0)
+        kafka = KafkaBothHalves(options, timeout_ms=1, checkpoint_timeout_s=1.0)
         written, compared = Fingerprint(), kafka.new_fingerprint()
         written.add(ROWS, topic)
         compared.add(ROWS)
@@ -252,4 +251,4 @@ def test_each_exactly_once_sink_can_be_compared():
     assert (compared.count, compared.hex()) == (lines.count, lines.hex()) != (0, "")
     assert has_fingerprint(StdOutWriteAheadSink.__new__(StdOutWriteAheadSink))
     plain = KafkaSink(bootstrap_servers="b:1", topic="out", guarantee="at-least-once")
-    assert not has_fingerprint(KafkaPlainSink(plain, checkpoint_timeout_s=1.0))
+    assert not has_fingerprint(plain_writer(plain, checkpoint_timeout_s=1.0))

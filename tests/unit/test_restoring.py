@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from connectors.options.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline import restoring
 from connectors.pipeline.restoring import FromSavepoint, restore

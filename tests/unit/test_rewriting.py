@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 
 from connectors import KafkaSource
 from connectors.kafka.sink import producer_pool
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.source import range_reader
-from connectors.options.kafka_sink import KafkaSink
 from connectors.pipeline.rewriting import Rewriting
+from tests.both_halves import KafkaBothHalves
 from tests.mock_cluster import MockCluster
 from transactions.committable import Committable
 from transactions.log_entries import Decision
@@ -61,7 +61,7 @@ def test_b9_no_producer_stays_in_the_driver_after_healing(cluster, monkeypatch):
         feeder.produce(source, f"{number}".encode(), partition=number % 2)
     assert feeder.flush(10) == 0
     monkeypatch.setattr(producer_pool, "_pools", {})
-    sink = KafkaTransactionalSink(
+    sink = KafkaBothHalves(
         KafkaSink(bootstrap_servers=cluster.bootstrap, topic=target),
         timeout_ms=60_000,
         checkpoint_timeout_s=20.0,
@@ -78,7 +78,7 @@ def test_b9_no_producer_stays_in_the_driver_after_healing(cluster, monkeypatch):
     rewriting = Rewriting(
         source=KafkaSource(bootstrap_servers=cluster.bootstrap, subscribe=source),
         transform=lambda batch: batch.select(["key", "value"]),
-        sinks={"out": sink},
+        writers={"out": sink},
         schemas={},
         owner=OWNER,
     )

@@ -185,7 +185,7 @@ def story():
             assert offsets == START.offsets
             return reader
 
-        def writer(self) -> FakeWriter:
+        def stage_writer(self) -> FakeWriter:
             return writer
 
     interval = sys.getswitchinterval()

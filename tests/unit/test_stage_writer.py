@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connectors.kafka.sink.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_stage_writer import KafkaStageWriter, statistics_ms
 from connectors.kafka.sink.producer_pool import Slot
-from connectors.kafka.sink.stage_writer import StageWriter, statistics_ms
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
+from tests.both_halves import KafkaBothHalves
 from transactions.clock import Deadline
 from transactions.errors import PhaseOneError
 from transactions.sink import Attempt, Owner
@@ -59,8 +59,8 @@ class FakeProducer:
 @pytest.fixture
 def writer():
     options = KafkaSink(bootstrap_servers="nowhere:9092", topic="out")
-    sink = KafkaTransactionalSink(options, timeout_ms=900_000, checkpoint_timeout_s=60.0)
-    one = StageWriter(sink, carries_offsets=True)
+    sink = KafkaBothHalves(options, timeout_ms=900_000, checkpoint_timeout_s=60.0)
+    one = KafkaStageWriter(sink, carries_offsets=True)
     one._free = [Slot(FakeProducer("id-0")), Slot(FakeProducer("id-1"))]  # type: ignore[arg-type]
     return one
 
@@ -69,7 +69,7 @@ def attempt(number: int) -> Attempt:
     return Attempt(owner=OWNER, checkpoint_id=number, subtask=0, attempt_id="3.0")
 
 
-def prepared(writer: StageWriter, transaction: Any, offsets: dict[str, int]) -> Any:
+def prepared(writer: KafkaStageWriter, transaction: Any, offsets: dict[str, int]) -> Any:
     writer.flush(transaction, offsets)
     return writer.pre_commit(transaction)
 

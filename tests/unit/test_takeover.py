@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from connectors.clients.transactional_id import TransactionalId
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.ownership import Ownership
-from connectors.kafka.sink.transactional_sink import KafkaTransactionalSink
-from connectors.options.kafka_sink import KafkaSink
 from connectors.pipeline import run as run_module
 from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.takeover import Takeover
 from connectors.pipeline.witness import CommittedToken, newer_than
 from connectors.wire.coordinator_wire import CoordinatorWire
 from connectors.wire.wire_client import AnswerLostError
+from tests.both_halves import KafkaBothHalves
 from tests.simulation.end_txn_table import LARGEST_EPOCH, State
 from tests.simulation.fake_cluster import FakeCluster, Transaction
 from tests.simulation.fake_wire import FakeWire
@@ -74,9 +74,9 @@ class Cluster:
         made.claim(wire, 60_000, self.deadline())
         return made, wire
 
-    def sink(self, name: str = "out") -> KafkaTransactionalSink:
+    def sink(self, name: str = "out") -> KafkaBothHalves:
         options = KafkaSink(bootstrap_servers="fake:9092", topic=name, name=name)
-        made = KafkaTransactionalSink(options, timeout_ms=60_000, checkpoint_timeout_s=10)
+        made = KafkaBothHalves(options, timeout_ms=60_000, checkpoint_timeout_s=10)
         made._wire = self.wire()
         return made
 

@@ -15,9 +15,9 @@ from connectors.clients.transaction_timeout import (
     check_request_timeout,
     request_timeout_ms,
 )
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.native.native_producer import NativeTransactionalProducer
-from connectors.options.kafka_sink import KafkaSink
 from tests.mock_cluster import END_TXN, INIT_PRODUCER_ID, MockCluster
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError

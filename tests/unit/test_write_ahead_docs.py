@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.wal import WriteAheadSink
+from tests.both_halves import both_halves
 from transactions.clock import Deadline
 from transactions.committable import Outcome
 from transactions.sink import Attempt, Owner
@@ -23,19 +24,18 @@ PAGE = (Path(__file__).parents[2] / "docs/write_ahead_sink.md").read_text("utf-8
 OWNER = Owner(application_id="app", log_id="log", run_epoch=1)
 
 
-def example(number: int, folder: Path, **replaced: str) -> WriteAheadSink:
+def example(number: int, folder: Path, **replaced: str) -> Any:
     code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[number].replace("/srv", str(folder))
     for old, new in replaced.items():
         assert old in code
         code = code.replace(old, new)
     names: dict[str, Any] = {}
     exec(code, names)
-    sink = names["sink"].open_sink(checkpoint_timeout_s=10)
-    assert isinstance(sink, WriteAheadSink)
-    return sink
+    assert isinstance(names["sink"], WriteAheadSink)
+    return both_halves(names["sink"], checkpoint_timeout_s=10)
 
 
-def written(sink: WriteAheadSink, columns: dict[str, list[Any]]) -> Outcome:
+def written(sink: Any, columns: dict[str, list[Any]]) -> Outcome:
     attempt = Attempt(owner=OWNER, checkpoint_id=4, subtask=1, attempt_id="1.1")
     transaction = sink.begin_transaction(attempt)
     sink.invoke(transaction, pa.record_batch({k: pa.array(v) for k, v in columns.items()}))

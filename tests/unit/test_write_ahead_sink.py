@@ -34,6 +34,7 @@ from connectors.wal.record_buffer import (
     read_seal,
     whole_batches,
 )
+from tests.both_halves import both_halves
 from tests.simulation.virtual_clock import VirtualClock
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
@@ -85,7 +86,7 @@ def make(folder: Path) -> LinesSink:
     made = LinesSink(
         name="out", buffer=folder / "buffer", committer=marks, target=folder / "target.jsonl"
     )
-    return made.open_sink(checkpoint_timeout_s=30)
+    return both_halves(made, checkpoint_timeout_s=30)
 
 
 def rows(*numbers: int) -> pa.RecordBatch:
@@ -535,7 +536,7 @@ def test_columns_that_cannot_be_compared_are_refused_at_start(sink):
 
 def test_the_sink_is_its_own_options(sink, tmp_path):
     assert sink.name == "out"
-    assert sink.open_sink(checkpoint_timeout_s=5) is sink
+    assert both_halves(sink, checkpoint_timeout_s=5) is sink
     assert sink.identity() == {"kind": "write-ahead", "committer": f"file:{tmp_path / 'marks'}"}
     assert sink.hidden([], Deadline(1)) == []
     assert sink.retired() == frozenset()
@@ -562,8 +563,9 @@ def test_wrong_options_are_refused(tmp_path):
     (tmp_path / "file").touch()
     blocked = FileCheckpointCommitter(tmp_path / "file" / "marks")
     with pytest.raises(ConfigurationError, match="cannot be opened"):
-        StdOutWriteAheadSink(name="a", buffer=tmp_path, committer=blocked).open_sink(
-            checkpoint_timeout_s=1
+        both_halves(
+            StdOutWriteAheadSink(name="a", buffer=tmp_path, committer=blocked),
+            checkpoint_timeout_s=1,
         )
 
 
@@ -593,7 +595,7 @@ def test_sqlite_takes_what_it_has_columns_for(tmp_path):
 def test_rows_and_mark_of_sqlite_are_there_both_or_not_at_all(tmp_path):
     marks = SQLiteCheckpointCommitter(tmp_path / "t.db")
     sink = SQLiteWriteAheadSink(name="out", buffer=tmp_path / "b", committer=marks, table="rows")
-    sink.open_sink(checkpoint_timeout_s=5)
+    both_halves(sink, checkpoint_timeout_s=5)
     marks.connection.execute('CREATE TABLE rows (n INTEGER CHECK (n < 9), "odd ""name" TEXT)')
 
     def write(checkpoint: int, *numbers: int) -> Committable:

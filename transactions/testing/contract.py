@@ -11,7 +11,7 @@ from transactions.testing.visibility_contract import VisibilityContract
 class TwoPhaseCommitSinkContract(
     VisibilityContract, RecoveryContract, LingeringContract, ResourceContract
 ):
-    """Tests of a `TwoPhaseCommitSink`, to inherit in a pytest file (docs/write_your_own_sink.md).
+    """Tests of a two-phase `Sink`, to inherit in a pytest file (docs/write_your_own_sink.md).
 
     A subclass defines `new_sink` and `visible`. It also defines `batch`, `drop_process`, `stall`,
     `leftovers` and the attributes of `SinkUnderTest` if the default is not right for its target. A

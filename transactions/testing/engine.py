@@ -17,48 +17,50 @@ from transactions.decision_log import DecisionLog
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
 from transactions.replay import Checkpoint
-from transactions.sink import AnySink, Attempt
+from transactions.sink import AnyWriter, Attempt, Sink, SinkContext
 from transactions.testing.killed_process import Answer
 
 #: What one subtask writes in one attempt.
 Batches = Sequence[Any]
 
 
-def travelled(sink: AnySink) -> AnySink:
-    """Return the sink as a task finds it in its closure."""
-    copy: AnySink = pickle.loads(pickle.dumps(sink))  # noqa: S301 - our own
+def travelled(writer: AnyWriter) -> AnyWriter:
+    """Return the writer as a task finds it in its closure."""
+    copy: AnyWriter = pickle.loads(pickle.dumps(writer))  # noqa: S301 - our own
     return copy
 
 
-def begun(sink: AnySink, attempt: Attempt, batches: Batches) -> Any:
+def begun(writer: AnyWriter, attempt: Attempt, batches: Batches) -> Any:
     """Return an open transaction with these batches in it."""
-    transaction = sink.begin_transaction(attempt)
+    transaction = writer.begin_transaction(attempt)
     for batch in batches:
-        sink.invoke(transaction, batch)
+        writer.invoke(transaction, batch)
     return transaction
 
 
-def prepared(sink: AnySink, attempt: Attempt, batches: Batches) -> Committable | None:
+def prepared(writer: AnyWriter, attempt: Attempt, batches: Batches) -> Committable | None:
     """Run phase 1 of a task, and return what arrives at the driver."""
-    one = sink.pre_commit(begun(sink, attempt, batches))
+    one = writer.pre_commit(begun(writer, attempt, batches))
     return None if one is None else Committable.from_json(one.to_json())
 
 
-def prepare_and_answer(sink: AnySink, attempt: Attempt, batches: Batches, answer: Answer) -> None:
+def prepare_and_answer(
+    writer: AnyWriter, attempt: Attempt, batches: Batches, answer: Answer
+) -> None:
     """Run phase 1 of a task that dies the moment its committable has left."""
-    transaction = begun(sink, attempt, batches)
-    one = sink.pre_commit(transaction)
+    transaction = begun(writer, attempt, batches)
+    one = writer.pre_commit(transaction)
     answer(b"" if one is None else one.to_json())
 
 
-def begin_and_answer(sink: AnySink, attempt: Attempt, batches: Batches, answer: Answer) -> None:
+def begin_and_answer(writer: AnyWriter, attempt: Attempt, batches: Batches, answer: Answer) -> None:
     """Run a task that dies with its transaction open."""
-    transaction = begun(sink, attempt, batches)
+    transaction = begun(writer, attempt, batches)
     answer(repr(transaction).encode())
 
 
 def run_checkpoint(
-    sink: AnySink,
+    sink: Sink,
     number: int,
     subtasks: Sequence[Batches],
     _answer: Answer | None = None,
@@ -78,10 +80,11 @@ def run_checkpoint(
         seconds: how long the checkpoint may take.
     """
     log = DecisionLog.open(LocalFileBackend(folder), application_id=application_id, identity={})
-    sinks = {sink.name: sink}
-    settlement = recover(log, sinks, Deadline(seconds))
+    opened = sink.open(SinkContext(checkpoint_timeout_s=seconds))
+    committers = {sink.name: opened.committer}
+    settlement = recover(log, committers, Deadline(seconds))
     coordinator = CheckpointCoordinator(
-        log, sinks, timeout_s=seconds, stopping=lambda: False, lost=settlement.lost
+        log, committers, timeout_s=seconds, stopping=lambda: False, lost=settlement.lost
     )
     checkpoint = Checkpoint(
         checkpoint_id=number,
@@ -93,7 +96,7 @@ def run_checkpoint(
     def phase_one() -> list[Committable]:
         tasks = [
             prepared(
-                travelled(sink),
+                travelled(opened.writer),
                 Attempt(
                     owner=log.owner,
                     checkpoint_id=number,
@@ -113,3 +116,4 @@ def run_checkpoint(
         coordinator.await_visible()
     finally:
         coordinator.close()
+        opened.committer.close()

@@ -152,7 +152,7 @@ class RecoveryContract(SinkUnderTest):
         subtasks = [[self.batch([ten])], [self.batch([ten + 1]), self.batch([ten + 2])]]
         return functools.partial(
             engine.run_checkpoint,
-            self.driver(),
+            self.new_sink(),
             number,
             subtasks,
             folder=folder,

@@ -15,7 +15,7 @@ class Requirement(enum.StrEnum):
     IDEMPOTENT = "commit is idempotent: a second commit of one transaction changes nothing"
     INVISIBLE = "data of an open or prepared transaction is invisible to its readers"
     # The sink itself.
-    TRAVELS = "a sink object only *describes* and travels to the workers as frozen data"
+    TRAVELS = "It is pickled on the driver, again with every batch."
     NAME = "Unique in its driver, the same at every restart"
     # Phase 1.
     COMMITTABLE = "Make the transaction committable by another process."

@@ -13,7 +13,7 @@ import pytest
 
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.sink import AnySink
+from transactions.sink import OpenSink
 from transactions.testing import engine
 from transactions.testing.requirements import Requirement
 from transactions.testing.sink_under_test import SinkUnderTest
@@ -76,12 +76,12 @@ class ResourceContract(SinkUnderTest):
 
     def test_f50_a_hundred_checkpoints_leak_nothing(self) -> None:
         """Requirement.NO_LEAK: begin, pre_commit, commit."""
-        driver, written = self.driver(), 0
+        opened, written = self.opened(), 0
 
         def checkpoint() -> None:
             nonlocal written
             written += 1
-            self.commit(driver, self._prepared_by(driver, written))
+            self.commit(opened.committer, self._prepared_by(opened, written))
 
         self._assert_no_leak(checkpoint, "begin, pre_commit, commit")
         everything = list(range(1, written + 1))
@@ -89,20 +89,18 @@ class ResourceContract(SinkUnderTest):
 
     def test_f50_a_hundred_aborts_leak_nothing(self) -> None:
         """Requirement.NO_LEAK: begin, abort."""
-        driver = self.driver()
+        opened = self.opened()
 
         def attempt() -> None:
-            task = engine.travelled(driver)
+            task = engine.travelled(opened.writer)
             task.abort(engine.begun(task, self.attempt(), [self.batch([1])]))
-            self.closed(task)
 
         self._assert_no_leak(attempt, "begin, abort")
         self.assert_visible([], Requirement.ABORT, "after a hundred aborts")
 
-    def _prepared_by(self, driver: AnySink, number: int) -> Committable:
-        task = engine.travelled(driver)
+    def _prepared_by(self, opened: OpenSink, number: int) -> Committable:
+        task = engine.travelled(opened.writer)
         one = engine.prepared(task, self.attempt(number), [self.batch([number])])
-        self.closed(task)
         assert one is not None, Requirement.COMMITTABLE.broken("pre_commit returned None")
         return one
 
@@ -120,29 +118,31 @@ class ResourceContract(SinkUnderTest):
 
     def test_the_name_is_stable(self) -> None:
         """Requirement.NAME: in a new object, in a task, and in another process."""
-        name = self.driver().name
+        name = self.new_sink().name
         assert isinstance(name, str), Requirement.NAME.broken(f"it is {name!r}")
         assert name, Requirement.NAME.broken("it is empty")
         names = {
-            "a new object": self.restarted().name,
-            "a task": engine.travelled(self.driver()).name,
+            "a new object": self.new_sink().name,
+            "a committer": self.driver().name,
+            "a task": self.task().name,
             "another process": self.prepared_and_killed(self.attempt(), [1]).sink,
         }
         assert set(names.values()) == {name}, Requirement.NAME.broken(f"{name!r}, and {names}")
 
     def test_the_sink_travels_also_after_it_was_used(self) -> None:
-        """Requirement.TRAVELS: every batch takes the driver's own object to the tasks."""
-        driver = self.driver()
-        self.commit(driver, self._prepared_by(driver, 1))
+        """Requirement.TRAVELS: every batch takes the run's own writer to the tasks."""
+        opened = self.opened()
+        driver = opened.committer
+        self.commit(driver, self._prepared_by(opened, 1))
         driver.lingering(self.owner, self.deadline())
         try:
-            pickle.dumps(driver)
+            pickle.dumps(opened.writer)
         except Exception as error:
             raise AssertionError(
                 Requirement.TRAVELS.broken(f"after a commit: {error!r}")
             ) from error
-        self.commit(driver, self._prepared_by(driver, 2))
-        self.assert_visible([1, 2], Requirement.TRAVELS, "by a sink that was used before")
+        self.commit(driver, self._prepared_by(opened, 2))
+        self.assert_visible([1, 2], Requirement.TRAVELS, "by a writer that was used before")
 
     def test_the_committable_says_whose_it_is_and_travels_as_json(self) -> None:
         """Requirement.COMMITTABLE: everything in it is data, and it names its attempt."""

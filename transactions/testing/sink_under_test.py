@@ -1,7 +1,7 @@
 """The sink under test: what its author defines, and the steps that the contracts are made of.
 
-The steps are apart as in production: a task has a pickled copy of the sink, a committable comes
-back as JSON, and every other sink object belongs to another process.
+The steps are apart as in production: a task has a pickled copy of the writer, a committable comes
+back as JSON, and every other writer or committer belongs to another process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.sink import AnySink, Attempt, Owner
+from transactions.sink import AnyWriter, Attempt, Committer, OpenSink, Owner, Sink, SinkContext
 from transactions.testing import engine
 from transactions.testing.killed_process import killed_after
 from transactions.testing.requirements import Requirement
@@ -50,7 +50,7 @@ class SinkUnderTest:
     source_offsets: ClassVar[Mapping[str, int]] = {"contract-0": 7}
     folder: Path
     owner: Owner
-    _sinks: list[AnySink]
+    _committers: list[Committer]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let pytest collect a user's class, whatever its bases say."""
@@ -59,10 +59,10 @@ class SinkUnderTest:
 
     # --- what the author of a sink says -----------------------------------------------------------
 
-    def new_sink(self) -> AnySink:
-        """Return a sink on this test's target, as another process would make it. A second call
-        returns one that shares nothing live with the first. A sink is pickled, so its class must be
-        in a module.
+    def new_sink(self) -> Sink:
+        """Return the description of a sink on this test's target, as another process would make it.
+        It is opened many times; no two of these share anything live. It is pickled for a process
+        that is killed, so its class must be in a module.
         """
         raise NotImplementedError(f"{type(self).__name__} must say what new_sink() is")
 
@@ -103,28 +103,25 @@ class SinkUnderTest:
             log_id=secrets.token_hex(4),
             run_epoch=10,
         )
-        self._sinks = []
+        self._committers = []
         yield
-        for sink in self._sinks:
-            self.closed(sink)
+        for committer in self._committers:
+            committer.close()
 
-    def driver(self) -> AnySink:
-        """Return a sink as a driver makes it."""
-        sink = self.new_sink()
-        self._sinks.append(sink)
-        return sink
+    def opened(self) -> OpenSink:
+        """Return the sink as a driver opens it."""
+        opened = self.new_sink().open(SinkContext(checkpoint_timeout_s=self.deadline_s))
+        self._committers.append(opened.committer)
+        return opened
 
-    def restarted(self) -> AnySink:
-        """Return the sink of a driver that starts after the one before was killed."""
+    def driver(self) -> Committer:
+        """Return the committer of a driver."""
+        return self.opened().committer
+
+    def restarted(self) -> Committer:
+        """Return the committer of a driver that starts after the one before was killed."""
         self.drop_process()
         return self.driver()
-
-    @staticmethod
-    def closed(sink: AnySink) -> None:
-        """Close a sink that has something to close; the contract asks for no such method."""
-        close = getattr(sink, "close", None)
-        if close is not None:
-            close()
 
     def deadline(self) -> Deadline:
         """Return when a step that begins now must be done."""
@@ -149,17 +146,18 @@ class SinkUnderTest:
             source_offsets=source_offsets or {},
         )
 
-    def begun(self, attempt: Attempt, *batches: Sequence[int]) -> tuple[AnySink, Any]:
-        """Return the sink of a task, and its open transaction with these numbers."""
-        task = engine.travelled(self.driver())
-        self._sinks.append(task)
+    def task(self) -> AnyWriter:
+        """Return the writer of a task."""
+        return engine.travelled(self.opened().writer)
+
+    def begun(self, attempt: Attempt, *batches: Sequence[int]) -> tuple[AnyWriter, Any]:
+        """Return the writer of a task, and its open transaction with these numbers."""
+        task = self.task()
         return task, engine.begun(task, attempt, [self.batch(numbers) for numbers in batches])
 
     def prepared(self, attempt: Attempt, *batches: Sequence[int]) -> Committable:
         """Return what the driver gets from a task that wrote these numbers."""
-        task = engine.travelled(self.driver())
-        self._sinks.append(task)
-        one = engine.prepared(task, attempt, [self.batch(numbers) for numbers in batches])
+        one = engine.prepared(self.task(), attempt, [self.batch(numbers) for numbers in batches])
         assert one is not None, Requirement.COMMITTABLE.broken(
             f"pre_commit returned None for {batches}"
         )
@@ -169,7 +167,7 @@ class SinkUnderTest:
         """Return what the driver gets from a task whose process is gone by now, by SIGKILL."""
         work = functools.partial(
             engine.prepare_and_answer,
-            self.driver(),
+            self.opened().writer,
             attempt,
             [self.batch(numbers) for numbers in batches],
         )
@@ -181,7 +179,7 @@ class SinkUnderTest:
         """Write in a process that is killed with its transaction open."""
         work = functools.partial(
             engine.begin_and_answer,
-            self.driver(),
+            self.opened().writer,
             attempt,
             [self.batch(numbers) for numbers in batches],
         )
@@ -189,9 +187,9 @@ class SinkUnderTest:
 
     # --- what must be so --------------------------------------------------------------------------
 
-    def commit(self, sink: AnySink, *committables: Committable) -> None:
+    def commit(self, driver: Committer, *committables: Committable) -> None:
         """Commit, with nothing in the way: every token must come back committed."""
-        outcomes = sink.commit(committables, self.deadline())
+        outcomes = driver.commit(committables, self.deadline())
         self.assert_committed(outcomes, committables)
 
     def assert_committed(

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from connectors.clients.transactional_id import TransactionalId, probe_id
+from connectors.kafka.sink.ownership import Ownership
 from connectors.kafka.sink.prepared import not_prepared, output_partitions
 from connectors.kafka.sink.retired_ids import RetiredIds
 from connectors.kafka.sink.transaction_marker import Token, compare
-from connectors.options.kafka_sink import KafkaSink
+from connectors.kafka.sink.visibility import CommitVisibility
+from connectors.wire.coordinator_wire import CoordinatorWire
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import PhaseOneError
 from transactions.sink import Owner
-
-if TYPE_CHECKING:
-    from connectors.kafka.sink.ownership import Ownership
-    from connectors.kafka.sink.visibility import CommitVisibility
-    from connectors.wire.coordinator_wire import CoordinatorWire
 
 _COMMITTED_STATES = frozenset({"PrepareCommit", "CompleteCommit"})
 _ABORTED_STATES = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
@@ -33,40 +29,35 @@ class KafkaCommitter:
     """Asks the coordinator about transactions, and ends them.
 
     Attributes:
-        options: the user's options.
-        timeout_ms: the transaction timeout, checked against the broker.
+        name: see `Committer.name`.
+        settings: client settings with the brokers in them.
+        timeout_ms: the transaction timeout, checked against the broker; 0 before it was asked.
         offsets_partitions: the number of `__consumer_offsets` partitions; 0 before it was asked.
         ownership: the run's claim to its application on this cluster; None where no other run is
             possible, as in a test.
 
     Args:
-        options: see above.
-        timeout_ms: see above.
+        name: see above.
+        settings: see above.
     """
+
+    timeout_ms: int = 0
 
     offsets_partitions: int = 0
     ownership: Ownership | None = None
 
-    def __init__(self, options: KafkaSink, *, timeout_ms: int) -> None:
-        self.options = options
-        self.timeout_ms = timeout_ms
+    def __init__(self, name: str, settings: Mapping[str, str]) -> None:
+        self.name = name
+        self.settings = settings
         self._wire: CoordinatorWire | None = None
         self._visibility: CommitVisibility | None = None
         self._retired = RetiredIds()
 
     @property
-    def name(self) -> str:
-        """See `Committer.name`."""
-        return self.options.name
-
-    @property
     def wire(self) -> CoordinatorWire:
         """The driver's connection to the transaction coordinator, made when first needed."""
         if self._wire is None:
-            # Imported here: a worker never uses the coordinator, and starts faster without this.
-            from connectors.wire.coordinator_wire import CoordinatorWire  # noqa: PLC0415
-
-            self._wire = CoordinatorWire(self.options.settings)
+            self._wire = CoordinatorWire(self.settings)
         return self._wire
 
     def close(self) -> None:
@@ -186,9 +177,7 @@ class KafkaCommitter:
     def visibility(self) -> CommitVisibility:
         """The driver's connection to the partitions' leaders, made when first needed."""
         if self._visibility is None:
-            from connectors.kafka.sink.visibility import CommitVisibility  # noqa: PLC0415 - as wire
-
-            self._visibility = CommitVisibility(self.options.settings, self.wire)
+            self._visibility = CommitVisibility(self.settings, self.wire)
         return self._visibility
 
     def retired(self) -> frozenset[str]:

@@ -10,14 +10,14 @@ import contextlib
 import dataclasses
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from connectors.clients.client_settings import librdkafka_settings
 from connectors.kafka.sink.producer_pool import ProducerPool, Producers, Slot, pool_for
-from connectors.options.kafka_sink import KafkaSink
+from connectors.options.client_options import servers_of
 from connectors.records.fingerprint import Fingerprint, TopicFingerprint
 from transactions import crash_points
 from transactions.clock import Deadline
@@ -49,30 +49,45 @@ class KafkaWriter:
     """Writes Arrow batches of SINK_SCHEMA (`connectors.records.message_schema`) in transactions.
 
     Attributes:
-        options: the user's options.
+        name: see `Writer.name`.
+        topic: of all rows; None: each row names its own.
+        settings: client settings with the brokers in them.
         timeout_ms: the transaction timeout, which the driver checked against the broker.
         offsets_partitions: the number of `__consumer_offsets` partitions; 0 if the driver has not
             asked.
         producers: the source of a task's producers; None: this process's pool.
 
     Args:
-        options: see above.
+        name: see above.
+        topic: see above.
+        settings: see above.
         timeout_ms: see above.
         checkpoint_timeout_s: how long any one task may take.
+        offsets_partitions: see above.
     """
 
-    offsets_partitions: int = 0
     producers: Producers | None = None
 
-    def __init__(self, options: KafkaSink, *, timeout_ms: int, checkpoint_timeout_s: float) -> None:
-        self.options = options
+    def __init__(
+        self,
+        name: str,
+        topic: str | None,
+        settings: Mapping[str, str],
+        *,
+        timeout_ms: int,
+        checkpoint_timeout_s: float,
+        offsets_partitions: int = 0,
+    ) -> None:
+        self.name = name
+        self.topic = topic
+        self.settings = settings
         self.timeout_ms = timeout_ms
+        self.offsets_partitions = offsets_partitions
         self._checkpoint_timeout_s = checkpoint_timeout_s
 
-    @property
-    def name(self) -> str:
-        """See `Writer.name`."""
-        return self.options.name
+    def carries_offsets_of(self, servers: frozenset[str]) -> bool:
+        """See `CarriesOffsets`: a transaction can contain the offsets of its own cluster."""
+        return servers_of(self.settings["bootstrap.servers"]) == servers
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the producers out when a closure takes the writer to a worker."""
@@ -93,7 +108,7 @@ class KafkaWriter:
         them in the pool: each would queue statistics for ever, 104 kB a second (measured). The
         transactions that they prepared do not need them later.
         """
-        settings = librdkafka_settings(self.options.settings)
+        settings = librdkafka_settings(self.settings)
         self.producers = ProducerPool(
             owner,
             settings,
@@ -107,7 +122,7 @@ class KafkaWriter:
 
     def new_fingerprint(self) -> TopicFingerprint:
         """Return an empty fingerprint, for records to compare with the decided ones."""
-        return TopicFingerprint(self.options.topic)
+        return TopicFingerprint(self.topic)
 
     def new_deadline(self) -> Deadline:
         """Return the deadline of a step that begins now."""
@@ -126,9 +141,9 @@ class KafkaWriter:
         assert not transaction.flushed, "a record after the flush would be committed unacknowledged"
         slot = self._slot(transaction)
         if not transaction.marker_partition:
-            self._send_marker(transaction, self.options.topic or batch.column("topic")[0].as_py())
-        transaction.fingerprint.add(batch, self.options.topic)
-        slot.producer.produce(batch, self.options.topic, transaction.deadline)
+            self._send_marker(transaction, self.topic or batch.column("topic")[0].as_py())
+        transaction.fingerprint.add(batch, self.topic)
+        slot.producer.produce(batch, self.topic, transaction.deadline)
 
     def flush(self, transaction: KafkaTransaction) -> None:
         """Do the first half of `pre_commit`, for a caller that then writes with another producer.
@@ -199,7 +214,7 @@ class KafkaWriter:
     def _pool(self, owner: Owner) -> Producers:
         if self.producers is not None:
             return self.producers
-        settings = librdkafka_settings(self.options.settings)
+        settings = librdkafka_settings(self.settings)
         return pool_for(
             owner,
             self.name,
@@ -225,7 +240,7 @@ class KafkaWriter:
         if not where:
             return  # a row without a topic; the producer refuses it with a better message
         producer, deadline = slot.producer, transaction.deadline
-        if not attempt.source_offsets and first_topic and not self.options.topic:
+        if not attempt.source_offsets and first_topic and not self.topic:
             producer.find_topic(first_topic, deadline)
         marker = {where: attempt.checkpoint_id}
         producer.send_offsets(producer.transactional_id, marker, transaction.token, deadline)

@@ -1,22 +1,26 @@
-"""What a user says about a Kafka sink, parsed once and checked as a whole."""
+"""The Kafka sink: what a user says about it, checked as a whole, and how a run opens it."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Final, Self
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+from connectors.clients.transaction_timeout import MOST_TIMEOUT_MS, check_request_timeout
 from connectors.options.client_options import ClientOptions, without_secret
+from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES
 from connectors.options.option import NAME
 from connectors.options.table import KAFKA_SINK
+from transactions.clock import Deadline
 from transactions.errors import ConfigurationError
+from transactions.nothing_to_commit import NothingToCommit
+from transactions.sink import OpenSink, Sink, SinkContext
 
-EXACTLY_ONCE: Final = "exactly-once"
-AT_LEAST_ONCE: Final = "at-least-once"
-NO_GUARANTEE: Final = "none"
-#: The default first.
-GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, NO_GUARANTEE)
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from connectors.wire.coordinator_wire import CoordinatorWire
 
 _BOOTSTRAP: Final = "bootstrap.servers"
 _OF_TRANSACTIONS: Final = ("transaction.timeout.ms",)
@@ -54,6 +58,8 @@ class KafkaSink:
             the broker allows (`transaction.max.timeout.ms`). Only for exactly-once.
         kafka: further client settings, with Kafka's own names and no ``kafka.`` before them.
     """
+
+    takes_messages: ClassVar[bool] = True
 
     bootstrap_servers: str
     topic: str | None = None
@@ -115,6 +121,53 @@ class KafkaSink:
                 option=f"kafka.{name}={value}; instead: {instead.format(value=value)}",
             )
 
+    def identity(self) -> Mapping[str, str | None]:
+        """See `Sink.identity`. The brokers may change: a cluster is known by what is on it."""
+        return {"kind": "kafka", "topic": self.topic}
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See `Sink.check_columns`: rows that are messages fit."""
+
+    def open(self, context: SinkContext) -> OpenSink:
+        """See `Sink.open`.
+
+        Raises:
+            ConfigurationError: see `transaction_timeout_ms`.
+            AuthenticationError: a right is missing.
+            BrokerUnavailableError: no broker answered.
+        """
+        # Imported here: whoever only names a sink in its options loads no Kafka client.
+        from connectors.kafka.sink.kafka_committer import KafkaCommitter  # noqa: PLC0415
+        from connectors.kafka.sink.kafka_writer import KafkaWriter  # noqa: PLC0415
+        from connectors.kafka.sink.plain_writer import KafkaPlainWriter  # noqa: PLC0415
+
+        timeout_s = context.checkpoint_timeout_s
+        if not self.is_transactional:
+            waits = self.guarantee == AT_LEAST_ONCE
+            plain = KafkaPlainWriter(
+                self.name, self.topic, self.settings, waits=waits, checkpoint_timeout_s=timeout_s
+            )
+            return OpenSink(plain, NothingToCommit(self.name))
+        committer = KafkaCommitter(self.name, self.settings)
+        deadline = Deadline(context.patience_s)
+        try:
+            committer.timeout_ms = transaction_timeout_ms(
+                self, committer.wire, at_least_s=context.transaction_lives_s, deadline=deadline
+            )
+            committer.count_offsets_partitions(deadline)
+        except BaseException:
+            committer.close()
+            raise
+        writer = KafkaWriter(
+            self.name,
+            self.topic,
+            self.settings,
+            timeout_ms=committer.timeout_ms,
+            offsets_partitions=committer.offsets_partitions,
+            checkpoint_timeout_s=timeout_s,
+        )
+        return OpenSink(writer, committer)
+
     @property
     def is_transactional(self) -> bool:
         """Return whether records are written in transactions: the guarantee exactly-once."""
@@ -152,6 +205,55 @@ class KafkaSink:
                 )
         servers = kafka.pop(_BOOTSTRAP, "")
         return cls(bootstrap_servers=servers, kafka=kafka, **fields)  # type: ignore[arg-type]
+
+
+def kafka_sinks(sinks: Iterable[Sink]) -> list[KafkaSink]:
+    """Return the Kafka sinks: a broker can be asked about them."""
+    return [each for each in sinks if isinstance(each, KafkaSink)]
+
+
+def transaction_timeout_ms(
+    sink: KafkaSink, wire: CoordinatorWire, *, at_least_s: float, deadline: Deadline
+) -> int:
+    """Return the transaction timeout to use: the given one, or as much as broker and client allow.
+
+    Args:
+        sink: the sink.
+        wire: a connection to its cluster.
+        at_least_s: barrier interval, checkpoint timeout and restart budget together. With less,
+            transactions would be aborted before their barrier, or decided ones while a driver
+            restarts.
+        deadline: for the broker's answer.
+
+    Raises:
+        ConfigurationError: the timeout is above the broker's maximum, above librdkafka's, or too
+            short; or a request may take longer than the timeout.
+    """
+    allowed = int(wire.broker_setting("transaction.max.timeout.ms", deadline))
+    most = min(allowed, MOST_TIMEOUT_MS)
+    timeout = sink.transaction_timeout_ms
+    if timeout is None:
+        timeout = most
+    if timeout > most:
+        raise ConfigurationError(
+            f"A transaction can have a timeout of {most} ms at most here.",
+            where=f"sink {sink.name!r}",
+            cause="the broker's transaction.max.timeout.ms is lower"
+            if allowed < MOST_TIMEOUT_MS
+            else "librdkafka computes with it in 32 bits, a longer one overflows",
+            option=f"transactionTimeoutMs={timeout}",
+        )
+    if timeout < at_least_s * 1000:
+        raise ConfigurationError(
+            f"A transaction timeout of {timeout} ms is shorter than a checkpoint and a restart "
+            f"may take ({at_least_s:g} s); decided transactions would be aborted.",
+            where=f"sink {sink.name!r}",
+            cause="checkpoint_timeout + restart_budget, and in continuous mode the interval of "
+            "barriers, are longer than the transaction lives",
+            option=f"transactionTimeoutMs={timeout} (the broker allows {allowed})",
+        )
+    check_request_timeout(sink.kafka, timeout, where=f"sink {sink.name!r}")
+    return timeout
 
 
 def _wrong(what: str, option: str) -> ConfigurationError:

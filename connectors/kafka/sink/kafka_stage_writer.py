@@ -37,7 +37,7 @@ def statistics_ms(parallelism: int) -> int:
     return max(least, min(10 * parallelism, most))
 
 
-class StageWriter:
+class KafkaStageWriter:
     """Lives as long as its task. The reading thread calls `invoke`. The control thread calls
     `flush`, `pre_commit` and `end`. Both call `begin_transaction`. No two threads make one of
     these calls for the same transaction at once; `invoke` and `flush` never run at once.
@@ -74,7 +74,7 @@ class StageWriter:
             PhaseOneError: the coordinator did not answer, or refused.
         """
         settings = {
-            **librdkafka_settings(self._writer.options.settings),
+            **librdkafka_settings(self._writer.settings),
             "statistics.interval.ms": self._statistics_ms,
         }
         make = functools.partial(
@@ -90,7 +90,7 @@ class StageWriter:
         return tuple(slot.producer.transactional_id for slot in self._free)
 
     def begin_transaction(self, attempt: Attempt) -> KafkaTransaction:
-        """See `connectors.continuous.stage_task.Writer`."""
+        """See `connectors.continuous.stage_task.StageWriter`."""
         if not self._carries_offsets:
             attempt = dataclasses.replace(attempt, source_offsets={})
         return self._writer.begin_transaction(attempt)
@@ -102,8 +102,8 @@ class StageWriter:
         self._writer.invoke(transaction, batch)
 
     def flush(self, transaction: KafkaTransaction, source_offsets: Mapping[str, int]) -> None:
-        """See `connectors.continuous.stage_task.Writer`. Take a producer even for offsets alone: in
-        `pre_commit` this would race with the next transaction's first record.
+        """See `connectors.continuous.stage_task.StageWriter`. Take a producer even for offsets
+        alone: in `pre_commit` this would race with the next transaction's first record.
         """
         transaction.deadline = self._writer.new_deadline()
         carried = dict(source_offsets) if self._carries_offsets else {}
@@ -133,8 +133,8 @@ class StageWriter:
         self._free.append(slot)
 
     def serve(self) -> None:
-        """See `connectors.continuous.stage_task.Writer`. It serves the free producers; the thread
-        that writes with a producer, or ends its transaction, serves that one.
+        """See `connectors.continuous.stage_task.StageWriter`. It serves the free producers; the
+        thread that writes with a producer, or ends its transaction, serves that one.
         """
         for slot in list(self._free):
             slot.producer.serve()
