@@ -1,1 +1,1 @@
-"""The command `sparkonce`: one file per subcommand, imported when it is asked for."""
+"""The command `sparkonce`: one file per subcommand, imported only when it runs."""

@@ -1,4 +1,4 @@
-"""`sparkonce bench`: what exactly-once costs on your own cluster, with every record checked."""
+"""`sparkonce bench`: measure the cost of exactly-once on your cluster, and check every record."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ INTERRUPTED = 130
 
 _EPILOG = """\b
 Examples:
-  On this machine, on a broker that is started for it
+  On this machine; the command starts a broker
     sparkonce bench latency --mode continuous
-  On a cluster of yours: topics of its own, deleted at the end
+  On your cluster; the command makes its own topics and deletes them at the end
     sparkonce bench throughput --bootstrap broker:9092 --partitions 8 --replication-factor 3
-  What a commit costs, against the number of subtasks
+  The cost of a commit for several numbers of subtasks
     sparkonce bench commit --mode continuous --subtasks 1,2,4,8 --plot commit.svg
 
 \b
-Exit codes: 0 done, 1 failed, or a record was lost or doubled, 2 bad configuration,
-130 interrupted. Whatever happens, topics, groups and folders of the run are removed.
+Exit codes: 0 done, 1 failed, or a record was lost or duplicated, 2 bad configuration,
+130 interrupted. The command always removes the topics, groups and folders of the run.
 """
 
 
@@ -46,8 +46,8 @@ Exit codes: 0 done, 1 failed, or a record was lost or doubled, 2 bad configurati
 def command() -> None:
     """Measure a plain copy job: latency, throughput, or the commit alone.
 
-    The job runs on topics of its own with a random name. Each record has an id, and every id is
-    looked for in the output: a record that is lost or doubled is a failure.
+    The job runs on its own topics, which have random names. Each record has an id. The command
+    looks for every id in the output. A lost or duplicated record is a failure.
     """
 
 
@@ -59,7 +59,7 @@ def _subtasks(_context: click.Context, _option: click.Parameter, text: str) -> t
 
 
 def _common(function: F) -> F:
-    """Add the options that all three have; click shows them in this order."""
+    """Add the options of all three commands; click shows them in this order."""
     for option in reversed(
         (
             click.option(
@@ -68,30 +68,32 @@ def _common(function: F) -> F:
                 default="micro-batch",
                 show_default=True,
             ),
-            click.option("--record-size", default=100, show_default=True, help="Key and value."),
             click.option(
-                "--partitions", type=int, help="Of each topic.  [default: 2, or subtasks]"
+                "--record-size", default=100, show_default=True, help="Key and value, bytes."
+            ),
+            click.option(
+                "--partitions", type=int, help="For each topic.  [default: 2, or subtasks]"
             ),
             click.option(
                 "--subtasks",
                 default="",
                 callback=_subtasks,
-                help="Tasks that write.  [default: one for each partition]",
+                help="Number of writing tasks.  [default: one for each partition]",
             ),
             click.option(
-                "--replication-factor", type=int, help="Of each topic.  [default: the brokers']"
+                "--replication-factor", type=int, help="For each topic.  [default: the brokers']"
             ),
             click.option(
                 "--barrier-interval",
                 "barrier_interval_s",
                 type=DURATION,
-                help="A fixed one; continuous mode.",
+                help="Fixed barrier interval; continuous mode only.",
             ),
             click.option(
                 "--target-latency",
                 "target_latency_s",
                 type=DURATION,
-                help="Of the adaptive interval; continuous mode.",
+                help="Target of the adaptive barrier interval; continuous mode only.",
             ),
             click.option(
                 "--master",
@@ -112,9 +114,9 @@ def _common(function: F) -> F:
     return client_options(function)
 
 
-_seconds = click.option("--seconds", default=30.0, show_default=True, help="Measured ones.")
+_seconds = click.option("--seconds", default=30.0, show_default=True, help="Seconds to measure.")
 _warmup = click.option(
-    "--warmup", "warmup_s", default=10.0, show_default=True, help="Seconds before, not measured."
+    "--warmup", "warmup_s", default=10.0, show_default=True, help="Seconds before the measurement."
 )
 _plot = click.option(
     "--plot",
@@ -132,14 +134,16 @@ _plot = click.option(
 @_plot
 @click.pass_context
 def latency(context: click.Context, /, **given: Any) -> None:
-    """Measure from a record's production until a read_committed reader has it."""
+    """Measure the time from produce until a read_committed reader has the record."""
     _run(context, "latency", given)
 
 
 @command.command()
 @_common
-@click.option("--records", default=1_000_000, show_default=True, help="Loaded before the job.")
-@click.option("--batch-records", default=250_000, show_default=True, help="Most in a micro-batch.")
+@click.option("--records", default=1_000_000, show_default=True, help="Records in the backlog.")
+@click.option(
+    "--batch-records", default=250_000, show_default=True, help="Maximum per micro-batch."
+)
 @click.pass_context
 def throughput(context: click.Context, /, **given: Any) -> None:
     """Measure how fast a backlog becomes visible to a read_committed reader."""
@@ -153,7 +157,7 @@ def throughput(context: click.Context, /, **given: Any) -> None:
 @_plot
 @click.pass_context
 def commit(context: click.Context, /, **given: Any) -> None:
-    """Measure many small checkpoints, phase by phase; --subtasks 1,2,4,8 is a series."""
+    """Measure many small checkpoints, phase by phase; --subtasks 1,2,4,8 measures a series."""
     _run(context, "commit", given)
 
 
@@ -169,7 +173,7 @@ def _run(context: click.Context, what: str, given: dict[str, Any]) -> None:
         click.echo(f"{type(error).__name__}: {error}", err=True)
         context.exit(FAILED)
     except KeyboardInterrupt:
-        click.echo("interrupted: what was made is gone", err=True)
+        click.echo("interrupted: topics, groups and folders of the run are removed", err=True)
         context.exit(INTERRUPTED)
     for one in errors:
         click.echo(f"{type(one).__name__}: {one}", err=True)
@@ -204,7 +208,7 @@ def _measured(options: BenchOptions, json_file: Path | None) -> tuple[list[Spark
     from connectors.bench.workbench import Workbench
     from transactions.errors import SparkOnceError
 
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors say it, once
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors report it once
     to_stdout = json_file == Path("-")
     with ExitStack() as stack:
         lines = stack.enter_context(_writer(json_file))
@@ -235,7 +239,7 @@ def _measured(options: BenchOptions, json_file: Path | None) -> tuple[list[Spark
 
 @contextmanager
 def _writer(path: Path | None) -> Iterator[TextIO | None]:
-    """Open where the lines go before anything is measured."""
+    """Open the target of the lines before the measurement starts."""
     from transactions.errors import ConfigurationError
 
     if path is None:
@@ -247,7 +251,7 @@ def _writer(path: Path | None) -> Iterator[TextIO | None]:
             stream = path.open("w", encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(
-                "The file of results cannot be written.",
+                "The result file cannot be written.",
                 where=str(path),
                 cause=str(error),
                 option=f"--json={path}",

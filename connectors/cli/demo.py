@@ -1,4 +1,4 @@
-"""`sparkonce demo`: see exactly-once survive two SIGKILLs, with a proof."""
+"""`sparkonce demo`: kill a pipeline twice with SIGKILL, and prove its output exactly-once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ INTERRUPTED = 130
     type=click.Choice(["micro-batch", "continuous"]),
     default="micro-batch",
     show_default=True,
-    help="Continuous keeps no state: clean flights only.",
+    help="Continuous mode has no state: the job only cleans flights.",
 )
-@click.option("--bootstrap", help="Brokers to use; without it the demo starts one of its own.")
-@click.option("--flights", default=336_776, show_default=True, help="How many flights.")
-@click.option("--seconds", default=25.0, show_default=True, help="How long loading them takes.")
+@click.option("--bootstrap", help="Brokers to use; without this option the demo starts a broker.")
+@click.option("--flights", default=336_776, show_default=True, help="Number of flights.")
+@click.option("--seconds", default=25.0, show_default=True, help="Duration of the load.")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -59,12 +59,13 @@ def command(
     checkpoint: Path | None,
     sabotage: str | None,
 ) -> None:
-    """Load a year of real flights, kill the driver twice, and prove every flight exactly once.
+    """Load a year of real flights, kill the driver twice, and prove the output exactly-once.
 
-    A plain producer loads the flights that left New York City in 2013 while a Spark job cleans
-    them into one topic and counts arrivals per airport into another, under one decision. The job
-    is killed with SIGKILL in phase 1 and again between decision and commit. Exit code 1 when the
-    proof of an independent read_committed reader fails.
+    A plain producer loads the flights that left New York City in 2013. Meanwhile a Spark job
+    writes the cleaned flights to one topic and the arrivals per airport to another topic, under
+    one decision. The demo kills the job with SIGKILL in phase 1, and again between decision and
+    commit. At the end an independent read_committed reader checks the output. The exit code is 1
+    when this proof fails.
     """
     from connectors.demo.supervisor import DemoOptions
     from transactions.errors import ConfigurationError, SparkOnceError
@@ -89,7 +90,7 @@ def command(
         click.echo(f"{type(error).__name__}: {error}", err=True)
         context.exit(PROOF_FAILS)
     except KeyboardInterrupt:
-        click.echo("interrupted: everything that was started is gone", err=True)
+        click.echo("interrupted: the demo has ended everything that it started", err=True)
         context.exit(INTERRUPTED)
     context.exit(PROOF_HOLDS if holds else PROOF_FAILS)
 
@@ -117,7 +118,7 @@ def _run(options: DemoOptions, sabotage: str | None) -> bool:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM unwinds like ctrl-C, so that nothing is left behind."""
+    """Handle SIGTERM like ctrl-C, so that the demo leaves nothing behind."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`sparkonce doctor`: what a pipeline would meet on a cluster, before it runs there."""
+"""`sparkonce doctor`: check a cluster before a pipeline runs on it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Exit codes: 0 ok or warnings only, 1 refused or no broker, 2 bad usage.
 
 @click.command(name="doctor", epilog=_EPILOG)
 @kafka_options
-@click.option("--app", default="", help="Application id: its rights are tried, its clock read.")
+@click.option("--app", default="", help="Application id, to try its rights and read the clock.")
 @click.option("--input", "inputs", multiple=True, help="Topic to read; repeatable.")
 @click.option("--output", "outputs", multiple=True, help="Topic to write; repeatable.")
 @click.option(
@@ -89,8 +89,8 @@ def command(
 ) -> None:
     """Check a cluster before a pipeline runs on it; a driver makes the same checks at its start.
 
-    Nothing is changed: with --app one transaction without records is begun and aborted under the
-    id <app>.doctor, to try the rights and to read the broker's clock.
+    The doctor changes nothing. With --app it begins and aborts one transaction without records
+    under the id <app>.doctor, to try the rights and to read the broker's clock.
     """
     import logging
 
@@ -100,7 +100,7 @@ def command(
     from connectors.doctor.verdicts import judge, worst
     from transactions.clock import Deadline
 
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors say it, once
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors report it once
     if job_file is not None:
         cases = _cases(job_of(job_file))
     else:
@@ -129,7 +129,7 @@ def command(
 
 
 def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
-    """Return what a job asks of each of its clusters: one, when source and sinks share it."""
+    """Return what a job needs from each cluster; source and sinks may share one cluster."""
     from connectors.doctor.facts import Wanted
     from connectors.doctor.preflight import plain_topics
 
@@ -191,7 +191,7 @@ def _show(cluster: str, verdicts: list[Verdict]) -> None:
 
     console = Console()
     if not console.is_terminal:
-        console = Console(width=160)  # in a file or a pipe nothing may be cut
+        console = Console(width=160)  # a file or a pipe gets the whole text
     table = Table(title=cluster, title_justify="left")
     table.add_column("check", overflow="fold")
     table.add_column("")

@@ -22,9 +22,9 @@ class _Duration(click.ParamType[float]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if seconds <= 0:
-            self.fail(f"{value!r} is no time at all", param, ctx)
+            self.fail(f"{value!r} is not longer than zero", param, ctx)
         return seconds
 
 
-#: ``500ms``, ``10s``, ``1min``; a number alone is in seconds. A command gets seconds.
+#: ``500ms``, ``10s``, ``1min``; a number alone is in seconds. The command receives seconds.
 DURATION: Final = _Duration()

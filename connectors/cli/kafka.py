@@ -28,7 +28,7 @@ def _topics(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> di
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Data folder, kept by `down`.  [default: in the user's state folder]",
+    help="Data folder; `down` keeps it.  [default: in the user's state folder]",
 )
 @click.option(
     "--topic",
@@ -36,12 +36,12 @@ def _topics(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> di
     multiple=True,
     metavar="NAME[:PARTITIONS]",
     callback=_topics,
-    help="Make this topic if there is none; of one partition by default. May be repeated.",
+    help="Make this topic if it does not exist, with one partition by default; repeatable.",
 )
 def up(port: int, brokers: str, directory: Path | None, topics: dict[str, int]) -> None:
     """Start the brokers and return when they serve; they run until `sparkonce kafka down`.
 
-    Where they run already, the topics are made there.
+    If brokers run already, the command only makes the topics.
     """
     from connectors.cluster import running_cluster
     from connectors.cluster.local_cluster import LocalCluster
@@ -57,7 +57,7 @@ def up(port: int, brokers: str, directory: Path | None, topics: dict[str, int]) 
         cluster = LocalCluster(brokers=int(brokers), port=port, directory=folder)
         try:
             cluster.start()
-            # written before it is let go: a kill between the two leaves a file, not a broker
+            # Write the state before the detach: a kill between them leaves a file, not a broker.
             running_cluster.write_state(running_cluster.RunningCluster.of(cluster))
             cluster.detach()
         finally:
@@ -77,7 +77,7 @@ def _make(bootstrap_servers: str, topics: dict[str, int]) -> None:
 
 @command.command()
 def down() -> None:
-    """Stop the brokers that `up` started; their data is kept. Nothing happens when none runs."""
+    """Stop the brokers that `up` started and keep their data; do nothing if none runs."""
     from connectors.cluster import running_cluster
 
     with running_cluster.locked_state():
@@ -108,5 +108,5 @@ def status(context: click.Context) -> None:
         process = str(broker.process.pid)
         table.add_row(str(broker.broker), str(broker.port), process, broker.state(), broker.folder)
     console = Console()
-    # in a file or a pipe nothing may be cut or folded
+    # A file or a pipe gets the whole text, without folds.
     (console if console.is_terminal else Console(width=250)).print(table)

@@ -28,7 +28,7 @@ def kafka_options(function: F) -> F:
 
 
 def client_options(function: F) -> F:
-    """Add --bootstrap, --kafka and --config to a command; `kafka_settings` puts them together."""
+    """Add --bootstrap, --kafka and --config to a command; `kafka_settings` merges them."""
     for option in (
         click.option(
             "--config",
@@ -47,7 +47,7 @@ def client_options(function: F) -> F:
 def kafka_settings(
     bootstrap: str | None, pairs: Iterable[str] = (), config: Path | None = None
 ) -> dict[str, str]:
-    """Put the settings of the command line together; a `--kafka` wins over the file.
+    """Merge the settings of the command line; `--kafka` overrides the file.
 
     Raises:
         ConfigurationError: a setting has no value, is given twice, or the file cannot be read.
@@ -67,7 +67,7 @@ def job_of(path: Path) -> JobDefinition:
     """Read a job file with the environment of this process.
 
     Raises:
-        ConfigurationError: it is wrong.
+        ConfigurationError: the job file is wrong.
     """
     from connectors.options.job_file import load_job
 

@@ -13,7 +13,7 @@ import click
 
 from transactions.errors import ConfigurationError, SparkOnceError
 
-# name -> where the click command is, and its line in `--help`; nothing is imported for the help.
+# name -> (place of the click command, its line in `--help`); the help imports no subcommand.
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "kafka": ("connectors.cli.kafka:command", "Run a real Apache Kafka on this machine."),
     "run": ("connectors.cli.run:command", "Run a pipeline that a TOML file describes."),
@@ -33,7 +33,7 @@ class LazyGroup(click.Group):
     """A group that imports a subcommand only when it is run, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names in the order of the table: the order in which one needs them."""
+        """Return the names in the order of the table: the order in which a user needs them."""
         return list(SUBCOMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -64,7 +64,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command; our own errors are text for people, never a traceback."""
+    """Run the command; print our own errors as text, without a traceback."""
     try:
         cli(prog_name="sparkonce")
     except SparkOnceError as error:

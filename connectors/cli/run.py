@@ -47,18 +47,18 @@ Example job file:
   topic = "flights-clean"
 
 \b
-Several [[sink]] commit under one decision, all or none; each may have a sql of
-its own, and function = "module:name" may return one DataFrame per sink name.
+Several [[sink]] commit under one decision, all or none. Each may have its own
+sql. function = "module:name" may return one DataFrame per sink name.
 
 \b
 mode = "continuous" in [app] moves records all the time instead of in batches,
-for latencies below 100 ms: one [[sink]], and arrow = "module:name" in [transform],
-a function from record batch to record batch that runs in both modes.
+for latencies below 100 ms. It needs one [[sink]], and arrow = "module:name" in
+[transform]: a function from record batch to record batch. It runs in both modes.
 
 \b
 Exit codes: 0 stopped cleanly, 1 failed, 2 bad configuration.
-SIGTERM and ctrl-C stop between two checkpoints. A failure that may pass (a broker
-away, a worker killed, a stuck batch) restarts the pipeline in this process.
+SIGTERM and ctrl-C stop between two checkpoints. After a temporary failure (a broker
+is down, a worker was killed, a batch is stuck) the pipeline restarts in this process.
 """
 
 
@@ -69,24 +69,24 @@ away, a worker killed, a stuck batch) restarts the pipeline in this process.
     "--from-savepoint",
     metavar="PATH",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Begin an empty checkpoint folder with a savepoint; again is harmless.",
+    help="Start an empty checkpoint folder from a savepoint; a repeat is harmless.",
 )
 @click.option(
     "--claim-mode",
     type=click.Choice(["no-claim", "claim"]),
     default="no-claim",
     show_default=True,
-    help="no-claim: the savepoint is copied and stays; claim: it is deleted when it is restored.",
+    help="no-claim: copy the savepoint and keep it; claim: delete the savepoint after the restore.",
 )
 @click.option(
     "--allow-non-restored-state",
     is_flag=True,
-    help="Leave out what the savepoint has of topics and sinks that the job does not have.",
+    help="Skip the topics and sinks of the savepoint that the job does not have.",
 )
 @click.option(
     "--accept-duplicates",
     is_flag=True,
-    help="Start although newer output exists (an old folder, a savepoint): it comes twice.",
+    help="Start although newer output exists (old folder, savepoint); it is then written twice.",
 )
 @click.pass_context
 def command(
@@ -100,10 +100,10 @@ def command(
 ) -> None:
     """Run the pipeline of a job file, exactly-once, until it is stopped.
 
-    A job that was killed goes on where it was: what it had decided is committed first.
+    After a kill the job first commits what it had decided, then continues from there.
     """
     if from_savepoint is None and (claim_mode != "no-claim" or allowed["allow_non_restored_state"]):
-        raise click.UsageError("These options belong to --from-savepoint.")
+        raise click.UsageError("--claim-mode and --allow-non-restored-state need --from-savepoint.")
     from transactions.errors import ConfigurationError, SparkOnceError
 
     with StopSwitch(_say) as stop:
@@ -124,7 +124,7 @@ def command(
 
 
 def check_job(job: JobDefinition) -> None:
-    """Check what the parser cannot: client settings, and that the function can be imported.
+    """Check what the parser cannot check: the client settings and the import of the function.
 
     Raises:
         ConfigurationError: one of them is wrong.
@@ -153,7 +153,7 @@ def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wa
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("sparkonce").setLevel(logging.INFO)  # events: recovered, healed, ...
-    logging.getLogger("kafka").setLevel(logging.ERROR)  # our errors say it, once
+    logging.getLogger("kafka").setLevel(logging.ERROR)  # our errors report it once
     _say(f"{_described(job)}: starting")
     progress, stopped = Progress(), False
     try:
@@ -187,10 +187,10 @@ def _say(text: str) -> None:
 
 
 class Progress:
-    """One line per checkpoint on stderr, rewritten on a terminal. Elsewhere it shows the first one,
-    then one after each pause; the pauses grow from two seconds to a minute.
+    """One line per checkpoint on stderr. A terminal shows only the newest line. Elsewhere the first
+    line is written, then one line after each pause; the pauses grow from two seconds to a minute.
 
-    Called on the query's thread, after each commit.
+    The query's thread calls it after each commit.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -204,11 +204,11 @@ class Progress:
 
     @property
     def total(self) -> str:
-        """What was done since the start."""
+        """The records and checkpoints since the start."""
         return f"{self._records:,} records in {self._checkpoints:,} checkpoints"
 
     def started(self, recommitted: int) -> None:
-        """Say that the query runs, and what was left to do from before."""
+        """Report that the query runs, and how many transactions of an earlier run it committed."""
         left = f"; {recommitted} transactions of an earlier run committed" if recommitted else ""
         _say(f"running{left}")
 
@@ -234,7 +234,7 @@ class Progress:
             self._held = line
 
     def close(self, *, stopped: bool) -> None:
-        """Show the last checkpoint if it was held back; after a clean stop the total is enough."""
+        """Show the last checkpoint if it is not shown yet; a clean stop shows only the total."""
         if self._status is not None:
             self._status.stop()
         if self._held and not stopped:

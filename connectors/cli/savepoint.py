@@ -1,4 +1,4 @@
-"""`sparkonce savepoint`: all that a pipeline needs to go on elsewhere, in one folder."""
+"""`sparkonce savepoint`: everything that a pipeline needs to continue elsewhere, in one folder."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command() -> None:
     """Make, list and delete savepoints.
 
-    A savepoint is taken of a finished checkpoint: source offsets, the engine's state, and no
-    pending transaction. `sparkonce run JOB.toml --from-savepoint PATH` goes on from it.
+    A savepoint is a copy of a finished checkpoint: source offsets and the engine's state, without
+    a pending transaction. `sparkonce run JOB.toml --from-savepoint PATH` continues from it.
     """
 
 
@@ -37,16 +37,17 @@ def command() -> None:
     metavar="FOLDER",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of savepoints; each gets a folder of its own in it.",
+    help="Folder for savepoints; each savepoint gets its own subfolder.",
 )
-@click.option("--stop", is_flag=True, help="Stop the pipeline between two checkpoints, then take.")
+@click.option("--stop", is_flag=True, help="Stop the pipeline between two checkpoints first.")
 @click.option(
-    "--timeout", type=DURATION, default="10min", show_default=True, help="How long to wait for it."
+    "--timeout", type=DURATION, default="10min", show_default=True, help="How long to wait."
 )
 def take(*, job_file: Path, folder: Path, stop: bool, timeout: float) -> None:
     """Take a savepoint of the pipeline of a job file, running or stopped.
 
-    A running pipeline makes it itself, between two checkpoints. Prints the path.
+    A running pipeline makes the savepoint itself, between two checkpoints. The command prints
+    the path.
     """
     from rich.console import Console
 
@@ -79,7 +80,7 @@ def _of_running(
                 "The driver has ended without an answer.",
                 where=f"{checkpoint}, run of {reader.state.host}",
                 cause="it failed, or was killed",
-                option="start the pipeline, and ask again; nothing is lost",
+                option="start the pipeline, and repeat the command; nothing is lost",
             )
 
     return ask_for_savepoint(
@@ -94,7 +95,7 @@ def _of_stopped(
     folder: Path,
     timeout_s: float,
 ) -> Path:
-    """Nobody runs: what the last run left is taken as it is, if it was finished."""
+    """Take the last checkpoint of a pipeline that does not run, if that checkpoint is finished."""
     from connectors.options.table import CONTINUOUS
     from connectors.spark.checkpoint_files import SPARK, files_of, finished_checkpoint
     from transactions.decision_log import read_log
@@ -125,9 +126,9 @@ def _of_stopped(
     if read_log(reader.backend).tail != reader.state.tail:
         delete_savepoint(made)
         raise SavepointError(
-            "The pipeline was started while its savepoint was made.",
+            "The pipeline started while this command made the savepoint.",
             where=str(checkpoint),
-            option="ask again: the driver makes it",
+            option="repeat the command: the driver then makes the savepoint",
         )
     return made
 
@@ -137,7 +138,7 @@ def _unsettled(reader: TransactionReader, timeout_s: float) -> list[str]:
     from transactions.clock import Deadline
 
     rows = [row for row in reader.rows(Deadline(timeout_s)) if row.decided is not None]
-    # What a person has resolved the next start acts on: only after it there is nothing left to do.
+    # The next start acts on a `resolve`. Until then a resolved transaction is unsettled as well.
     return [row.transactional_id for row in rows if row.standing is not Standing.COMMITTED]
 
 
@@ -176,7 +177,7 @@ def list_command(folder: Path, as_json: bool) -> None:
 @_PLACE
 @_JSON
 def show(place: Path, as_json: bool) -> None:
-    """Read a savepoint with all its files, and show what it is."""
+    """Read a savepoint, check all its files, and show its content."""
     import orjson
 
     from transactions.savepoint import verify_savepoint
@@ -193,7 +194,7 @@ def show(place: Path, as_json: bool) -> None:
 @_PLACE
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(place: Path, yes: bool) -> None:
-    """Delete a savepoint; pipelines that were restored from it do not need it."""
+    """Delete a savepoint; pipelines that started from it do not need it."""
     from transactions.savepoint import delete_savepoint, read_savepoint
 
     read_savepoint(place)

@@ -1,4 +1,4 @@
-"""SIGTERM and ctrl-C as one request to stop, from a process's first moment to its last."""
+"""SIGTERM and ctrl-C as one request to stop, from the start of a process to its end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SECOND_AFTER_S = 1.0
 
 
 class StopSwitch:
-    """Remembers a request to stop and hands it to whoever can carry it out.
+    """Remembers a request to stop and passes it to the function that can stop the pipeline.
 
-    A second signal ends the process at once, with exit code 1: nothing is lost by it, the next
-    start finishes what was decided. A repetition within a second is the same request: shells and
-    wrappers send it on.
+    A second signal ends the process at once, with exit code 1. Nothing is lost: the next start
+    finishes what was decided. A second signal within one second counts as the same request,
+    because shells and wrappers forward signals.
     """
 
     def __init__(self, notice: Callable[[str], None], clock: Clock = SYSTEM_CLOCK) -> None:
@@ -31,13 +31,13 @@ class StopSwitch:
         self._before: dict[signal.Signals, object] = {}
 
     def install(self) -> None:
-        """Take the signals, again after Spark took ctrl-C for itself."""
+        """Install the handlers; call it again after Spark has replaced the one for ctrl-C."""
         for number in _SIGNALS:
             before = signal.signal(number, self._on_signal)
             self._before.setdefault(number, before)
 
     def attach(self, carry_out: Callable[[], None]) -> None:
-        """Say what a request does from now on; one that came before is passed on."""
+        """Set what a request does from now on; an earlier request runs it at once."""
         self._carry_out = carry_out
         if self.asked:
             carry_out()

@@ -21,7 +21,7 @@ _STYLE = {
 
 
 def head(reader: TransactionReader) -> dict[str, Any]:
-    """Return whose log it is, and which run is the newest."""
+    """Return the application of the log and its newest run."""
     state = reader.state
     return {
         "application": state.application_id,
@@ -94,14 +94,14 @@ def show(reader: TransactionReader, rows: Sequence[Row]) -> None:
     state = reader.state
     console = Console()
     if not console.is_terminal:
-        console = Console(width=250)  # in a file or a pipe nothing may be cut
+        console = Console(width=250)  # a file or a pipe gets the whole text
     table = Table(
         title=f"{state.application_id}, log {state.log_id}, run {state.run_epoch} ({state.host})",
         title_justify="left",
     )
     names = ("checkpoint", "sink", "transactional id", "producer", "token", "broker", "age")
     for name in (*names, "verdict", "because", "what to do"):
-        # an id and a verdict are copied and searched for: never folded
+        # people copy and search an id and a verdict: no fold there
         table.add_column(name, overflow="fold", no_wrap=name in ("transactional id", "verdict"))
     for row in rows:
         fields = plain(row)
@@ -115,4 +115,4 @@ def show(reader: TransactionReader, rows: Sequence[Row]) -> None:
         )
     console.print(table)
     if not rows:
-        console.print("Nothing was decided yet, and nothing is open.")
+        console.print("No transaction is decided or open.")

@@ -1,4 +1,4 @@
-"""`sparkonce transactions`: what was decided, what the broker says of it, and repairs."""
+"""`sparkonce transactions`: list decided transactions with their broker state, and repair them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 def command() -> None:
     """List and repair the transactions of a pipeline.
 
-    The checkpoint folder says what was decided, the brokers what became of it. The folder does
-    not say where the brokers are: give --bootstrap, or --job.
+    The checkpoint folder holds the decisions. The brokers know the state of each transaction. The
+    folder does not hold the broker addresses: give --bootstrap or --job.
     """
     import logging
 
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors say it, once
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors report it once
 
 
 def _place(function: F) -> F:
-    """Add the options that say which checkpoint, and which brokers."""
+    """Add the options that choose the checkpoint and the brokers."""
     for option in (
         click.option(
-            "--timeout", type=DURATION, default="1min", show_default=True, help="For all of it."
+            "--timeout",
+            type=DURATION,
+            default="1min",
+            show_default=True,
+            help="Limit for the whole command.",
         ),
         kafka_options,
         click.option("--checkpoint", metavar="FOLDER", help="Checkpoint folder of the driver."),
@@ -68,14 +72,14 @@ def _reader(
         return TransactionReader(checkpoint or job.checkpoint, {}, sinks, job.decision_log)
     if checkpoint is None:
         raise ConfigurationError(
-            "No checkpoint is named.", option="--checkpoint FOLDER, or --job JOB.toml"
+            "No checkpoint folder is given.", option="--checkpoint FOLDER, or --job JOB.toml"
         )
     settings = kafka_settings(bootstrap, pairs, config)
     if "bootstrap.servers" not in settings:
         if brokers_needed or settings:
             raise ConfigurationError(
-                "No Kafka cluster is named.",
-                cause="the checkpoint does not say where its brokers are",
+                "No Kafka cluster is given.",
+                cause="the checkpoint folder does not hold the broker addresses",
                 option="--bootstrap HOST:PORT, or --job JOB.toml",
             )
         click.echo("No broker was asked: give --bootstrap or --job.", err=True)
@@ -89,7 +93,7 @@ def _reader(
 @_place
 @_JSON
 def list_command(*, timeout: float, as_json: bool, **place: Any) -> None:
-    """Show every transaction of the last decision, and every open one; changes nothing."""
+    """Show every transaction of the last decision and every open one; change nothing."""
     from transactions.clock import Deadline
 
     with _reader(**place, brokers_needed=False) as reader:
@@ -105,7 +109,7 @@ def list_command(*, timeout: float, as_json: bool, **place: Any) -> None:
 @_place
 @_JSON
 def describe(*, transactional_id: str, timeout: float, as_json: bool, **place: Any) -> None:
-    """Show all about one transaction: partitions, offsets, the marker that proves its commit."""
+    """Show one transaction: its partitions, offsets, and the marker that proves its commit."""
     from rich.console import Console
     from rich.table import Table
 
@@ -133,9 +137,9 @@ def describe(*, transactional_id: str, timeout: float, as_json: bool, **place: A
 @_place
 @_YES
 def commit(*, timeout: float, yes: bool, **place: Any) -> None:
-    """Commit what the last decision promised, as the next start of the pipeline would.
+    """Commit the transactions of the last decision, as the next start of the pipeline would.
 
-    A driver that runs on this checkpoint is fenced by it and stops.
+    The command fences a driver that runs on this checkpoint, and the driver stops.
     """
     from connectors.operations.transaction_table import Standing, unsettled
     from transactions.clock import Deadline
@@ -162,9 +166,10 @@ def commit(*, timeout: float, yes: bool, **place: Any) -> None:
 @_place
 @_YES
 def abort(*, transactional_ids: tuple[str, ...], timeout: float, yes: bool, **place: Any) -> None:
-    """Abort what lingers: open transactions of this log that no checkpoint owns; all by default.
+    """Abort lingering transactions: open ones of this log that no checkpoint owns; default: all.
 
-    Never a decided one. A driver that runs on this checkpoint is fenced by it and stops.
+    The command never aborts a decided transaction. It fences a driver that runs on this
+    checkpoint, and the driver stops.
     """
     from connectors.operations.transaction_table import Standing
     from transactions.clock import Deadline
@@ -177,12 +182,12 @@ def abort(*, transactional_ids: tuple[str, ...], timeout: float, yes: bool, **pl
             click.echo("Nothing lingers.")
             return
         log = _take_over(reader, yes)
-        # Read again behind the Fence: what an older run decided until then is in the log now, and
-        # nothing can be decided any more.
+        # Read again behind the Fence: the log now has every decision of the older run, and that
+        # run cannot decide any more.
         rows = reader.rows(deadline)
         _refuse_to_abort(rows, transactional_ids)
         if all(row.standing is Standing.COMMITTED for row in rows if row.decided is not None):
-            log.settle()  # an abort takes the broker's proof of the transaction before along
+            log.settle()  # an abort removes the broker's proof of the transaction before it
         swept = 0
         for row in _abortable(rows, transactional_ids):
             owner = next(s for s, ids in reader.open_ids.items() if row.transactional_id in ids)
@@ -196,15 +201,15 @@ def abort(*, transactional_ids: tuple[str, ...], timeout: float, yes: bool, **pl
 @command.command()
 @click.argument("transactional_ids", nargs=-1, metavar="[ID]...")
 @_place
-@click.option("--accept-loss", "verdict", flag_value="accept-loss", help="Go on without them.")
-@click.option("--replay", "verdict", flag_value="replay", help="Commit what a replay gives.")
+@click.option("--accept-loss", "verdict", flag_value="accept-loss", help="Continue without them.")
+@click.option("--replay", "verdict", flag_value="replay", help="Commit the result of a replay.")
 @click.option(
     "--accept-state",
     "verdict",
     flag_value="accept-state",
-    help="Go on with a state that comes of another replay than the output.",
+    help="Continue with a state whose replay differs from the output.",
 )
-@click.option("--note", default="", help="Why; it is kept in the log.")
+@click.option("--note", default="", help="The reason; the log keeps it.")
 @_YES
 def resolve(
     *,
@@ -217,11 +222,11 @@ def resolve(
 ) -> None:
     """Decide about decided transactions whose checkpoint a start cannot finish.
 
-    --accept-loss: their records stay out, the pipeline goes on behind them. --replay: they are
-    produced again from their source offsets even if that does not give the same records. All
-    that are lost or unknown by default. --accept-state: nothing is lost, but a replay for the
-    state gives other records than were written; it is taken as it is. A driver that runs on this
-    checkpoint is stopped by it.
+    --accept-loss: their records stay out, and the pipeline continues behind them. --replay: the
+    next start produces them again from their source offsets, even if the records differ. Default:
+    all that are lost or unknown. --accept-state: nothing is lost, but a replay for the state gives
+    other records than the output has; the pipeline accepts that state. The command stops a driver
+    that runs on this checkpoint.
     """
     from connectors.operations.transaction_table import Standing
     from transactions.clock import Deadline
@@ -229,7 +234,7 @@ def resolve(
     from transactions.log_entries import ACCEPT_STATE, Resolved
 
     if verdict is None:
-        raise click.UsageError("Say which: --accept-loss, --replay or --accept-state.")
+        raise click.UsageError("Choose one: --accept-loss, --replay or --accept-state.")
     deadline = Deadline(timeout)
     with _reader(**place) as reader:
         if verdict == ACCEPT_STATE:
@@ -238,7 +243,7 @@ def resolve(
 
         def lost() -> list[Row]:
             rows = [one for one in reader.rows(deadline) if _chosen(one, transactional_ids)]
-            # Of sinks that are not Kafka's nobody was asked: only by name are they judged.
+            # A sink that is not Kafka was not asked: only an explicit id chooses its transactions.
             asked = [r for r in rows if transactional_ids or r.sink in reader.sinks]
             return [r for r in asked if r.standing in (Standing.ABORTED, Standing.UNKNOWN)]
 
@@ -246,7 +251,7 @@ def resolve(
             raise ConfigurationError(
                 "No decided transaction is lost: there is nothing to resolve.",
                 where=reader.backend.describe(),
-                cause="those of the last decision are committed, pending or resolved",
+                cause="all transactions of the last decision are committed, pending or resolved",
                 option="sparkonce transactions list",
             )
         log = _take_over(reader, yes)
@@ -265,9 +270,9 @@ def resolve(
         records = sum(row.decided.record_count for row in rows if row.decided is not None)
         click.echo(f"{len(tokens)} transaction(s) with {records} records resolved: {verdict}.")
         click.echo(
-            "The next start goes on behind them: their records are not in the output."
+            "The next start continues behind them: their records are not in the output."
             if verdict == "accept-loss"
-            else "The next start produces them again, and commits whatever that gives."
+            else "The next start produces their records again and commits the result."
         )
 
 
@@ -289,8 +294,8 @@ def _accept_state(reader: TransactionReader, note: str, yes: bool) -> None:
     number = last.checkpoint_id
     log.resolve(Resolved(checkpoint_id=number, verdict=ACCEPT_STATE, tokens=tokens, note=note))
     click.echo(
-        f"Checkpoint {number}: the next start makes its state of whatever a replay gives; "
-        "its output stays as it is."
+        f"Checkpoint {number}: the next start builds its state from the result of a replay; "
+        "the output does not change."
     )
 
 
@@ -298,11 +303,11 @@ def _accept_state(reader: TransactionReader, note: str, yes: bool) -> None:
 @_place
 @_YES
 def write_markers(*, timeout: float, yes: bool, **place: Any) -> None:
-    """Write the commit markers that a broker left out, so that readers see the records.
+    """Write the commit markers that a broker did not write, so that readers see the records.
 
-    Only for what the last decision promised and the coordinator has committed. A driver that runs
-    on this checkpoint is fenced by it and stops: nobody may write under these producer ids
-    meanwhile. Needs ALTER or CLUSTER_ACTION on the cluster, and READ on the topics.
+    Only for transactions of the last decision that the coordinator has committed. The command
+    fences a driver that runs on this checkpoint, and the driver stops: nobody else may write under
+    these producer ids. It needs ALTER or CLUSTER_ACTION on the cluster, and READ on the topics.
     """
     from transactions.clock import Deadline
 
@@ -312,7 +317,7 @@ def write_markers(*, timeout: float, yes: bool, **place: Any) -> None:
             click.echo("Nothing is hidden.")
             return
         _take_over(reader, yes)
-        # Read again behind the Fence, immediately before each is written.
+        # Read again behind the Fence, immediately before each marker is written.
         for name, hidden in reader.hidden(reader.rows(deadline), deadline).items():
             for one in hidden:
                 reader.sinks[name].visibility.write_commit(one, deadline)
@@ -328,7 +333,7 @@ def write_markers(*, timeout: float, yes: bool, **place: Any) -> None:
 
 
 def _take_over(reader: TransactionReader, yes: bool) -> DecisionLog:
-    """Append a Fence, after asking: from here no older run can decide or go on."""
+    """Ask, then append a Fence: after it no older run can decide or continue."""
     from transactions.decision_log import DecisionLog
 
     state = reader.state
@@ -381,11 +386,11 @@ def _refuse_to_abort(rows: Sequence[Row], names: Sequence[str]) -> None:
             continue
         decided = row.decided is not None
         raise ConfigurationError(
-            "A decided transaction is never aborted: its checkpoint is promised to readers."
+            "A decided transaction is never aborted: its checkpoint must become visible."
             if decided
-            else "This transaction is not one that lingers.",
+            else "This transaction is not lingering.",
             where=f"{row.transactional_id}: {row.standing.value}; {row.proof}",
-            cause="abort is for what no checkpoint of this log owns",
+            cause="abort is only for transactions that no checkpoint of this log owns",
             option="sparkonce transactions commit" if decided else row.advice,
         )
 
@@ -396,8 +401,8 @@ def _lost(names: Sequence[str]) -> Exception:
     return TransactionLostError(
         f"{len(names)} decided transaction(s) had been aborted by the broker.",
         where=", ".join(names),
-        cause="the downtime was longer than their timeout, or somebody aborted them",
-        option="start the pipeline: it heals them from their source offsets; when it cannot: "
+        cause="the downtime was longer than the transaction timeout, or somebody aborted them",
+        option="start the pipeline: it heals them from their source offsets; if it cannot, use "
         "sparkonce transactions resolve",
     )
 
@@ -406,10 +411,10 @@ def _still_hidden(places: Sequence[str]) -> Exception:
     from transactions.errors import HiddenCommitError
 
     return HiddenCommitError(
-        f"{len(places)} partition(s) still keep committed records from readers.",
+        f"{len(places)} partition(s) still hide committed records from readers.",
         where="; ".join(places),
-        cause="a leader moved meanwhile, or somebody writes under the same producer id",
-        option="stop every driver and worker of the pipeline, then the same command again",
+        cause="a leader moved, or somebody writes under the same producer id",
+        option="stop every driver and worker of the pipeline, then repeat this command",
     )
 
 

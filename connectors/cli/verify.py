@@ -22,14 +22,14 @@ NO_VERDICT = 2
 
 _EPILOG = """\b
 Examples:
-  The pipeline of a job file; the key recognises a record
+  The pipeline of a job file; the key identifies a record
     sparkonce verify --job flights.toml --key-id key
   A copy: key and value are the same on both sides
     sparkonce verify --bootstrap localhost:9092 --input flights --output flights-copy
   A pipeline that began at the end of the input (startingOffsets = "latest", the default)
     sparkonce verify --bootstrap localhost:9092 --input flights --output flights-copy \\
         --checkpoint state/flights
-  The value changes, a field in it names the record; order matters
+  The value changes, but one of its fields identifies the record; order matters
     sparkonce verify --bootstrap localhost:9092 --input flights --output flights-clean \\
         --key-id json:flight_id --ordered
   A secured cluster; the output carries the input's key in a header
@@ -52,20 +52,20 @@ Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, 
     default="record",
     show_default=True,
     metavar="record|key|value|header:NAME|json:FIELD",
-    help="What recognises a record: key and value together, or one part of it.",
+    help="What identifies a record: key and value together, or one part of it.",
 )
 @click.option(
     "--output-key-id",
     default=None,
     metavar="...",
-    help="What recognises it in the output, where that differs.",
+    help="What identifies a record in the output, if that differs.",
 )
 @click.option(
     "--checkpoint",
     metavar="FOLDER",
     default=None,
-    help="The pipeline's checkpoint folder: input from before its first record is left out. "
-    "With --job, that of the job.",
+    help="The pipeline's checkpoint folder; older input than its first record does not count. "
+    "Default with --job: the folder of the job.",
 )
 @click.option("--ordered", is_flag=True, help="Prove order within each source partition as well.")
 @click.option("--allow-missing", is_flag=True, help="The pipeline drops records on purpose.")
@@ -74,7 +74,7 @@ Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, 
     type=DURATION,
     default="1min",
     show_default=True,
-    help="How long to wait for open transactions to end, and without any progress.",
+    help="How long to wait for open transactions to end, and for progress.",
 )
 @click.option("--examples", type=int, default=5, show_default=True, help="Records named per kind.")
 @click.option(
@@ -104,10 +104,10 @@ def command(
 ) -> None:
     """Prove that the output topics hold every record of the input topics exactly once.
 
-    Stop what writes to the input, let the pipeline catch up, then run this: it reads both sides
-    with read_committed up to their present ends, and fails by name on a duplicate, a loss (at the
-    tail or in the middle), a foreign record, a change of order (--ordered) and on an open
-    transaction that hides records from readers.
+    Stop the writers of the input and let the pipeline catch up. Then run this command. It reads
+    both sides with read_committed up to their present ends. It fails, and names the records, on a
+    duplicate, a loss (at the tail or in the middle), a foreign record and a change of order
+    (--ordered). It also fails on an open transaction that hides records from readers.
     """
     from rich.console import Console
 
@@ -148,7 +148,7 @@ def command(
         click.echo(f"The hashes cannot be spilled: {error}\n  look at: --spill={spill}", err=True)
         context.exit(NO_VERDICT)
     except KeyboardInterrupt:
-        # click's own exit code for it is 1, which here says that the proof failed.
+        # click would exit with 1, but here 1 means that the proof failed.
         click.echo("Stopped: no verdict.", err=True)
         context.exit(NO_VERDICT)
     _show(verdict, options, Console())
@@ -203,10 +203,10 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
     hints = []
     if verdict.still_growing:
         growing = ", ".join(verdict.still_growing[:5])
-        hints.append(f"Still growing: {growing}. Stop the writers, let the pipeline catch up.")
+        hints.append(f"Still growing: {growing}. Stop the writers and let the pipeline catch up.")
     lost = verdict.anomalies.get(LOST_TAIL, 0) + verdict.anomalies.get(LOST_MIDDLE, 0)
     if lost == verdict.records_in == verdict.anomalies.get(FOREIGN, 0) != 0:
-        hints.append(f"No record was recognised: --key-id {options.key_id} may not fit.")
+        hints.append(f"No record matched: --key-id {options.key_id} may not fit.")
     elif LOST_MIDDLE in verdict.failures and not options.begins:
         hints.append("Without --job or --checkpoint, input from before the start counts as lost.")
     if NO_IDENTITY in verdict.anomalies:
