@@ -1,4 +1,4 @@
-"""What came out, against what went in: every id is checked."""
+"""Compares the output with the input, id by id."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass
 class Audit:
-    """How many records came out wrongly.
+    """Counts the wrong records of an output.
 
     Attributes:
         lost: ids that no read_committed reader saw.
-        dup: times that an id was seen again.
+        dup: how often an id came again.
         foreign: ids that were never produced.
         untransformed: records that did not go through the job's function.
     """

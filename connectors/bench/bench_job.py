@@ -1,7 +1,8 @@
-"""The measured job: copy (key, value), with the value's last byte replaced by T; in either mode.
+"""The measured job: copy (key, value), with a T as the value's last byte; in both modes.
 
-A process of its own, started as ``python -m connectors.bench.bench_job TASK.json`` by
-`connectors.bench.job_process`. On SIGTERM it stops and writes what it knows of its own batches.
+It is a separate process: `connectors.bench.job_process` starts it with
+``python -m connectors.bench.bench_job TASK.json``. On SIGTERM it stops and writes a report of its
+batches.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _PACE: Final = ("parallelism", "barrier_interval_s", "target_latency_s")
 
 
 def main() -> None:
-    """Run until SIGTERM, or until whoever started it is gone."""
+    """Run until SIGTERM, or until the parent process has ended."""
     live_as_long_as_parent()
     task: Task = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     folder = Path(task["folder"])
@@ -107,7 +108,7 @@ def _continuously(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> 
     def keep_and_show(report: CheckpointReport) -> None:
         nonlocal began
         keep(report)
-        # In the form of Spark's progress, so that one harness reads both modes.
+        # This is the form of Spark's progress, so that one harness reads both modes.
         row = {"timestamp": began.isoformat(), "numInputRows": report.records, "durationMs": {}}
         progress.append(row)
         began = dt.datetime.now(dt.UTC)
@@ -150,7 +151,7 @@ def _sink(task: Task) -> KafkaSink:
 
 
 def _heap_mb(spark: SparkSession) -> float:
-    """Return what the JVM still holds after a collection."""
+    """Return the JVM's used heap after a garbage collection, in MB."""
     machine: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to it
     machine.System.gc()
     runtime = machine.Runtime.getRuntime()
@@ -159,7 +160,7 @@ def _heap_mb(spark: SparkSession) -> float:
 
 
 def _mark(folder: Path, name: str) -> None:
-    """Write down when this process came to a step."""
+    """Write the time at which this process reached a step."""
     line = {"mark": name, "ns": time.time_ns(), "pid": os.getpid()}
     with (folder / "marks.jsonl").open("a", encoding="utf-8") as marks:
         marks.write(json.dumps(line) + "\n")

@@ -1,4 +1,4 @@
-"""The benchmark's topics: names of its own, and nothing of them is left on the cluster."""
+"""The benchmark's topics: they have unique names, and the benchmark deletes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from transactions.errors import (
 _ASK_S: Final = 10.0
 _LOOK_S: Final = 5.0
 _REMOVE_S: Final = 30.0
-#: What the aborted transactions of a job that was killed are left with: nobody goes on with them.
+#: Timeout that fencing sets for the transactions of a killed job: nobody continues them.
 _FENCED_MS: Final = 10_000
 _BROKERS_DEFAULT: Final = -1
 
@@ -57,7 +57,7 @@ class BenchTopics:
         self._made: list[str] = []
 
     def create(self, what: str, partitions: int) -> str:
-        """Make a topic with a name that nobody else has; return it once it has leaders.
+        """Make a topic with a unique name; return the name when its partitions have leaders.
 
         Raises:
             ConfigurationError: the brokers refuse the partitions or the replicas.
@@ -68,7 +68,7 @@ class BenchTopics:
         replicas = self._replication_factor or _BROKERS_DEFAULT
         topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas)
         deadline = Deadline(_ASK_S, self._clock)
-        self._names.append(name)  # first: a request without an answer may have made it
+        self._names.append(name)  # first: a request without an answer may have made the topic
         try:
             made = self._admin.create_topics([topic], request_timeout=_ASK_S)
             made[name].result()
@@ -87,15 +87,15 @@ class BenchTopics:
         return name
 
     def remove(self) -> list[str]:
-        """Delete the topics, and what the jobs left: open transactions, consumer groups.
+        """Delete the topics, and abort and delete the jobs' open transactions and consumer groups.
 
-        Best effort: the run is over, and may be so because the brokers are gone.
+        This is best effort: perhaps the run has ended because the brokers are gone.
 
         Returns:
-            What could not be deleted.
+            The topics that could not be deleted.
         """
         left = self._still_there()
-        if left is None:  # nobody answers: what follows would only wait
+        if left is None:  # no broker answers: all further requests would only wait
             return list(self._made)
         deadline = Deadline(_REMOVE_S, self._clock)
         self._end_transactions(deadline)
@@ -104,7 +104,7 @@ class BenchTopics:
             with contextlib.suppress(KafkaException):
                 for done in self._admin.delete_topics(left, request_timeout=_ASK_S).values():
                     done.result()
-            # Looked at again: a request that was interrupted may have made its topic only now.
+            # Look again: an interrupted request may have made its topic only now.
             left = self._still_there()
             if left is None:
                 return list(self._made)
@@ -120,7 +120,7 @@ class BenchTopics:
         return [name for name in self._names if name in known]
 
     def _end_transactions(self, deadline: Deadline) -> None:
-        """A job that had to be killed leaves one open, for as long as its timeout is."""
+        """Abort what a killed job left open; without this it stays open until its timeout."""
         with contextlib.suppress(SparkOnceError), CoordinatorWire(self._kafka) as wire:
             for name in self._names:  # a job's application id is the name of its output
                 for one in wire.list_open(name, None, deadline):
@@ -141,7 +141,7 @@ class BenchTopics:
         replicas = self._replication_factor or "(the brokers' default)"
         if is_refused(error):
             return AuthenticationError(
-                "The benchmark may not make topics.",
+                "The benchmark has no right to create topics.",
                 where=self._brokers,
                 cause=error.str(),
                 option="a principal with the rights Create and Delete on sparkonce-bench-*",

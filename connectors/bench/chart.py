@@ -1,4 +1,4 @@
-"""What the charts of this project have in common; they are drawn with matplotlib, of an extra."""
+"""Common parts of this project's charts; they need matplotlib, which an extra installs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MARKS: Final = (0.5, 0.9, 0.99, 0.999)
 
 
 def check_installed(what: str, where: str = "") -> None:
-    """Find out before the run, not after it, whether a chart can be drawn.
+    """Check before the run that a chart can be drawn.
 
     Args:
-        what: which one, for the error.
-        where: the option that asked for it.
+        what: the chart, for the error.
+        where: the option that asks for the chart.
 
     Raises:
         ConfigurationError: matplotlib is not installed.
@@ -38,7 +38,7 @@ def check_installed(what: str, where: str = "") -> None:
 
 
 def make_plain(axes: Any, *, grid: str) -> None:
-    """Leave the ground line of some axes, and a grid ("x", "y" or "both") behind everything."""
+    """Keep only the bottom line of the axes, and draw a grid ("x", "y" or "both") behind all."""
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(GRID)
@@ -48,7 +48,7 @@ def make_plain(axes: Any, *, grid: str) -> None:
 
 
 def make_distribution(axes: Any, shares: Sequence[float]) -> list[float]:
-    """Scale axes as HdrHistogram draws a latency, where the tail has the room.
+    """Scale axes like HdrHistogram's latency plots, which give most room to the tail.
 
     Returns:
         For each share of the records, its place on the x axis.

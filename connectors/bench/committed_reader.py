@@ -14,21 +14,21 @@ from connectors.clients.client_settings import librdkafka_settings, settings_che
 def committed_reader(
     kafka: Mapping[str, str], topic: str, partitions: int, *, tell_ends: bool = False
 ) -> Any:
-    """Return a consumer of all partitions from their beginning; who asks for it closes it.
+    """Return a consumer of all partitions from their beginning; the caller closes it.
 
     Args:
         kafka: client settings in Java naming.
-        topic: what is read.
-        partitions: how many it has.
-        tell_ends: also yield an error "end of partition" wherever there is nothing more. The
-            consumer's position stays before a commit marker, this one's offset is behind it.
+        topic: the topic to read.
+        partitions: the number of its partitions.
+        tell_ends: also yield an error "end of partition" at each end. Its offset is behind a
+            commit marker; the consumer's position stays before the marker.
 
     Raises:
         ConfigurationError: a client setting is wrong.
     """
     settings = {
         **librdkafka_settings(kafka),
-        "group.id": "sparkonce-bench",  # the client wants one; nothing is ever committed to it
+        "group.id": "sparkonce-bench",  # the client needs one; nothing is committed to it
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
         "isolation.level": "read_committed",
@@ -43,10 +43,10 @@ def committed_reader(
 
 
 def raise_if_error(message: Message) -> None:
-    """Raise what a reader was given in place of a record.
+    """Raise the error that a reader received instead of a record.
 
     Raises:
-        KafkaException: it was an error.
+        KafkaException: the message is an error.
     """
     error = message.error()
     if error is not None:
@@ -54,5 +54,5 @@ def raise_if_error(message: Message) -> None:
 
 
 def librdkafka_version() -> str:
-    """Return what a result must name."""
+    """Return librdkafka's version, which every result must name."""
     return str(confluent_kafka.libversion()[0])

@@ -1,7 +1,7 @@
-"""Whose CPU a record takes: the processes of a job and the embedded broker, while records come out.
+"""Measures the CPU time per record of a job's processes and of the embedded broker.
 
-On a machine that is busy to the last core this says what to make cheaper; on one that is not,
-`idle` says that something waits.
+If every core is busy, the figures show which part to make cheaper. If not, `idle` shows that some
+part waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psutil
 
 from connectors.bench.job_process import tree_of
 
-#: Looking through all processes of a machine takes some milliseconds.
+#: A look at all processes of a machine takes some milliseconds.
 _EVERY_S: Final = 0.25
 
 #: CPU seconds of each role.
@@ -24,10 +24,10 @@ Seconds = Mapping[str, float]
 
 
 class CpuWatch:
-    """Samples CPU times; `sample` is called again and again while a job works.
+    """Samples CPU times; the caller calls `sample` again and again while a job works.
 
     Args:
-        job_pid: of the job's Python process.
+        job_pid: process id of the job's Python.
     """
 
     def __init__(self, job_pid: int) -> None:
@@ -36,10 +36,10 @@ class CpuWatch:
         self._samples: list[tuple[int, Seconds]] = []
 
     def sample(self, visible: int) -> None:
-        """Look, if the last look is some time ago and something has come out.
+        """Take a sample if records are visible and the last sample is old enough.
 
         Args:
-            visible: how many records have come out.
+            visible: number of visible records.
         """
         if visible == 0 or time.monotonic() < self._due:
             return
@@ -51,13 +51,13 @@ class CpuWatch:
         other processes), `broker` (Java that is not the job's, among our descendants), `bench`
         (this process) and `idle` (of the whole machine).
 
-        Counted from the first records that came out to the last; None when they came at once.
+        The interval is from the first visible records to the last; None when all came at once.
         """
         most = self._samples[-1][0] if self._samples else 0
         moved = [one for one in self._samples if one[0] < most]
         if not moved:
             return None
-        # The end is at rest for some seconds; the first look that sees all is the last that counts.
+        # The end rests for some seconds: the first sample that sees all records ends the interval.
         (came, before), (all_came, after) = moved[0], self._samples[len(moved)]
         return {
             role: round(1e6 * max(0.0, after[role] - before[role]) / (all_came - came), 3)

@@ -21,17 +21,17 @@ Ints = npt.NDArray[np.int64]
 _ASK_S: Final = 10.0
 _AGAIN_S: Final = 0.1
 _SAMPLE_S: Final = 0.01
-#: Duplicates come late: the end must be at rest for as long.
+#: Duplicates come late: the end must be at rest for this time.
 _REST_S: Final = 2.0
 
 
 class EndWatcher:
-    """Samples what a reader may see, and when.
+    """Samples how many records a reader may see, and when.
 
     Args:
         kafka: client settings in Java naming.
         topic: the job's output.
-        partitions: how many it has.
+        partitions: the number of its partitions.
     """
 
     def __init__(self, kafka: Mapping[str, str], topic: str, partitions: int) -> None:
@@ -41,7 +41,7 @@ class EndWatcher:
         self._ask = {TopicPartition(topic, n): OffsetSpec.latest() for n in range(partitions)}
         #: When a new end was seen, ns of the wall clock.
         self.times: list[int] = []
-        #: The end of each partition then.
+        #: The end of each partition at that time.
         self.ends: list[tuple[int, ...]] = []
 
     def sample(self) -> int:
@@ -56,12 +56,12 @@ class EndWatcher:
                 ends = self._ends()
                 break
             except KafkaException as error:
-                # A broker can be asked about a new topic before it knows that it leads it (seen).
+                # A new leader may not know yet that it leads the topic (seen).
                 if is_final(error.args[0]) or deadline.expired():
                     raise translate(error.args[0], self._topic, self._kafka) from error
                 deadline.pause(_AGAIN_S)
-                self._admin = self._client()  # the old one can stick to the leaders that it knows
-        now = time.time_ns()  # with the answer: a broker under load takes its time
+                self._admin = self._client()  # the old client can keep the leaders that it knows
+        now = time.time_ns()  # after the answer: a broker under load answers late
         if not self.ends or ends != self.ends[-1]:
             self.times.append(now)
             self.ends.append(ends)
@@ -88,13 +88,13 @@ class EndWatcher:
         """Sample until the end is at rest with at least so many offsets.
 
         Args:
-            records: how many were loaded.
-            timeout_s: when to give up.
+            records: number of loaded records.
+            timeout_s: when to stop waiting.
             check: called after each sample; raises when the job has ended.
             watch: called with the offsets that are visible, markers included.
 
         Raises:
-            SparkOnceError: it took longer, or `check` said so.
+            SparkOnceError: the timeout expired, or `check` raised.
         """
         deadline = Deadline(timeout_s)
         while True:
@@ -106,9 +106,9 @@ class EndWatcher:
             check()
             if deadline.expired():
                 raise SparkOnceError(
-                    f"The job did not bring the records through in {timeout_s:.0f} s.",
+                    f"The records did not become visible within {timeout_s:.0f} s.",
                     where=f"{self._topic}: {total:,} of {records:,} offsets are visible",
-                    cause="the job stands still, or needs more time than 5,000 records/s take",
+                    cause="the job makes no progress, or is slower than 5,000 records/s",
                     option="--records",
                 )
             SYSTEM_CLOCK.sleep(_SAMPLE_S)

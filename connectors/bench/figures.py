@@ -12,13 +12,13 @@ Line = dict[str, Any]
 
 #: The steps of a checkpoint, in their order; see `CheckpointReport.phase_ms`.
 PHASES: Final = ("start", "write", "check", "decide", "commit", "finish")
-#: Where the curve of a distribution is drawn.
+#: Points at which the curve of a distribution is drawn.
 SHARES: Final = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 
-#: Part of the asked rate below which the producer did not hold it.
+#: Below this share of the wanted rate the producer did not keep the rate.
 _LEAST_SHARE: Final = 0.98
-#: A job that is slower than the rate falls behind: latency then grows all the time. By less than
-#: these two it is noise.
+#: A job that is slower than the rate falls behind, so its latency grows all the time. Growth below
+#: these two limits is noise.
 _GROWTH_MS: Final = 500.0
 _GROWTH_PER_S_MS: Final = 50.0
 
@@ -26,7 +26,7 @@ Values = Sequence[float] | np.ndarray[Any, Any]
 
 
 def percentiles(values: Values) -> dict[str, float]:
-    """Return p50, p95, p99 and the maximum; nothing for no values."""
+    """Return p50, p95, p99 and the maximum; an empty dict for no values."""
     if len(values) == 0:
         return {}
     p50, p95, p99, most = np.percentile(np.asarray(values, dtype=float), [50, 95, 99, 100])
@@ -42,7 +42,7 @@ def curve(values: Values) -> dict[str, list[float]]:
 
 
 def batch_start_ns(progress: Mapping[str, Any]) -> int:
-    """Return when a batch began, as Spark's progress says it."""
+    """Return when a batch began, from Spark's progress."""
     moment = dt.datetime.fromisoformat(progress["timestamp"])
     return int(moment.timestamp() * 1e3) * 1_000_000
 
@@ -54,7 +54,7 @@ def batches_of(report: Mapping[str, Any], since_ns: int = 0) -> list[Line]:
 
 
 def begun_ns(report: Mapping[str, Any]) -> int | None:
-    """Return when a job had its first record; None when it ended without saying it."""
+    """Return when a job had its first record; None if the job did not report it."""
     first: int = report["first_record_ns"]
     batches = batches_of(report)
     if first or not batches:
@@ -88,7 +88,7 @@ def commit_ms(row: Line) -> float:
 
 
 def per_second(rows: Sequence[Line]) -> float | None:
-    """Return how many checkpoints a second there were; None for fewer than two."""
+    """Return the checkpoints per second; None for fewer than two checkpoints."""
     if len(rows) < 2 or rows[-1]["end_ns"] <= rows[0]["end_ns"]:
         return None
     seconds = float(rows[-1]["end_ns"] - rows[0]["end_ns"]) / 1e9
@@ -96,9 +96,9 @@ def per_second(rows: Sequence[Line]) -> float | None:
 
 
 def records_between(rows: Sequence[Line]) -> int | None:
-    """Return the records per second from the end of the second checkpoint to that of the last but
-    one: whole intervals only. What is left at the end waits for a checkpoint that is not full, up
-    to a whole interval: a fifth of a short run (seen). None for fewer than four checkpoints.
+    """Return the records per second from the end of the second checkpoint to the end of the last
+    but one: whole intervals only. The last records can wait up to a whole interval for a checkpoint
+    that is not full: a fifth of a short run (seen). None for fewer than four checkpoints.
     """
     whole = rows[1:-1]
     if len(whole) < 2:
@@ -117,13 +117,13 @@ def growth_ms(values_ms: Values) -> float:
 
 
 def rate_held(rate: float, produced_per_s: float, growth: float, seconds: float) -> bool:
-    """Tell whether producer and job kept pace with a rate.
+    """Return whether producer and job kept the rate.
 
     Args:
-        rate: asked for, records per second.
-        produced_per_s: what the producer managed.
+        rate: the wanted rate, records per second.
+        produced_per_s: the rate of the producer.
         growth: see `growth_ms`.
-        seconds: measured ones; the two medians are three quarters of them apart.
+        seconds: the measured time; the two medians are three quarters of it apart.
     """
     falls_behind = growth > max(_GROWTH_MS, _GROWTH_PER_S_MS * 0.75 * seconds)
     return produced_per_s >= _LEAST_SHARE * rate and not falls_behind

@@ -1,4 +1,4 @@
-"""ctrl-C and SIGTERM as one KeyboardInterrupt, but never in the middle of tidying up."""
+"""ctrl-C and SIGTERM as one KeyboardInterrupt, but never during the clean-up."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """A context manager of the main thread: the signals are its own while it is open.
+    """A context manager of the main thread; it handles the signals while it is open.
 
-    The first signal raises KeyboardInterrupt, at once or where `shielded` ends. All further ones
-    are only answered with a notice: what the first one began must not be left half done.
+    The first signal raises KeyboardInterrupt, at once or at the end of `shielded`. Each further
+    signal only shows a notice, so that the clean-up of the first signal completes.
     """
 
     def __init__(self, notice: Callable[[str], None]) -> None:
@@ -42,10 +42,10 @@ class Interruption:
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
-        """Let nothing interrupt what stands inside.
+        """Let no signal interrupt the body.
 
         Raises:
-            KeyboardInterrupt: at its end, when a signal came meanwhile.
+            KeyboardInterrupt: at the end of the body, if a signal came meanwhile.
         """
         self.shield()
         try:
@@ -55,10 +55,10 @@ class Interruption:
         self._raise_if_asked()
 
     def shield(self) -> None:
-        """Begin to only remember signals, for good; `shielded` ends where it ends.
+        """Only remember signals from now on, for good; `shielded` stops doing so at its end.
 
-        To be sure that what follows runs whole, call it in a `try` and go on in its `finally`: a
-        signal that comes before this is done is the first one, and no second one is raised.
+        To make sure that a clean-up completes, call `shield` in a `try` and clean up in the
+        `finally`. A signal before the end of `shield` raises, and no second signal raises.
         """
         self._shields += 1
 

@@ -1,4 +1,4 @@
-"""One run of a system's job in a process of its own; it ends with everything it started."""
+"""One run of a system's job in its own process; it ends with all its child processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from connectors.bench.system import TASK_FILE, System
 from connectors.machine.java import ensure_java_home
 from transactions.errors import ConfigurationError, SparkOnceError
 
-#: What a job of ours writes when it ends by an error of ours: its four parts.
+#: Our job writes the four parts of our error here when that error ends it.
 ERROR_FILE: Final = "error.json"
 
 _STOP_S: Final = 30.0
@@ -31,12 +31,12 @@ class JobProcess:
     """A context manager.
 
     Args:
-        system: what runs.
-        folder: of its own; checkpoint, log and report are in it.
-        kafka: client settings in Java naming, brokers among them.
-        topics: input and output; the output's name is the application's id too.
-        batch_records: most records of a micro-batch; None for no limit.
-        heap_every: measure the JVM's heap at each so many checkpoints; 0 for never.
+        system: the system to run.
+        folder: the job's own folder, with its checkpoint, log and report.
+        kafka: client settings in Java naming, with the brokers.
+        topics: input and output; the output's name is also the application id.
+        batch_records: maximum of records in a micro-batch; None for no limit.
+        heap_every: measure the JVM's heap every so many checkpoints; 0 for never.
         conf: further Spark settings.
     """
 
@@ -77,8 +77,8 @@ class JobProcess:
             },
         }
         self._process: subprocess.Popen[bytes] | None = None
-        #: What the job wrote of itself; after the end. Micro-batches are in `progress`; other jobs
-        #: say when they had their first record, and how often they committed.
+        #: The job's own report, after its end. Micro-batch jobs fill `progress`; other jobs fill
+        #: the time of their first record and the number of their commits.
         self.report: dict[str, Any] = {
             "progress": [],
             "phases": [],
@@ -94,15 +94,15 @@ class JobProcess:
 
     @property
     def folder(self) -> Path:
-        """Return its folder; `checkpoint` in it is the pipeline's."""
+        """Return the job's folder; its subfolder `checkpoint` is the pipeline's."""
         return self._folder
 
     def check(self) -> None:
         """Raise if the job has ended.
 
         Raises:
-            ConfigurationError: it refused what it was told.
-            SparkOnceError: it ended otherwise; with the end of its log.
+            ConfigurationError: the job refused its configuration.
+            SparkOnceError: the job ended for another reason; the error has the end of its log.
         """
         if self._process is None or self._process.poll() is None:
             return
@@ -122,35 +122,35 @@ class JobProcess:
         return self
 
     def start(self) -> None:
-        """Start a process; after `kill` the next one, in the same folder."""
+        """Start a process; after `kill`, start the next one in the same folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._write_task()
         command = self._system.command(self._task)
         with (self._folder / "job.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,  # its end tells a job of ours that nobody waits for it
+                stdin=subprocess.PIPE,  # its end shows our job that the parent has ended
                 stdout=log,
                 stderr=log,
                 env=self._environment(command),
                 cwd=self._folder,
-                start_new_session=True,  # ctrl-C is for us; the job is asked to stop
+                start_new_session=True,  # ctrl-C is only for us; we then stop the job
             )
 
     def kill(self) -> None:
-        """SIGKILL the driver and its JVM at one moment; Python workers notice and end."""
+        """SIGKILL the driver and its JVM at once; Python workers notice it and end."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
         self._reap()
 
     def marks(self) -> dict[str, int]:
-        """Return when its last process came to which step, in ns."""
+        """Return the time, in ns, at which the last process reached each step."""
         lines = (self._folder / "marks.jsonl").read_text("utf-8").splitlines()
         mine = [one for one in map(json.loads, lines) if one["pid"] == self.pid]
         return {one["mark"]: one["ns"] for one in mine}
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """Return what is known of each checkpoint until now: ours only."""
+        """Return the data of each checkpoint so far; only our own jobs write it."""
         path = self._folder / "checkpoints.jsonl"
         text = path.read_text("utf-8") if path.exists() else ""
         return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
@@ -170,7 +170,8 @@ class JobProcess:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_S)
         finally:
-            # Its JVM is in its session, its workers' parent is not; they end with it, or here.
+            # The JVM is in the job's session, the parent of the workers is not: it ends with
+            # the JVM, or below.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             self._reap()
@@ -189,7 +190,7 @@ class JobProcess:
         environment = {**os.environ, "JAVA_HOME": ensure_java_home()}
         environment.pop("SPARK_HOME", None)
         if str(self._task["master"]).startswith("local"):
-            # On a cluster executors come to this host, and may have their Python elsewhere.
+            # On a cluster, executors connect to this host and may have another Python path.
             environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": command[0]}
         return environment
 
@@ -201,8 +202,8 @@ class JobProcess:
 
 
 def tree_of(pid: int) -> list[psutil.Process]:
-    """Return what a process has started, and that in turn; nothing when it is gone."""
-    # Once the parent is dead its children belong to init, and nobody knows whose they were.
+    """Return all descendants of a process; none if the process is gone."""
+    # After the parent's death its children belong to init, and their origin is unknown.
     try:
         found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

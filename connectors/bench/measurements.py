@@ -1,6 +1,6 @@
-"""The three measurements, each on topics and in a folder of its own; every one becomes a line.
+"""The three measurements. Each has its own topics and folder, and becomes one line.
 
-A failure is a line with `error`. Whatever happens, each id that went in is looked for.
+A failure is a line with `error`. Every measurement looks for each id of its input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from connectors.bench.topic_audit import audit_topic
 from transactions.errors import SparkOnceError
 
 _LOAD_LINGER_MS: Final = 20
-#: A system that moves fewer records a second than this, after two minutes to start, has failed.
+#: A system fails if it moves fewer records per second; it has two minutes to start.
 _LEAST_PER_S: Final = 5000
 _START_S: Final = 120.0
 
@@ -45,7 +45,7 @@ class Pace:
     Attributes:
         rate: records per second.
         warmup_s: seconds whose records are checked, but not measured.
-        seconds: measured ones.
+        seconds: measured seconds.
     """
 
     rate: int
@@ -57,12 +57,12 @@ class Measurements:
     """Measures systems on one cluster, one after the other.
 
     Args:
-        kafka: client settings in Java naming, brokers among them.
-        topics: where topics come from.
-        folder: for the folders of the jobs.
-        shape: of the records.
-        emit: gets each line.
-        watch: what is being done, for people.
+        kafka: client settings in Java naming, with the brokers.
+        topics: makes the topics.
+        folder: parent of the jobs' folders.
+        shape: shape of the records.
+        emit: receives each line.
+        watch: receives the progress, for people.
         conf: Spark settings of every job.
     """
 
@@ -85,11 +85,11 @@ class Measurements:
         self._watch = watch
         self._conf = conf
         self._backlog: tuple[str, int] | None = None
-        #: What ended measurements; each is the `error` of a line too.
+        #: Errors that ended a measurement; each is also the `error` of a line.
         self.errors: list[SparkOnceError] = []
 
     def throughput(self, system: System, *, records: int, batch_records: int | None) -> None:
-        """Measure a backlog: how fast do its records become visible."""
+        """Measure how fast the records of a backlog become visible."""
         line = self._head("throughput", system)
         line |= {"records": records, "batch_records": batch_records}
         phases: list[Line] = []
@@ -130,7 +130,7 @@ class Measurements:
         self._phases("throughput phases", system, phases)
 
     def latency(self, system: System, pace: Pace) -> None:
-        """Measure the time from a record's production to a read_committed reader's sight."""
+        """Measure the time from produce until a read_committed reader has the record."""
         line = self._head("latency", system) | _of(pace)
         phases: list[Line] = []
         with self._reported(line):
@@ -147,9 +147,10 @@ class Measurements:
         self._phases("latency phases", system, phases)
 
     def commit(self, system: System, pace: Pace, *, subtasks: int) -> Line:
-        """Measure what many small checkpoints cost, phase by phase; return the line.
+        """Measure the cost of many small checkpoints, phase by phase; return the line.
 
-        Only checkpoints count in which every subtask had a transaction, and none of the warm-up.
+        A checkpoint counts only if every subtask had a transaction in it; the warm-up does not
+        count.
         """
         line = self._head("commit", system) | {"subtasks": subtasks} | _of(pace)
         with self._reported(line):
@@ -171,7 +172,7 @@ class Measurements:
                 raise SparkOnceError(
                     "No checkpoint had a transaction of every subtask.",
                     where=f"{len(every)} checkpoints, {subtasks} subtasks",
-                    cause="a checkpoint came more often than records for each of them",
+                    cause="the interval is too short for every subtask to receive records",
                     option="--barrier-interval, --seconds",
                 )
         return line
@@ -195,7 +196,7 @@ class Measurements:
         return prober, job, values / 1e6
 
     def _loaded(self, records: int) -> str:
-        """Load the backlog once; every system reads the same."""
+        """Load the backlog once; every system reads the same topic."""
         if self._backlog is None or self._backlog[1] != records:
             topic = self._topics.create("backlog", self._shape.partitions)
             with MeasuringProducer(
@@ -231,7 +232,7 @@ class Measurements:
 
     @contextlib.contextmanager
     def _reported(self, line: Line) -> Iterator[None]:
-        """Emit the line, whatever happens; a failure is a line with `error`."""
+        """Emit the line in every case; a failure is a line with `error`."""
         self._watch(f"{line['what']}: {line['system']}", 0, 0)
         try:
             yield
@@ -260,24 +261,24 @@ def head(what: str, system: System) -> Line:
 def rates(
     came: int, times: list[int], visible: npt.NDArray[np.int64], report: Mapping[str, Any]
 ) -> Line:
-    """Return records a second, from what a watcher saw and what the job said of its beginning.
+    """Return records per second, from the samples of a watcher and the job's own start time.
 
     Args:
-        came: how many records came out.
-        times: of the watcher's samples, ns.
-        visible: how many records each of them saw.
-        report: of the job.
+        came: number of records in the output.
+        times: times of the watcher's samples, ns.
+        visible: number of visible records in each sample.
+        report: the job's report.
 
     Raises:
-        SparkOnceError: nothing came out, or the job ended without saying when it began: it was
+        SparkOnceError: the output is empty, or the job did not report its start: the job was
             killed because it did not stop, or it failed.
     """
     began_ns = figures.begun_ns(report)
     if began_ns is None or came == 0:
         raise SparkOnceError(
-            "The job ended without a figure.",
-            where=f"{came:,} records came out",
-            cause="it was killed before it could report its batches, or it read no record",
+            "The job ended without a result.",
+            where=f"{came:,} records in the output",
+            cause="the job was killed before it could report its batches, or it read no record",
         )
     all_ns = times[int((visible >= came).argmax())]
     look = int((visible > 0).argmax())
@@ -286,7 +287,7 @@ def rates(
         "first_visible_records": first,
         "first_visible_s": round((first_ns - began_ns) / 1e9, 3),
         "records_per_s_total": round(came / ((all_ns - began_ns) / 1e9)),
-        # None: one look of the reader found the first record and the last.
+        # None: one sample of the reader found the first record and the last.
         "records_per_s_steady": round((came - first) / ((all_ns - first_ns) / 1e9))
         if all_ns > first_ns
         else None,
@@ -315,9 +316,9 @@ def _told(prober: Prober, values: npt.NDArray[np.float64], pace: Pace) -> Line:
 def _check_complete(audit: Audit, values: npt.NDArray[np.float64]) -> None:
     if audit.lost:
         raise SparkOnceError(
-            "Records had not come out a minute after the last one was produced.",
-            where=f"{audit.lost:,} of them; {len(values):,} measured ones came",
-            cause="they are lost, or the job is that far behind the rate",
+            "Records are missing in the output one minute after the last produce.",
+            where=f"{audit.lost:,} records are missing; {len(values):,} measured records arrived",
+            cause="the records are lost, or the job is more than a minute behind the rate",
             option="--rate",
         )
 

@@ -1,4 +1,4 @@
-"""The benchmark's producer: idempotent, so that what comes out twice was doubled by the job."""
+"""The benchmark's producer. It is idempotent, so only the job can cause a duplicate."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _POLL_EVERY: Final = 1000
 
 
 class MeasuringProducer:
-    """A context manager: a producer that lives on would create a deleted topic again.
+    """A context manager, because an open producer would create a deleted topic again.
 
     Args:
         kafka: client settings in Java naming.
-        topic: where records go.
-        shape: what they look like.
+        topic: the target topic.
+        shape: shape of the records.
         linger_ms: how long a batch waits for more records.
     """
 
@@ -63,11 +63,11 @@ class MeasuringProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._producer.purge()  # after an error nobody waits for what is queued
+        self._producer.purge()  # after an error nobody waits for queued records
         self._producer.close()
 
     def send(self, number: int) -> None:
-        """Queue a record with the present moment in it; waits while the queue is full.
+        """Queue a record with the present time in it; wait while the queue is full.
 
         Raises:
             SparkOnceError: as `flush`.
@@ -84,7 +84,7 @@ class MeasuringProducer:
                 raise self._error(error.args[0]) from error
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Let delivery reports come in.
+        """Handle the delivery reports that have arrived.
 
         Raises:
             SparkOnceError: a record was refused.
@@ -94,26 +94,27 @@ class MeasuringProducer:
             raise self._error(self._refused)
 
     def flush(self, timeout_s: float = _FLUSH_S) -> None:
-        """Wait until the brokers have taken everything.
+        """Wait until the brokers have accepted all records.
 
         Raises:
-            ConfigurationError: a record is larger than the brokers take, or a right is missing.
-            BrokerUnavailableError: they refused it for another reason, or did not answer in time.
+            ConfigurationError: a record is too large for the brokers, or a right is missing.
+            BrokerUnavailableError: the brokers refused a record for another reason, or did not
+                answer in time.
         """
         deadline = Deadline(timeout_s)
-        # In short steps: ctrl-C is seen between two of them only.
+        # Short steps, because Python handles ctrl-C only between two of them.
         while (left := self._producer.flush(min(0.2, deadline.remaining()))) > 0:
             if deadline.expired():
                 raise BrokerUnavailableError(
-                    f"The brokers did not take all records in {timeout_s:g} s.",
+                    f"The brokers did not accept all records within {timeout_s:g} s.",
                     where=f"{left:,} records for {self._topic} are left",
-                    cause="a broker is down, or slower than the records come",
+                    cause="a broker is down, or slower than the producer",
                     option=f"kafka.bootstrap.servers={self._brokers}",
                 )
         self.poll()
 
     def load(self, records: int, watch: Callable[[int], None]) -> float:
-        """Produce ids 0 to `records` as fast as it goes; return records per second.
+        """Produce `records` ids from 0 as fast as possible; return records per second.
 
         Raises:
             SparkOnceError: as `flush`.
@@ -135,7 +136,7 @@ class MeasuringProducer:
     def _error(self, error: KafkaError) -> SparkOnceError:
         if is_refused(error):
             return AuthenticationError(
-                "The broker refused us.",
+                "The broker refused the benchmark's producer.",
                 where=self._topic,
                 cause=error.str(),
                 option="kafka.security.protocol",
@@ -143,13 +144,13 @@ class MeasuringProducer:
         if is_unwritable(error):
             size = self._shape.value_bytes
             return ConfigurationError(
-                "A record is not one that the brokers take.",
+                "The brokers do not accept this record.",
                 where=f"{self._topic}, a value of {size:,} bytes",
                 cause=error.str(),
                 option="--record-size, or the brokers' message.max.bytes",
             )
         return BrokerUnavailableError(
-            "The brokers did not take a record.",
+            "The brokers did not accept a record.",
             where=self._topic,
             cause=error.str(),
             option=f"kafka.bootstrap.servers={self._brokers}",

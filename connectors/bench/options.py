@@ -1,4 +1,4 @@
-"""What a user of `sparkonce bench` may choose, checked as a whole before anything is started."""
+"""The options of `sparkonce bench`; all of them are checked before anything starts."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ PICTURES: Final = (".svg", ".png", ".html")
 LEAST_RECORD_BYTES: Final = KEY_BYTES + LEAST_VALUE_BYTES
 
 _PARTITIONS: Final = 2
-#: Records a second for each partition: a checkpoint shall find some in every one of them.
+#: Records per second for each partition, so that each checkpoint has records in all of them.
 _TRICKLE: Final = 200
-#: More would not fit into an id's place in memory.
+#: The memory for the ids limits the number of records.
 _MOST_RECORDS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """One command.
+    """The options of one command.
 
     Attributes:
         what: one of latency, throughput and commit.
-        kafka: client settings in Java naming; without brokers an embedded one is started.
+        kafka: client settings in Java naming; without brokers the command starts a broker.
         mode: one of `connectors.options.modes`.
-        rate: records per second; of latency.
-        records: how many; of throughput.
-        seconds: measured ones; of latency and commit.
-        warmup_s: seconds before them.
-        batch_records: most records of a micro-batch; of throughput.
-        record_bytes: key and value together.
-        partitions: of every topic; None: as many as there are subtasks, at least two.
-        subtasks: tasks that write, one run for each number; () for one per partition.
+        rate: records per second, for latency.
+        records: number of records, for throughput.
+        seconds: measured seconds, for latency and commit.
+        warmup_s: seconds before the measurement.
+        batch_records: maximum of records in a micro-batch, for throughput.
+        record_bytes: size of key and value together.
+        partitions: partitions of every topic; None for one per subtask, at least two.
+        subtasks: numbers of writing tasks, one run for each number; () for one per partition.
         replication_factor: of every topic; None takes the brokers' default.
         barrier_interval_s: a fixed interval; continuous mode only.
-        target_latency_s: what the adaptive interval aims at; continuous mode only.
+        target_latency_s: target of the adaptive interval; continuous mode only.
         master: Spark's master URL; None is this machine with a slot for every subtask.
         conf: Spark settings, ``key=value``.
-        plot: where the distribution is drawn.
+        plot: file for the picture of the distribution.
     """
 
     what: str
@@ -71,7 +71,7 @@ class BenchOptions:
 
     @property
     def bootstrap(self) -> str | None:
-        """Return the user's brokers; None when there are none."""
+        """Return the user's brokers; None if the user gave none."""
         return self.kafka.get("bootstrap.servers")
 
     @property
@@ -80,7 +80,7 @@ class BenchOptions:
         return dict(pair.split("=", 1) for pair in self.conf)
 
     def validate(self) -> None:
-        """Refuse what cannot be measured.
+        """Refuse options that cannot be measured.
 
         Raises:
             ConfigurationError: an option is out of range, or contradicts another one.
@@ -99,7 +99,7 @@ class BenchOptions:
             self._check_plot(self.plot)
 
     def runs(self) -> list[Run]:
-        """Return what is to be run, one for each number of subtasks."""
+        """Return the runs, one for each number of subtasks."""
         return [self._run(number) for number in self.subtasks or (self._partitions(0),)]
 
     # --- rules --------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class BenchOptions:
         if self.record_bytes < LEAST_RECORD_BYTES:
             raise _wrong(
                 f"A record needs {LEAST_RECORD_BYTES} bytes at least.",
-                f"its id takes {KEY_BYTES}, its time stamp 8, and the job changes one more",
+                f"the id takes {KEY_BYTES} bytes, the time stamp 8, and the job changes one more",
                 f"--record-size={self.record_bytes}",
             )
         numbers = {
@@ -123,43 +123,43 @@ class BenchOptions:
         for name, value in numbers.items():
             if value is not None and not value > 0:
                 raise _wrong(
-                    "It must be more than 0.", "nothing could be measured", _of(name, value)
+                    "The value must be more than 0.", "nothing could be measured", _of(name, value)
                 )
         if self.warmup_s < 0:
             raise _wrong(
-                "Time is not negative.", "it is in seconds", _of("--warmup", self.warmup_s)
+                "The time is negative.", "the unit is seconds", _of("--warmup", self.warmup_s)
             )
         most = max(self.records, self.rate * (self.seconds + self.warmup_s))
         if most > _MOST_RECORDS:
             raise _wrong(
                 f"More than {_MOST_RECORDS:,} records are too many.",
-                "every id is checked, and kept in memory for it",
+                "the check keeps every id in memory",
                 "--records, or --rate with --seconds",
             )
         measured = int(self.rate * (self.seconds + self.warmup_s)) - int(self.rate * self.warmup_s)
         if self.what == LATENCY and measured < 1:
             raise _wrong(
-                "Not one record would be measured.",
+                "No record would be measured.",
                 "rate times seconds is less than 1",
                 f"--rate={self.rate}, --seconds={self.seconds:g}",
             )
         if self.bootstrap is None and self.replication_factor not in {None, 1, 3}:
             raise _wrong(
                 "The embedded cluster has one broker, or three.",
-                "no --bootstrap was given, so it is started",
+                "without --bootstrap the command starts the embedded cluster",
                 f"--replication-factor={self.replication_factor}",
             )
 
     def _check_subtasks(self) -> None:
         if min(self.subtasks, default=1) < 1 or len(set(self.subtasks)) < len(self.subtasks):
             raise _wrong(
-                "Subtasks are different whole numbers from 1 on.",
-                "one run is made for each of them",
+                "Subtasks must be different whole numbers from 1.",
+                "the command makes one run for each number",
                 f"--subtasks={','.join(map(str, self.subtasks))}",
             )
         if self.what != COMMIT and len(self.subtasks) > 1:
             raise _wrong(
-                "Only the commit is measured as a series.",
+                "Only the commit can be measured as a series.",
                 f"{self.what} takes one number",
                 f"--subtasks={','.join(map(str, self.subtasks))}",
             )
@@ -169,13 +169,13 @@ class BenchOptions:
             if self.mode == MICRO_BATCH and number != self.partitions:
                 raise _wrong(
                     "In micro-batch mode each partition is a subtask.",
-                    "Spark makes a task for each; give one of the two, or the same number",
+                    "Spark makes a task for each; give one of the options, or the same number",
                     f"--subtasks={number}, --partitions={self.partitions}",
                 )
             if number > self.partitions:
                 raise _wrong(
                     "A subtask without a partition would write nothing.",
-                    "each partition is read by one subtask",
+                    "one subtask reads each partition",
                     f"--subtasks={number}, --partitions={self.partitions}",
                 )
 
@@ -183,18 +183,20 @@ class BenchOptions:
         if self.what == THROUGHPUT:
             raise _wrong(
                 "A throughput has no distribution to draw.",
-                "latency and commit have one; the figures of a throughput are in its line",
+                "only latency and commit have a distribution",
                 f"--plot={plot}",
             )
         if plot.suffix.lower() not in PICTURES:
             raise _wrong(
-                "The kind of picture is unknown.",
-                f"the name ends in one of {', '.join(PICTURES)}",
+                "The picture format is unknown.",
+                f"the file name must end in one of {', '.join(PICTURES)}",
                 f"--plot={plot}",
             )
         if not plot.absolute().parent.is_dir():
             raise _wrong(
-                "The folder of the picture does not exist.", "make it first", f"--plot={plot}"
+                "The folder of the picture does not exist.",
+                "create the folder first",
+                f"--plot={plot}",
             )
 
     # --- what is run --------------------------------------------------------------------------
@@ -229,9 +231,9 @@ class Run:
     """One run of a command.
 
     Attributes:
-        system: what runs.
-        subtasks: how many tasks of it write.
-        shape: of records and topics.
+        system: the system to run.
+        subtasks: number of its writing tasks.
+        shape: shape of records and topics.
         rate: records per second.
     """
 

@@ -1,4 +1,4 @@
-"""The distribution of a latency as a picture, as HdrHistogram draws it: the tail has the room."""
+"""Draws the distribution of a latency like HdrHistogram: most room is for the tail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_installed() -> None:
 
 
 def curves(lines: Sequence[Line]) -> dict[str, list[float]]:
-    """Return the curves that lines have, by the name in the legend: ms at `SHARES`."""
+    """Return the curves of the lines, in ms at `SHARES`, by their names in the legend."""
     found: dict[str, list[float]] = {}
     for line in lines:
         if "commit_ms" in line and "curve_ms" in line["commit_ms"]:
@@ -31,7 +31,7 @@ def curves(lines: Sequence[Line]) -> dict[str, list[float]]:
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """Write the picture; its kind is that of the name: svg, png, or html with the svg in it."""
+    """Write the picture; the suffix chooses svg, png, or html that contains the svg."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - of the extra `demo`
 
     figure = Figure(figsize=(9, 5), dpi=150, facecolor="white")
@@ -56,7 +56,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
 
 
 def titles(lines: Sequence[Line]) -> tuple[str, str]:
-    """Return what is drawn, and under which conditions."""
+    """Return the title of the picture, and the conditions of the measurement."""
     first = next(one for one in lines if "partitions" in one)
     what = "Commit latency" if first["what"] == "commit" else "Latency, produced until visible"
     facts = (

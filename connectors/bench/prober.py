@@ -1,7 +1,7 @@
-"""End-to-end latency: a paced producer, and a read_committed reader that subtracts.
+"""End-to-end latency: a paced producer, and a read_committed reader that subtracts the times.
 
-Both are in one process, so that there is one clock. The stamp is taken when a record is handed to
-the producer: a delay of the pacing itself is not in the latency, and is told beside it.
+Both are in one process, so they use one clock. The time stamp is the moment at which a record goes
+to the producer. A delay of the pacing is therefore not in the latency; it has its own figure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DRAIN_S: Final = 60.0
 _LATE_DUPLICATES_S: Final = 2.0
 _WATCH_EVERY_S: Final = 0.25
 
-#: Told what is being done, and how much of how many is done.
+#: Called with the present step, the finished amount and the total amount.
 Watch = Callable[[str, int, int], None]
 
 
@@ -41,14 +41,14 @@ class Prober:
     Attributes:
         kafka: client settings in Java naming.
         topics: the job's input and its output.
-        shape: of the records.
+        shape: shape of the records.
         rate: records per second.
         warmup_s: seconds whose records are checked but not measured.
         seconds: measured seconds.
-        watch: what is being done, for people.
-        audit: afterwards, the verdict on every id.
+        watch: receives the progress, for people.
+        audit: after the run, the verdict on the ids.
         measured_from_ns: when the first measured record was produced, wall clock.
-        measured_s: how long producing the measured ones took.
+        measured_s: the time that producing the measured records took.
         late_max_ms: the worst delay of the pacing.
     """
 
@@ -68,12 +68,12 @@ class Prober:
         """Return the latencies in ns of the measured records, in the order of production.
 
         Args:
-            check: called all the time; raises when the job has ended.
+            check: called again and again; raises when the job has ended.
             probe_timeout_s: how long the job may take until it runs.
 
         Raises:
-            SparkOnceError: no probe came through, a client failed, or `check` said so. Records
-                that are missing at the end are in `audit`.
+            SparkOnceError: no probe came through the job, a client failed, or `check` raised.
+                Records that are missing at the end are in `audit`.
         """
         records = int(self.rate * (self.warmup_s + self.seconds))
         self._latency = np.full(records, -1, dtype=np.int64)
@@ -113,7 +113,7 @@ class Prober:
                 raise SparkOnceError(
                     "No record came through the job in time.",
                     where=f"{self.topics[0]} -> {self.topics[1]}, {deadline.seconds:g} s",
-                    cause="it has not begun yet, or something keeps its commits from readers",
+                    cause="the job has not started, or readers do not see its commits",
                     option="--master, --subtasks: are there enough slots?",
                 )
             for number in range(self.shape.partitions):
@@ -131,8 +131,8 @@ class Prober:
         sent = 0
         while sent < records:
             elapsed = SYSTEM_CLOCK.monotonic() - start
-            # At a rate that cannot be held a second's worth may be due: ctrl-C and the job's end
-            # are looked at in between.
+            # If the rate is too high, the records of a whole second may be due: the limit lets us
+            # check for ctrl-C and the job's end in between.
             due = min(records, int(elapsed * self.rate) + 1, sent + max(1000, self.rate // 10))
             late_ms = (elapsed - sent / self.rate) * 1000.0
             for number in range(sent, due):
@@ -157,7 +157,7 @@ class Prober:
     def _drain(self, records: int, check: Callable[[], None]) -> None:
         deadline = Deadline(_DRAIN_S)
         while self._got < records and not deadline.expired():
-            self.watch("waiting for the last ones", self._got, records)
+            self.watch("waiting for the last records", self._got, records)
             check()
             deadline.pause(0.05)
         SYSTEM_CLOCK.sleep(_LATE_DUPLICATES_S)

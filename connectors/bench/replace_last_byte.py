@@ -1,4 +1,4 @@
-"""The measured job's work: visible to the checker, and next to nothing."""
+"""The work of the measured job: it is very cheap, and the checker can see it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pyarrow as pa
 
 from connectors.bench.shape import DONE
 
-#: The same in Spark's SQL, for micro-batches and for Spark's own job.
+#: The same work in Spark's SQL, for micro-batches and for Spark's own job.
 VALUE_SQL = "cast(concat(substring(value, 1, length(value) - 1), X'54') as binary)"
 
 
 class ReplaceLastByte:
-    """Writes a T over the last byte of every value of a batch, in one step for all of them.
+    """Writes a T over the last byte of every value of a batch, in one step for the whole batch.
 
-    Each task has its own; the first one to see a record writes down when, where the driver can
-    read it (on a cluster it cannot, and says when the stage was ready instead).
+    Each task has its own instance. The first one that sees a record writes the time into a file,
+    for the driver. On a cluster the driver cannot read the file; it then reports the time at which
+    the stage was ready.
     """
 
     def __init__(self, first_record: str) -> None:

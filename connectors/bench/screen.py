@@ -1,4 +1,4 @@
-"""What a benchmark is doing, on stderr: a live bar; plain lines where there is no terminal."""
+"""The progress of a benchmark on stderr: a live bar, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Screen:
             self._bars = None
 
     def watch(self, step: str, done: int, total: int) -> None:
-        """Show a step; `total` is 0 where nobody knows how long it takes."""
+        """Show a step; `total` is 0 if its length is unknown."""
         new, self._step = step != self._step, step
         if self._bars is None:
             self._plain(step, done, total, new=new)
@@ -54,7 +54,7 @@ class Screen:
             self._bar(step, done, total, new=new)
 
     def say(self, text: str) -> None:
-        """Write a line of its own."""
+        """Write one separate line."""
         self._console.print(f"bench: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def _bar(self, step: str, done: int, total: int, *, new: bool) -> None:

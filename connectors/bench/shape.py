@@ -1,7 +1,7 @@
-"""What a measured record looks like: an id and the moment it was produced, then filler.
+"""The content of a measured record: an id, the time of its production, then filler.
 
-key = the id, 8 bytes; value = wall clock in ns, 8 bytes, then filler of which the job replaces the
-last byte. Ids below zero are probes: they show that a job runs, and are not counted.
+key = the id, 8 bytes; value = wall clock in ns, 8 bytes, then filler. The job replaces the last
+byte of the filler. Ids below zero are probes: they show that a job runs, and do not count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ KEY_BYTES: Final = 8
 STAMP_BYTES: Final = 8
 #: A stamp and the byte that the job replaces.
 LEAST_VALUE_BYTES: Final = STAMP_BYTES + 1
-#: What the job writes over the last byte: an untouched record is a bug that a count cannot see.
+#: The job writes this over the last byte: a count cannot see that a record is unchanged.
 DONE: Final = b"T"
 
 _LONG: Final = struct.Struct(">q")
@@ -38,11 +38,11 @@ class Shape:
         return _LONG.pack(number)
 
     def value(self, produced_ns: int) -> bytes:
-        """Return the value of a record that is produced at this moment of the wall clock."""
+        """Return the value of a record that is produced at this time of the wall clock."""
         return _LONG.pack(produced_ns) + self._filler
 
     def partition(self, number: int) -> int:
-        """Return where a record goes: ids take turns."""
+        """Return the partition of a record; ids go to the partitions in turn."""
         return number % self.partitions
 
 
@@ -52,5 +52,5 @@ def number_of(key: bytes) -> int:
 
 
 def stamp_of(value: bytes) -> int:
-    """Return the moment in a value, ns of the wall clock."""
+    """Return the time in a value, ns of the wall clock."""
     return int.from_bytes(value[:STAMP_BYTES], "big")

@@ -1,4 +1,4 @@
-"""What can be measured: a command that does a task. Our two modes stand here."""
+"""A system that can be measured: a command that does a task. Our two modes are here."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-#: What a job is told: where from, where to, how often to commit, and its folder.
+#: The task of a job: input, output, commit interval, folder.
 Task = Mapping[str, Any]
 
-#: In a job's folder, readable by its owner only: client settings may hold a password, and
-#: arguments are for everybody to see.
+#: File in a job's folder that only its owner can read: client settings may hold a password, and
+#: every user of the machine can read command line arguments.
 TASK_FILE: Final = "task.json"
 
 _PACKAGES: Final = ("sparkonce", "pyspark", "confluent-kafka")
@@ -24,10 +24,10 @@ class System:
     """Something that runs the measured job.
 
     Attributes:
-        name: as it stands in the results.
-        command: makes sure that it is installed, and returns the command that does a task.
-        versions: what a result must name.
-        settings: what its tasks say beyond the common ones.
+        name: its name in the results.
+        command: makes sure that the system is installed, and returns the command of a task.
+        versions: versions that a result must name.
+        settings: settings that its tasks have besides the common ones.
     """
 
     name: str
@@ -41,7 +41,7 @@ def our_system(mode: str, *, name: str = "", **settings: Any) -> System:
 
     Args:
         mode: one of `connectors.options.modes`.
-        name: as it stands in the results; the mode's own when empty.
+        name: its name in the results; by default the name of the mode.
         settings: `master`, and in continuous mode the driver's `parallelism`, `barrier_interval_s`
             and `target_latency_s`.
     """

@@ -11,23 +11,23 @@ from rich.table import Table
 from connectors.bench.figures import PHASES, Line
 from connectors.bench.options import COMMIT, LATENCY
 
-#: Row -> what it is in words. The names are those of `CheckpointReport.phase_ms`.
+#: Phase of `CheckpointReport.phase_ms` -> its description.
 _PHASES: Final = {
-    "start": "is this run still the newest",
+    "start": "checks that this run is the newest",
     "write": "phase 1: flush and offsets, in every subtask",
     "check": "brokers confirm each transaction",
-    "decide": "the decision log, with its fsyncs",
+    "decide": "writes the decision log, with its fsyncs",
     "commit": "EndTxn of every transaction",
-    "finish": "still the newest; the log compacted when due",
+    "finish": "checks the run again; compacts the log when due",
 }
 _AUDIT: Final = ("lost", "dup", "foreign", "untransformed")
 _PERCENTILES: Final = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
 
 
 def show(lines: Sequence[Line], console: Console) -> None:
-    """Print the table of a command, and what is wrong."""
+    """Print the table of a command, and a note for each problem."""
     if not console.is_terminal:
-        console.width = max(console.width, 120)  # in a file nothing may be folded
+        console.width = max(console.width, 120)  # a file gets whole lines
     main = [one for one in lines if "error" in one or _is_main(one)]
     if any(one["what"] == COMMIT for one in main):
         console.print(_commits(main))
@@ -39,21 +39,21 @@ def show(lines: Sequence[Line], console: Console) -> None:
 
 
 def notes(line: Line) -> Iterator[str]:
-    """Yield what must be said of a line beside its figures."""
+    """Yield the notes that a line needs besides its figures."""
     if wrong := {name: line[name] for name in _AUDIT if line.get(name)}:
         yield "NOT exactly once: " + ", ".join(f"{n} {name}" for name, n in wrong.items())
     if line.get("rate_held") is False and line["what"] == LATENCY:
         yield (
             f"The rate of {line['rate']:,}/s was NOT held: {line['produced_per_s']:,} produced/s, "
             f"late by {line['producer_late_max_ms']:,} ms at most; latency grew by "
-            f"{line['latency_growth_ms']:,} ms. It is the latency of another rate."
+            f"{line['latency_growth_ms']:,} ms. The latency belongs to another rate."
         )
     if "ms_per_subtask" in line:
         yield f"One more subtask costs {line['ms_per_subtask']} ms of a commit (p50)."
 
 
 def is_wrong(line: Line) -> bool:
-    """Tell whether a record was lost, doubled, foreign or untouched, or there is no figure."""
+    """Return whether a record is lost, duplicated, foreign or unchanged, or a figure is missing."""
     return "error" in line or any(line.get(name) for name in _AUDIT)
 
 
@@ -76,7 +76,7 @@ def _figures(lines: Sequence[Line]) -> Table:
         "first records visible after, s": "first_visible_s",
         "records": "records",
         "records measured": "measured",
-        "asked for, records/s": "rate",
+        "wanted rate, records/s": "rate",
         "producer late at most, ms": "producer_late_max_ms",
         **{name: name for name in _AUDIT},
     }

@@ -1,4 +1,4 @@
-"""The whole of an output topic, read once the job is over."""
+"""Reads a whole output topic after the end of the job, and checks it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def audit_topic(
     """Read everything below `ends`; return the verdict and each partition's first offsets.
 
     Raises:
-        SparkOnceError: the brokers did not let us read.
+        SparkOnceError: the brokers refused the read.
     """
     audit, seen = Audit(), np.zeros(records, dtype=bool)
     offsets: list[list[int]] = [[] for _ in ends]

@@ -1,4 +1,4 @@
-"""Broker, topics and folder of one command; whatever happens, nothing of them is left."""
+"""Broker, topics and folder of one command; the workbench always removes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from connectors.bench.prober import Watch
 from connectors.cluster.local_cluster import LocalCluster
 from transactions.errors import BrokerUnavailableError, SparkOnceError
 
-#: As a broker of one's own would run, not as the quickly started one of the tests.
+#: JVM options of a normal broker; the brokers of the tests have options for a quick start.
 BROKER_JVM: Final = ("-Xmx1g", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=4")
 
 #: Spark adds a slash, a dot, a UUID and ".sock".
@@ -32,10 +32,10 @@ class Workbench:
     """A context manager; `measure` does what the options say.
 
     Args:
-        options: checked here.
-        emit: gets each line.
-        watch: what is being done, for people.
-        interruption: open; holds signals back while things are made and removed.
+        options: the options; the workbench checks them.
+        emit: receives each line.
+        watch: receives the progress, for people.
+        interruption: an open one; it holds signals back during set-up and clean-up.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Workbench:
         self._folder = Path()
         self._kafka = dict(options.kafka)
         self._topics: BenchTopics | None = None
-        #: What ended measurements, in their order.
+        #: Errors that ended measurements, in their order.
         self.errors: list[SparkOnceError] = []
 
     @property
@@ -95,13 +95,13 @@ class Workbench:
             self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
         options = self._options
         if options.bootstrap is None:
-            self._watch("no --bootstrap: an embedded Kafka is started", 0, 0)
+            self._watch("no --bootstrap: starting an embedded Kafka", 0, 0)
             brokers = options.replication_factor or 1
             cluster = LocalCluster(brokers=brokers, jvm_options=BROKER_JVM)
             self._stack.enter_context(cluster)
             self._kafka["bootstrap.servers"] = cluster.bootstrap_servers
         self._topics = BenchTopics(self._kafka, replication_factor=options.replication_factor)
-        if options.bootstrap is not None:  # our own broker goes away with all it holds
+        if options.bootstrap is not None:  # our own broker needs no clean-up
             self._stack.callback(self._remove, self._topics)
 
     def _close(self) -> None:
@@ -113,7 +113,7 @@ class Workbench:
     def _remove(self, topics: BenchTopics) -> None:
         self._watch("removing topics", 0, 0)
         if left := topics.remove():
-            self._watch(f"NOT removed: {', '.join(left)}", 0, 0)  # also when we are interrupted
+            self._watch(f"NOT removed: {', '.join(left)}", 0, 0)  # also after an interruption
             self.errors.append(
                 BrokerUnavailableError(
                     "Topics of this run are left on the cluster.",
@@ -153,10 +153,10 @@ class Workbench:
 
 
 def temporary_files_in(folder: Path) -> dict[str, str]:
-    """Return Spark settings that keep its temporary files in a folder, which is removed.
+    """Return Spark settings that keep its temporary files in a folder that is removed later.
 
-    Its sockets to Python are among them, and a socket's path has 107 bytes at most on Linux, 103
-    on a Mac: below a long TMPDIR they become TCP.
+    Spark's sockets to Python are in this folder. The path of a socket has at most 107 bytes on
+    Linux and 103 on a Mac. With a longer path, the settings choose TCP instead.
     """
     conf = {"spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder}"}
     if len(os.fsencode(folder)) > _LONGEST_SOCKET_FOLDER:
@@ -165,7 +165,7 @@ def temporary_files_in(folder: Path) -> dict[str, str]:
 
 
 def series(lines: list[Line]) -> Line:
-    """Return what a commit costs against the number of subtasks; for lines without an error."""
+    """Return the commit cost by number of subtasks; no line may have an error."""
     medians = [(one["subtasks"], one["commit_ms"]["p50_ms"]) for one in lines]
     return {
         "what": "commit series",

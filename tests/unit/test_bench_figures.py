@@ -146,9 +146,9 @@ def test_throughput_from_what_a_watcher_saw():
 
 
 def test_a_job_that_ends_without_progress_or_first_record_is_an_error():
-    with pytest.raises(SparkOnceError, match="without a figure"):
+    with pytest.raises(SparkOnceError, match="without a result"):
         rates(10, [1, 2], np.array([0, 10]), report())
-    with pytest.raises(SparkOnceError, match="0 records came out"):
+    with pytest.raises(SparkOnceError, match="0 records in the output"):
         rates(0, [1], np.array([0]), report(first_record_ns=5))
 
 
@@ -201,7 +201,7 @@ def test_that_error_is_a_line_and_what_was_read_is_in_it(monkeypatch: pytest.Mon
     bench.throughput(our_system("micro-batch"), records=10, batch_records=5)
 
     (only,) = lines
-    assert "without a figure" in only["error"]
+    assert "without a result" in only["error"]
     assert only["dup"] == 1
     assert [str(error) for error in bench.errors] == [only["error"]]
 
