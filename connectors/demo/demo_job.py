@@ -1,8 +1,8 @@
-"""The demo's job: clean flights and arrivals per airport, two topics under one decision; in
-continuous mode, which keeps no state, the clean flights alone.
+"""The demo's job: clean flights and arrivals per airport, two topics under one decision.
+Continuous mode has no state, so there the job only writes the clean flights.
 
-A process of its own, started as ``python -m connectors.demo.demo_job`` by the supervisor, which
-kills and restarts it. `examples/flights.py` is the same job without the demo around it.
+It is a separate process: the supervisor starts it with ``python -m connectors.demo.demo_job``,
+kills it and restarts it. `examples/flights.py` is the same job without the demo.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def parse(records: DataFrame) -> DataFrame:
 
 
 def clean(flights: DataFrame) -> DataFrame:
-    """Name the carrier and say how late the flight left; stateless."""
+    """Add the carrier's name and the delay class of the departure; stateless."""
     names = carrier_names()
     carrier = f.create_map(*(f.lit(text) for pair in names.items() for text in pair))
     delay = (
@@ -53,7 +53,7 @@ def clean(flights: DataFrame) -> DataFrame:
 
 
 def arrivals_per_airport(flights: DataFrame) -> DataFrame:
-    """Count the flights to each airport; the state is in RocksDB, a changed count is a record."""
+    """Count the flights to each airport, with state in RocksDB; each changed count is a record."""
     counts = flights.groupBy("dest").count()
     return counts.select(
         f.col("dest").alias("key"), f.to_json(f.struct("dest", "count")).alias("value")
@@ -76,7 +76,7 @@ def _report(report: CheckpointReport) -> None:
 def make_pipeline(
     spark: SparkSession, mode: str, source: KafkaSource, topics: tuple[str, ...], **options: Any
 ) -> ArrowPipeline:
-    """Make the job of a mode; `topics` are the clean flights, and the counts if there are any."""
+    """Make the job of a mode; `topics`: the clean flights and, in micro-batch mode, the counts."""
     sinks = [KafkaSink(bootstrap_servers=source.bootstrap_servers, topic=each) for each in topics]
     if mode == CONTINUOUS:
         function = "connectors.demo.flight_cleaning:clean"
@@ -98,7 +98,7 @@ def make_pipeline(
 @click.option("--checkpoint", required=True)
 @click.option("--master", required=True)
 @click.option("--conf", "pairs", multiple=True)
-@click.option("--max-offsets", type=int, required=True, help="Of a micro-batch.")
+@click.option("--max-offsets", type=int, required=True, help="Per micro-batch.")
 def main(
     *,
     mode: str,
@@ -110,7 +110,7 @@ def main(
     pairs: tuple[str, ...],
     max_offsets: int,
 ) -> None:
-    """Run until SIGTERM; one message per checkpoint."""
+    """Run until SIGTERM; send one message per checkpoint."""
     live_as_long_as_parent()
     spark = build_session(app_id, master=master, conf=dict(pair.split("=", 1) for pair in pairs))
     spark.sparkContext.setLogLevel("WARN")

@@ -1,6 +1,6 @@
 """The demo's input: a plain producer that loads the flights at a steady pace.
 
-A process of its own, started as ``python -m connectors.demo.demo_loader`` by the supervisor.
+It is a separate process: the supervisor starts ``python -m connectors.demo.demo_loader``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _FLUSH_S: Final = 60.0
 
 
 class Loader:
-    """Produces, and counts what the brokers acknowledged."""
+    """Produces the flights, and counts the acknowledged records."""
 
     def __init__(self, bootstrap: str, topic: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._topic = topic
         self._clock = clock
         self._refused: KafkaError | None = None
         self.acknowledged = 0
-        # Idempotent, not transactional: the input must not hold a flight twice either.
+        # Idempotent, not transactional: the input must not hold a flight twice.
         settings: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 20}
         settings |= {"queue.buffering.max.messages": 1_000_000, "compression.type": "lz4"}
         client = librdkafka_settings({"bootstrap.servers": bootstrap})
@@ -42,7 +42,7 @@ class Loader:
         """Produce every flight within about `seconds`.
 
         Raises:
-            BrokerUnavailableError: the brokers refused a record, or did not take them in time.
+            BrokerUnavailableError: the brokers refused a record, or were too slow.
         """
         waiting = messages(flights)
         total, sent = flights.num_rows, 0
@@ -85,7 +85,7 @@ class Loader:
 @click.option("--flights", type=int, required=True)
 @click.option("--seconds", type=float, required=True)
 def main(*, bootstrap: str, topic: str, flights: int, seconds: float) -> None:
-    """Load the flights; one message per fifth of a second tells how far it is."""
+    """Load the flights; send the progress five times a second."""
     live_as_long_as_parent()
     Loader(bootstrap, topic).load(load_flights(flights), seconds)
 

@@ -1,4 +1,4 @@
-"""The demo's independent readers: read_committed consumers that know nothing of the job."""
+"""The demo's independent readers: read_committed consumers that know nothing about the job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH: Final = 10_000
 
 
 class VisibleCounter:
-    """Counts, while the job runs, what any read_committed consumer of the topic would see."""
+    """Counts the records that a read_committed consumer of the topic sees while the job runs."""
 
     def __init__(self, bootstrap: str, topic: str, *, on_records: Callable[[int], None]) -> None:
         self._on_records = on_records
@@ -42,7 +42,7 @@ class VisibleCounter:
 
     def _count(self) -> None:
         while not self._stopping.is_set():
-            # A short wait and a small batch: the moment at which records appear is what is shown.
+            # A short wait and a small batch, because the demo shows when records become visible.
             messages = self._consumer.consume(2_000, 0.05)
             seen = sum(message.error() is None for message in messages)
             if seen:
@@ -86,7 +86,7 @@ def read_committed(
 def hidden_partitions(
     bootstrap: str, topics: Sequence[str], clock: Clock = SYSTEM_CLOCK
 ) -> list[str]:
-    """Name the partitions whose last stable offset is not their end: something is still open."""
+    """Name the partitions with an open transaction: their last stable offset is not their end."""
     ends = TopicEnds({"bootstrap.servers": bootstrap})
     deadline = Deadline(_MARKERS_S, clock)
     while True:
@@ -97,7 +97,7 @@ def hidden_partitions(
             for item, end in zip(stable, log_ends, strict=True)
             if item.end < end
         ]
-        # The markers of the last commit follow its answer by milliseconds.
+        # The markers of the last commit are written some milliseconds after its answer.
         if not hidden or deadline.expired():
             return hidden
         deadline.pause(_POLL_S)
@@ -106,7 +106,7 @@ def hidden_partitions(
 def open_transactions(
     bootstrap: str, application_id: str, clock: Clock = SYSTEM_CLOCK
 ) -> list[str]:
-    """Name every transaction of the application that some coordinator still has open."""
+    """Name every transaction of the application that is still open at a coordinator."""
     deadline = Deadline(_MARKERS_S, clock)
     with CoordinatorWire({"bootstrap.servers": bootstrap}) as wire:
         while True:
@@ -122,7 +122,7 @@ def _consumer(bootstrap: str) -> Any:
         log_settings()
         | settings
         | {
-            "group.id": "sparkonce-demo-reader",  # the client wants one; nothing is committed to it
+            "group.id": "sparkonce-demo-reader",  # the client needs one; nothing is committed to it
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

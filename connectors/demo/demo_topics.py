@@ -1,4 +1,4 @@
-"""The demo's topics: made, watched, damaged on request, and removed."""
+"""Makes, watches and removes the demo's topics, and damages them on request."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DemoTopics:
             deadline.pause(0.1)
 
     def remove(self, group: str) -> None:
-        """Delete the topics and the application's group, best effort: the run is over."""
+        """Delete the topics and the application's group; best effort, because the run is over."""
         with contextlib.suppress(KafkaException):
             for done in self._admin.delete_topics(list(self._names)).values():
                 done.result()
@@ -70,7 +70,7 @@ class DemoTopics:
                 done.result()
 
     def is_consumed(self, group: str, topic: str) -> bool:
-        """Tell whether the group's committed offsets have come to the ends of the topic."""
+        """Return whether the group's committed offsets have reached the ends of the topic."""
         ends = self._ends.committed([topic], Deadline(_ASK_S, self._clock))
         asked = [TopicPartition(item.topic, item.partition) for item in ends]
         request = ConsumerGroupTopicPartitions(group, asked)
@@ -78,11 +78,11 @@ class DemoTopics:
             answer = self._admin.list_consumer_group_offsets([request], request_timeout=_ASK_S)
             offsets = {p.partition: p.offset for p in answer[group].result().topic_partitions}
         except KafkaException:
-            return False  # a coordinator that moves; the caller asks again
+            return False  # the coordinator moves; the caller asks again
         return all(offsets.get(item.partition, -1) >= item.end for item in ends)
 
     def sabotage(self, how: str, topic: str) -> None:
-        """Damage the output, so that a person can see the proof fail.
+        """Damage the output, to show that the proof can fail.
 
         Args:
             how: ``duplicate`` writes one record again, ``loss`` deletes the first of a partition.

@@ -15,7 +15,7 @@ _VERY_LATE_MIN = 60
 
 
 def clean(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Name the carrier and say how late the flight left."""
+    """Add the carrier's name and the delay class of the departure."""
     flights = [_enriched(orjson.loads(value)) for value in records["value"].to_pylist()]
     keys = [b"%d" % flight[FLIGHT_ID] for flight in flights]
     values = [orjson.dumps(flight) for flight in flights]
@@ -38,5 +38,5 @@ def _departure(delay: int | None) -> str:
 
 @functools.cache
 def _carriers() -> dict[str, str]:
-    """Return the names, read once per process."""
+    """Return the names; each process reads them once."""
     return carrier_names()

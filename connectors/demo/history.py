@@ -1,4 +1,4 @@
-"""What happened when during the demo, and the numbers that are made of it."""
+"""The events of the demo with their times, and the numbers that come from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Kind(enum.Enum):
-    """What a mark on the timeline says."""
+    """The meaning of a mark on the timeline."""
 
     START = "start"
     KILL = "kill"
@@ -30,7 +30,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How many records were acknowledged in the input, and visible in the output."""
+    """The number of acknowledged input records and of visible output records."""
 
     at: float
     loaded: int
@@ -51,7 +51,7 @@ class CheckpointLine:
 
 @dataclass
 class History:
-    """Written by the supervisor, read by screen, picture and the final table."""
+    """The supervisor writes it; the screen, the picture and the final table read it."""
 
     total: int
     samples: list[Sample] = field(default_factory=list)
@@ -62,15 +62,15 @@ class History:
     recommitted: int = 0
 
     def sample(self, at: float) -> None:
-        """Write the present counts down."""
+        """Store the present counts."""
         self.samples.append(Sample(at, self.loaded, self.visible))
 
     def mark(self, at: float, kind: Kind, text: str) -> None:
-        """Write a moment down."""
+        """Store a mark."""
         self.marks.append(Mark(at, kind, text))
 
     def checkpoint(self, at: float, message: dict[str, Any]) -> None:
-        """Write a job's report down."""
+        """Store a checkpoint that the job reported."""
         self.recommitted += message["recommitted"]
         self.checkpoints.append(
             CheckpointLine(
@@ -95,7 +95,7 @@ class History:
 
     @property
     def max_lag(self) -> int:
-        """Return the most records that were loaded and not visible yet."""
+        """Return the maximum number of records that were loaded but not visible."""
         return max((one.loaded - one.visible for one in self.samples), default=0)
 
     @property
@@ -108,7 +108,7 @@ class History:
 
     @property
     def peak_per_second(self) -> float:
-        """Return the best rate of one second: how fast a backlog is worked off."""
+        """Return the best rate of one second; it shows how fast the job catches up."""
         best, first = 0.0, 0
         for last, one in enumerate(self.samples):
             while first + 1 < last and one.at - self.samples[first + 1].at >= 1.0:
@@ -119,7 +119,7 @@ class History:
         return best
 
     def commit_ms(self, percent: float) -> float:
-        """Return a percentile of the commit latency over all checkpoints that wrote something."""
+        """Return a percentile of the commit latency of all checkpoints that were not replayed."""
         values = sorted(line.commit_ms for line in self.checkpoints if not line.replayed)
         if not values:
             return 0.0

@@ -13,7 +13,7 @@ _VISIBLE: Final = "#0f766e"
 _KILL: Final = "#c81e1e"
 _RESTART: Final = "#b45309"
 _OUTAGE: Final = "#fde8e8"
-#: More checkpoints than this are a line of their own and need no marks.
+#: With more checkpoints than this the picture draws no marks: they would form a line.
 _MOST_MARKS: Final = 100
 
 
@@ -110,7 +110,7 @@ def _marks(axes: Any, history: History) -> None:
         )
     for mark in history.of(Kind.RECOVERED):
         visible = _visible_at(history, mark.at)
-        at_the_end = mark.at > 0.7 * history.samples[-1].at  # no room on its right, and the legend
+        at_the_end = mark.at > 0.7 * history.samples[-1].at  # on the right is the legend
         axes.plot([mark.at], [visible], "D", color=_RESTART, ms=7, mec="white", zorder=4)
         axes.annotate(
             mark.text,

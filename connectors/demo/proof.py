@@ -1,4 +1,4 @@
-"""What an independent reader must find; it knows the data set and the output, and nothing else."""
+"""Checks what an independent reader finds; the checks know only the data set and the output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One sentence of the proof, and whether it holds."""
+    """One statement of the proof, and whether it holds."""
 
     name: str
     holds: bool
@@ -27,7 +27,7 @@ class Check:
 
 
 def check_flights(records: Records, flights: Any) -> Check:
-    """Every flight of the data set is in the clean topic exactly once, with its own values."""
+    """Check that each flight of the data set is in the clean topic exactly once and unaltered."""
     total = flights.num_rows
     seen = np.zeros(total, dtype=np.int64)
     columns = [flights[name].to_pylist() for name in _COPIED]
@@ -56,7 +56,7 @@ def check_flights(records: Records, flights: Any) -> Check:
 
 
 def check_counts(records: Records, flights: Any) -> Check:
-    """Counts per airport only grow, and the last of each is the one of a single machine."""
+    """Check that counts per airport only grow, and end at the counts of a single machine."""
     expected = arrivals(flights)
     last: dict[str, int] = {}
     back: list[str] = []
@@ -77,14 +77,14 @@ def check_counts(records: Records, flights: Any) -> Check:
 
 
 def check_nothing_open(hidden: Sequence[str], transactions: Sequence[str]) -> Check:
-    """No record waits behind an open transaction, and no coordinator knows of one."""
+    """Check that no transaction is open: neither in a partition nor at a coordinator."""
     found = [*hidden, *transactions]
     detail = _some(found) if found else "every partition is readable to its end"
     return Check("no open transaction", not found, detail)
 
 
 def check_plot(kills: int, planned: int, exit_code: int) -> Check:
-    """The driver was killed as often as planned, and at the end it stopped by itself."""
+    """Check that all planned kills happened, and that the last run stopped by itself."""
     detail = f"{kills} of {planned} SIGKILLs; the last run stopped with exit code {exit_code}"
     return Check("killed, restarted, stopped", kills == planned and exit_code == 0, detail)
 

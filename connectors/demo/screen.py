@@ -1,4 +1,4 @@
-"""The demo in a terminal: live bars and marks; plain lines where there is no terminal."""
+"""The demo in a terminal: live bars and marks, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Screen:
             self._live.stop()
 
     def update(self, history: History, doing: str) -> None:
-        """Show what happened so far, and what is being done."""
+        """Show the history and the present step."""
         if self._live is not None:
             self._live.update(_picture(history, doing))
         else:
@@ -67,7 +67,7 @@ class Screen:
         lines = [f"{mark.at:6.1f} s  {mark.text}" for mark in new]
         self._marks = len(history.marks)
         now = history.samples[-1].at if history.samples else 0.0
-        # A checkpoint is one of many here; what else is being done is worth a line at once.
+        # There are many checkpoints; each other step gets a line at once.
         said = doing == self._doing or doing in {mark.text for mark in new}
         if not said and not doing.startswith("checkpoint"):
             lines.append(f"{now:6.1f} s  {doing}")
@@ -149,10 +149,10 @@ def numbers(history: History) -> dict[str, str]:
     return {
         "checkpoints": f"{len(history.checkpoints):,}",
         "SIGKILLs of the driver": f"{len(history.of(Kind.KILL))}",
-        "transactions re-committed after them": f"{history.recommitted}",
+        "transactions re-committed after the kills": f"{history.recommitted}",
         "from a kill to the next checkpoint": ", ".join(f"{one:.1f} s" for one in outages) or "-",
         "commit latency p50 / p99": f"{history.commit_ms(50):.1f} / {history.commit_ms(99):.1f} ms",
-        "most records behind": f"{history.max_lag:,}",
+        "maximum of records behind": f"{history.max_lag:,}",
         "records/s, kills included": f"{history.records_per_second:,.0f}",
         "records/s, best second": f"{history.peak_per_second:,.0f}",
     }

@@ -1,6 +1,6 @@
-"""The plot of the demo: load, kill, restart, kill, restart, stop, prove.
+"""Runs the steps of the demo: load, kill, restart, kill, restart, stop, prove.
 
-One loop in one thread; children and the counting reader only put messages on its queue.
+One loop in one thread does this. Children and the counting reader only put messages on its queue.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _SETTLE_S: Final = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What a user may choose.
+    """The options of a user.
 
     Attributes:
         mode: one of `connectors.options.modes`.
-        bootstrap: brokers; None starts one for the demo.
-        flights: how many of the year's flights.
-        seconds: how long loading them takes.
+        bootstrap: brokers; None starts a broker for the demo.
+        flights: number of flights.
+        seconds: duration of the load.
         output: folder for the picture and the logs.
         master: Spark's master URL.
         checkpoint: folder that driver and workers share; a temporary one when None.
@@ -74,7 +74,7 @@ class DemoOptions:
     conf: tuple[str, ...] = ()
 
     def validate(self) -> None:
-        """Refuse what cannot be shown.
+        """Refuse options that the demo cannot run with.
 
         Raises:
             ConfigurationError: a number is out of range, or a Spark setting has no value.
@@ -82,11 +82,11 @@ class DemoOptions:
         check_mode(self.mode)
         if not 1000 <= self.flights <= FLIGHTS:
             raise ConfigurationError(
-                f"The data set has {FLIGHTS:,} flights, and the plot needs 1000.",
+                f"The number of flights must be from 1000 to {FLIGHTS:,}.",
                 option=f"--flights={self.flights}",
             )
         if self.seconds < 0:
-            raise ConfigurationError("Time is not negative.", option=f"--seconds={self.seconds:g}")
+            raise ConfigurationError("The time is negative.", option=f"--seconds={self.seconds:g}")
         for pair in self.conf:
             if "=" not in pair:
                 raise ConfigurationError(
@@ -98,7 +98,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """What one run owns on the cluster; unique, so that runs never meet."""
+    """Names of the application and topics of one run; unique, so that runs share nothing."""
 
     mode: str = MICRO_BATCH
     suffix: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
@@ -110,18 +110,18 @@ class Names:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Input, clean flights, and counts per airport where there is state."""
+        """Input, clean flights, and in micro-batch mode the counts per airport."""
         names = ["flights", "flights-clean"]
         names += ["flights-per-airport"] if self.mode == MICRO_BATCH else []
         return tuple(f"{name}-{self.suffix}" for name in names)
 
 
 Watch = Callable[[History, str], None]
-"""Called some times a second with what happened so far, and what is being done."""
+"""Called several times a second with the history and the present step."""
 
 
 class Supervisor:
-    """Runs the demo once; a context manager, so that nothing it started outlives it."""
+    """Runs the demo once; a context manager that ends everything that it started."""
 
     def __init__(self, options: DemoOptions, *, watch: Watch, clock: Clock = SYSTEM_CLOCK) -> None:
         options.validate()
@@ -159,13 +159,13 @@ class Supervisor:
     ) -> None:
         self._stack.close()
 
-    # --- the plot -----------------------------------------------------------------------------
+    # --- the steps ----------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run the plot, from the first flight loaded to the last one visible.
+        """Run all steps, from the first loaded flight to the last visible one.
 
         Raises:
-            SparkOnceError: a process ended that nobody killed, or nothing moved any more.
+            SparkOnceError: a process ended unexpectedly, or there was no more progress.
         """
         self._prepare()
         with self._counting():
@@ -188,7 +188,7 @@ class Supervisor:
             self._bootstrap = self._options.bootstrap
         self._topics = DemoTopics(self._bootstrap, self._names.topics)
         self._topics.create()
-        if self._options.bootstrap is not None:  # our own broker goes away with all it holds
+        if self._options.bootstrap is not None:  # our own broker needs no clean-up
             self._stack.callback(self._topics.remove, self._names.application)
 
     @contextmanager
@@ -208,7 +208,7 @@ class Supervisor:
         self._mark(Kind.RESTART if run > 1 else Kind.START, f"run {run} of the job starts")
         environment = {"TMPDIR": str(self._scratch)}
         if kill is not None:
-            # It freezes at the point, and is killed from outside: JVM, workers and all.
+            # The job freezes at the point. The demo then kills it with its JVM and workers.
             environment["SPARKONCE_CRASH_AT"] = kill.crash_at
             environment["SPARKONCE_CRASH_WHEN"] = str(self._due_file(kill))
             environment["SPARKONCE_CRASH_SIGNAL"] = "STOP"
@@ -239,7 +239,7 @@ class Supervisor:
         ]
 
     def _run_until_killed(self, kill: Kill) -> bool:
-        """Return True when the kill has happened, False when the input ended before it."""
+        """Return True after the kill, False if the input ended before the kill."""
         assert self._job is not None
         before = len(self.history.checkpoints)
         for _ in self._ticks():
@@ -267,7 +267,7 @@ class Supervisor:
         deadline = Deadline(_STOP_S, self._clock)
         while (code := self._job.exit_code()) is None:
             if deadline.expired():
-                raise self._job.failed("The job that was asked to stop did not; it")
+                raise self._job.failed("The job did not stop after SIGTERM; it")
             self._tick()
         self._exit_code = code
 
@@ -280,7 +280,7 @@ class Supervisor:
     # --- time ---------------------------------------------------------------------------------
 
     def _ticks(self) -> Iterator[None]:
-        """Yield some times a second while something moves; children must live meanwhile."""
+        """Yield several times a second while there is progress; all children must run."""
         deadline, moved = Deadline(_STALL_S, self._clock), self._moved()
         while True:
             self._tick()
@@ -292,7 +292,7 @@ class Supervisor:
                 raise SparkOnceError(
                     "The demo's job makes no progress.",
                     where=f"for {_STALL_S:g} s, log {self._log}",
-                    cause="the brokers, or Spark's master, do not answer, or a bug in sparkonce",
+                    cause="the brokers or Spark's master do not answer, or sparkonce has a bug",
                 )
 
     def _tick(self) -> None:
@@ -336,7 +336,7 @@ class Supervisor:
     def _check_children(self) -> None:
         assert self._job is not None
         if self._job.exit_code() is not None:
-            raise self._job.failed("The job that nobody stopped")
+            raise self._job.failed("The job was not stopped, but it")
         if self._loader is None or self._loader_done:
             return
         code = self._loader.exit_code()
@@ -375,9 +375,9 @@ class Supervisor:
         self._topics.sabotage(how, self._names.topics[1])
 
     def prove(self) -> list[Check]:
-        """Read the output with consumers that know nothing of the job, and compare."""
+        """Read the output with consumers that know nothing about the job, and check it."""
         _, cleaned, *counted = self._names.topics
-        self._say("an independent reader looks at everything")
+        self._say("an independent reader checks the output")
         flights = load_flights(self._options.flights)
         return [
             check_flights(read_committed(self._bootstrap, cleaned), flights),
