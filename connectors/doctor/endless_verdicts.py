@@ -17,8 +17,10 @@ def judge_ends(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
         yield Verdict(check, Level.WARN, reason, "not all partitions could be asked")
     elif not facts.endless:
         unread = facts.unread.get("producers")
-        closer = f"; held back, and not looked at closer without READ: {unread}" if unread else ""
-        yield Verdict(check, Level.OK, f"every complete one has its markers{closer}")
+        closer = (
+            f"; some partitions are held back, not checked without READ: {unread}" if unread else ""
+        )
+        yield Verdict(check, Level.OK, f"every completed transaction has its markers{closer}")
     for one in facts.endless:
         yield _endless(facts, wanted, one)
 
@@ -26,24 +28,24 @@ def judge_ends(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
 def _endless(facts: ClusterFacts, wanted: Wanted, one: Endless) -> Verdict:
     topic, _, number = one.partition.rpartition("-")
     fate = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(one.state, "over")
-    owner = one.transactional_id or "no id that we may see"
+    owner = one.transactional_id or "the id is not visible to us"
     abort = (
         f"kafka-transactions.sh --bootstrap-server {facts.bootstrap} abort --topic {topic} "
         f"--partition {number} --start-offset {one.start_offset}"
     )
     options = {
-        "committed": "sparkonce transactions write-markers --checkpoint ...; never "
-        "kafka-transactions.sh abort, which would take the committed records away",
+        "committed": "sparkonce transactions write-markers --checkpoint ...; never use "
+        "kafka-transactions.sh abort: it would remove the committed records",
         "aborted": abort,
-        "over": f"find out whether it was committed (transactions list); if it was not: {abort}",
+        "over": f"check whether it was committed (transactions list); if not: {abort}",
     }
     return Verdict(
         f"transaction ends {one.partition}",
         Level.REFUSE if topic in wanted.outputs else Level.WARN,
         f"{fate}, and no marker at {one.partition} from offset {one.start_offset}: "
         f"{owner}, producer {one.producer_id}/{one.producer_epoch}",
-        "read_committed readers stop there for ever: its coordinator took a partition without a "
-        "leader for a deleted one (KAFKA-20734), or the log was cut",
+        "read_committed readers stop there for ever: the coordinator treated a partition without a "
+        "leader as deleted (KAFKA-20734), or the log was truncated",
         options[fate],
         Kind.OUTAGE,
     )

@@ -118,7 +118,7 @@ def _check_cluster(settings: dict[str, str], wanted: Wanted, deadline: Deadline)
     if refused:
         worst = min(refused, key=lambda one: one.kind is Kind.OUTAGE)
         raise _ERRORS[worst.kind](
-            f"The cluster cannot be used by this pipeline: {worst.check}: {worst.found}.",
+            f"This pipeline cannot use the cluster: {worst.check}: {worst.found}.",
             where=facts.bootstrap,
             cause=worst.reason,
             option=worst.option,

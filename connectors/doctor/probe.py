@@ -230,7 +230,7 @@ class _Probe:
             return
         if not any(one.startswith(f"{OFFSETS_TOPIC}-") for one in begun.seen.partitions):
             # A broker silently leaves out what the principal may not describe.
-            self._refused[OFFSETS_TOPIC] = "DescribeTransactions leaves its partitions out"
+            self._refused[OFFSETS_TOPIC] = "DescribeTransactions omits its partitions"
         half = (begun.received_ms - begun.sent_ms) / 2
         self._skew = (begun.seen.start_time_ms - (begun.sent_ms + half), half + 1)
 

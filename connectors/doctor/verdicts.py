@@ -72,7 +72,7 @@ def _brokers(facts: ClusterFacts) -> Verdict:
         "brokers",
         Level.WARN,
         f"{found}; no answer from {silent}",
-        "a broker of the metadata cannot be reached from here; what it coordinates would wait",
+        "a known broker is not reachable from here; its transactions and groups would wait",
         "its advertised.listeners, and the network in between",
     )
 
@@ -102,8 +102,8 @@ def _timeout(facts: ClusterFacts, wanted: Wanted) -> Verdict:
             name,
             Level.REFUSE,
             found,
-            "the broker refuses producers with a longer timeout than its maximum, and librdkafka "
-            f"one of more than {MOST_TIMEOUT_MS} ms",
+            "the broker refuses a producer timeout above its maximum, and librdkafka refuses a "
+            f"timeout above {MOST_TIMEOUT_MS} ms",
             f"transactionTimeoutMs={timeout}, or the broker's {MAX_TIMEOUT}={most}",
         )
     if timeout < least_ms:
@@ -159,7 +159,7 @@ def _durability(topic: Topic, name: str, because: str, option: str) -> Verdict:
             name,
             Level.REFUSE,
             found,
-            "fewer replicas are in sync than writing needs: every transaction would wait",
+            "fewer replicas are in sync than a write needs: every transaction would wait",
             "bring the brokers back, or lower min.insync.replicas",
             Kind.OUTAGE,
         )
@@ -177,7 +177,7 @@ def _durability(topic: Topic, name: str, because: str, option: str) -> Verdict:
 
 def _features(facts: ClusterFacts) -> Iterator[Verdict]:
     if "features" in facts.unread:
-        yield Verdict("features", Level.WARN, facts.unread["features"], "levels are not known")
+        yield Verdict("features", Level.WARN, facts.unread["features"], "the levels are unknown")
         return
     level = facts.features.get("transaction.version", 0)
     metadata = facts.features.get("metadata.version")
@@ -188,8 +188,8 @@ def _features(facts: ClusterFacts) -> Iterator[Verdict]:
             "features",
             Level.REFUSE,
             found,
-            f"transactions were tried up to transaction.version {TRIED_TRANSACTION_VERSION}; a "
-            "newer one can change what the end of a transaction means",
+            f"sparkonce was tested up to transaction.version {TRIED_TRANSACTION_VERSION}; a "
+            "newer version can change the meaning of a transaction's end",
             "kafka-features.sh downgrade --feature "
             f"transaction.version={TRIED_TRANSACTION_VERSION}, or a newer sparkonce",
         )
@@ -210,7 +210,7 @@ def _missing(check: str, facts: ClusterFacts, name: str, option: str) -> Verdict
     if topic is not None and not topic.error:
         return None
     if topic is None and (reason := facts.unread.get("topics")):
-        return Verdict(check, Level.WARN, reason, "the topic could not be looked at")
+        return Verdict(check, Level.WARN, reason, "the topic could not be checked")
     why = topic.error if topic else "UNKNOWN_TOPIC_OR_PARTITION"
     if why == "TOPIC_AUTHORIZATION_FAILED":
         return _no_right(check, ["DESCRIBE"], f"the topic {name}")
@@ -291,7 +291,7 @@ def _rights(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
             OFFSETS_TOPIC,
             Level.REFUSE,
             refused,
-            "every batch would fail: a transaction is decided only when its offsets are seen in it",
+            "every batch would fail: a decision needs the transaction's offsets from this topic",
             f"an ACL: DESCRIBE on the topic {OFFSETS_TOPIC}",
             Kind.RIGHTS,
         )
@@ -328,8 +328,8 @@ def _retention(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
             "offsets retention",
             Level.WARN,
             found,
-            "the markers that prove a commit after its id has expired are kept for a shorter "
-            f"time than a checkpoint and a restart may take ({needed_s:g} s)",
+            "the broker keeps the markers that prove commits of expired ids for less time than "
+            f"a checkpoint and a restart may take ({needed_s:g} s)",
             f"the broker's {RETENTION} to {int(needed_s // 60) + 1} or more",
         )
     else:
@@ -348,7 +348,7 @@ def _clock(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
             "clock",
             Level.WARN,
             found,
-            "ages are shown wrong; the guarantee does not depend on it",
+            "the shown ages are wrong; the guarantee does not depend on the clock",
             "NTP on this machine and on the broker",
         )
     else:
@@ -375,6 +375,6 @@ def _hanging(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
         "open transactions",
         Level.WARN,
         f"{len(old)} older than half of their timeout: {ids}{more}",
-        "read_committed readers of their partitions wait until they end",
-        "sparkonce transactions list --checkpoint ... shows whose they are",
+        "read_committed readers of their partitions wait for the end of these transactions",
+        "sparkonce transactions list --checkpoint ... shows their owners",
     )

@@ -169,7 +169,7 @@ CASES = {
         Kind.RIGHTS,
     ),
     "offsets_are_hidden": (
-        replace(FACTS, refused={OFFSETS_TOPIC: "DescribeTransactions leaves its partitions out"}),
+        replace(FACTS, refused={OFFSETS_TOPIC: "DescribeTransactions omits its partitions"}),
         Level.REFUSE,
         OFFSETS_TOPIC,
         Kind.RIGHTS,
@@ -210,7 +210,7 @@ def endless(topic: str, state: str) -> ClusterFacts:
 ENDS = {
     "committed": ("out", "CompleteCommit", Level.REFUSE, "transactions write-markers"),
     "aborted": ("out", "CompleteAbort", Level.REFUSE, "--topic out --partition 3 --start-offset 7"),
-    "unknown": ("out", "", Level.REFUSE, "find out whether it was committed"),
+    "unknown": ("out", "", Level.REFUSE, "check whether it was committed"),
     "of_a_group": ("__consumer_offsets", "CompleteCommit", Level.WARN, "write-markers"),
 }
 

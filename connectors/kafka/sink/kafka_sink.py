@@ -236,20 +236,20 @@ def transaction_timeout_ms(
         timeout = most
     if timeout > most:
         raise ConfigurationError(
-            f"A transaction can have a timeout of {most} ms at most here.",
+            f"The transaction timeout may be at most {most} ms on this cluster.",
             where=f"sink {sink.name!r}",
             cause="the broker's transaction.max.timeout.ms is lower"
             if allowed < MOST_TIMEOUT_MS
-            else "librdkafka computes with it in 32 bits, a longer one overflows",
+            else "librdkafka computes the timeout in 32 bits; a longer timeout overflows",
             option=f"transactionTimeoutMs={timeout}",
         )
     if timeout < at_least_s * 1000:
         raise ConfigurationError(
-            f"A transaction timeout of {timeout} ms is shorter than a checkpoint and a restart "
-            f"may take ({at_least_s:g} s); decided transactions would be aborted.",
+            f"The transaction timeout of {timeout} ms is shorter than the time for a checkpoint "
+            f"and a restart ({at_least_s:g} s); the broker would abort decided transactions.",
             where=f"sink {sink.name!r}",
-            cause="checkpoint_timeout + restart_budget, and in continuous mode the interval of "
-            "barriers, are longer than the transaction lives",
+            cause="checkpoint_timeout + restart_budget (in continuous mode also the barrier "
+            "interval) are longer than the transaction timeout",
             option=f"transactionTimeoutMs={timeout} (the broker allows {allowed})",
         )
     check_request_timeout(sink.kafka, timeout, where=f"sink {sink.name!r}")
