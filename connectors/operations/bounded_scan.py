@@ -231,7 +231,7 @@ def _advance(
             raise DataLossError(
                 "Records were removed while they were being verified.",
                 where=f"{message.topic()}-{message.partition()}",
-                cause="retention or a deletion of records passed the reader",
+                cause="retention or a deletion removed records before the reader reached them",
                 option="retention.ms of the topic",
             )
         if is_about_the_group(error):
@@ -295,7 +295,7 @@ def _stuck(
 def _wrapped(error: KafkaError, where: str) -> SparkOnceError:
     if error.code() in _AUTHENTICATION:
         return AuthenticationError(
-            "The broker refused us.",
+            "The broker refused this client.",
             where=where,
             cause=error.str(),
             option="--kafka security.protocol=..., --kafka sasl.jaas.config=...",

@@ -42,7 +42,7 @@ class JobTopics:
             raise _refused(
                 job,
                 "The job does not say which topics hold its output.",
-                "it has several sinks, a sink that is not Kafka's, or rows that name their topics",
+                "the job has several sinks, a sink that is not Kafka, or rows that name a topic",
                 "--output is not given",
             )
         read = job.source.bootstrap_servers
@@ -52,7 +52,7 @@ class JobTopics:
                     job,
                     "The job writes to another cluster than it reads from.",
                     "the proof reads both sides from one cluster",
-                    f"kafka.bootstrap.servers = {sink.bootstrap_servers}, and of [source] {read}",
+                    f"kafka.bootstrap.servers = {sink.bootstrap_servers}; in [source]: {read}",
                 )
         return cls(
             kafka=ClientOptions(job.source.client_settings),

@@ -35,14 +35,14 @@ def pipeline_start(
         raise ConfigurationError(
             "The decision log does not say where its pipeline began to read.",
             where=checkpoint,
-            cause="no driver has started on it, or it was restored from a savepoint or made by an "
-            "older version",
-            option=f"--checkpoint {checkpoint}; without it all of the input counts",
+            cause="no driver has started on this checkpoint, a savepoint was restored into it, or "
+            "an older version made it",
+            option=f"--checkpoint {checkpoint}; without this option the whole input counts",
         )
     read = {name.rpartition("-")[0] for name in start}
     if read.isdisjoint(topics):
         raise ConfigurationError(
-            "The checkpoint is that of another pipeline.",
+            "The checkpoint belongs to another pipeline.",
             where=checkpoint,
             cause=f"its pipeline began with the topics {', '.join(sorted(read))}",
             option=f"--input {', '.join(topics)}",

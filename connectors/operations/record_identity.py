@@ -45,7 +45,7 @@ def parse_key_id(text: str, *, option: str = "--key-id") -> Identify:
     if name and kind == "json":
         return _json(name)
     raise ConfigurationError(
-        "The way to recognise a record is unknown.",
+        "The kind of record identity is unknown.",
         cause=f"known are {KINDS}",
         option=f"{option}={text}",
     )

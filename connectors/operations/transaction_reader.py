@@ -194,7 +194,7 @@ def _options(
     named = {name: sink for name, sink in every.items() if name not in others}
     if given and given.keys() != named.keys():
         raise ConfigurationError(
-            "The job file is not the one of this checkpoint: its sinks differ.",
+            "The job file does not belong to this checkpoint: its sinks differ.",
             where=f"checkpoint: {sorted(named)}; job: {sorted(given)}",
             option="--job",
         )

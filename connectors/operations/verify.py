@@ -76,15 +76,15 @@ class VerifyOptions:
         for option, topics in (("--input", self.inputs), ("--output", self.outputs)):
             if not topics or len(set(topics)) != len(topics):
                 raise ConfigurationError(
-                    "Topics are missing or named twice.",
-                    cause="each is named once, or a job file names them: --job JOB.toml",
+                    "Topics are missing or given twice.",
+                    cause="give each topic once, or use a job file: --job JOB.toml",
                     option=f"{option}={','.join(topics)}",
                 )
         both = set(self.inputs) & set(self.outputs)
         if both:
             raise ConfigurationError(
                 "A topic cannot be both input and output.",
-                cause="it would be compared with itself",
+                cause="the proof would compare the topic with itself",
                 option=f"--output={min(both)}",
             )
         if self.timeout <= 0 or self.examples < 0:

@@ -358,7 +358,7 @@ def test_the_checkpoint_of_another_pipeline_is_refused(bootstrap, pipeline, tmp_
     """It would say nothing, and all of the input would count."""
     checkpoint = begun_at(20, "trains", tmp_path)
     code, text = run(bootstrap, pipeline(CLEAN), "--key-id", "key", "--checkpoint", checkpoint)
-    assert (code, "that of another pipeline" in text, "trains" in text) == (2, True, True), text
+    assert (code, "belongs to another pipeline" in text, "trains" in text) == (2, True, True), text
 
 
 def test_the_command_names_the_fault(bootstrap, pipeline):
