@@ -93,7 +93,7 @@ class KeeperClient:
 
     def _gone(self) -> SparkOnceError:
         return SparkOnceError(
-            "the process that keeps the embedded brokers has ended, and they with it",
+            "the keeper process of the embedded brokers has ended, and the brokers with it",
             where=f"pid {self._process.pid}",
             cause="somebody killed it, or the machine ran out of memory",
             option="LocalCluster: start a new one",

@@ -67,7 +67,7 @@ class LocalCluster:
         if brokers not in {1, 3}:
             raise ConfigurationError(
                 "a local cluster has one broker or three",
-                cause="a quorum of two is lost with either of them",
+                cause="two brokers have no quorum after the loss of one",
                 option=f"brokers={brokers}",
             )
         self._brokers = brokers
@@ -368,9 +368,9 @@ class LocalCluster:
     def _running_keeper(self) -> KeeperClient:
         if self._keeper is None:
             raise ConfigurationError(
-                "the local cluster does not run",
+                "the local cluster is not running",
                 where=str(self._directory or "(never started)"),
-                cause="start() was not called, or stop() was",
+                cause="start() was not called, or stop() was called",
                 option=f"brokers={self._brokers}",
             )
         return self._keeper

@@ -137,7 +137,7 @@ def make_topic(bootstrap_servers: str, name: str, partitions: int) -> bool:
                 raise BrokerUnavailableError(
                     "A new topic has no leaders.",
                     where=f"{name}, on {bootstrap_servers}",
-                    cause="a broker is overloaded or away",
+                    cause="a broker is overloaded or down",
                     option=f"--topic={name}:{partitions}",
                 )
             deadline.pause(_POLL_SECONDS)

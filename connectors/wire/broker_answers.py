@@ -89,7 +89,7 @@ TABLE: Final[Mapping[int, _Row]] = MappingProxyType(
         -1: _Row(
             "UNKNOWN_SERVER_ERROR",
             Meaning.RETRY,
-            "the broker failed inside; it does not say how far it came",
+            "an internal error of the broker; the request may be carried out or not",
             {_END: Meaning.DOUBT},
         ),
         3: _Row(
@@ -113,7 +113,7 @@ TABLE: Final[Mapping[int, _Row]] = MappingProxyType(
         7: _Row(
             "REQUEST_TIMED_OUT",
             Meaning.RETRY,
-            "the broker's own wait ran out after it had begun",
+            "the broker began the request, but its own wait timed out",
             {_END: Meaning.DOUBT},
         ),
         14: _Row(
@@ -140,7 +140,7 @@ TABLE: Final[Mapping[int, _Row]] = MappingProxyType(
         48: _Row(
             "INVALID_TXN_STATE",
             Meaning.BUG,
-            "nothing is open under this epoch: empty, aborted, or a later one was",
+            "no transaction is open under this epoch: empty, aborted, or a later one was open",
             {_END: Meaning.ASK},
         ),
         49: _Row(
@@ -174,7 +174,7 @@ TABLE: Final[Mapping[int, _Row]] = MappingProxyType(
             Meaning.RETRY,
             "a transaction holds the offset; the answer would be the old value",
         ),
-        89: _Row("THROTTLING_QUOTA_EXCEEDED", Meaning.RETRY, "a quota holds us back"),
+        89: _Row("THROTTLING_QUOTA_EXCEEDED", Meaning.RETRY, "a quota throttles this client"),
         90: _Row(
             "PRODUCER_FENCED",
             Meaning.BUG,

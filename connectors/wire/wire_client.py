@@ -215,7 +215,7 @@ class WireClient:
             return await connection.send_request(request, request_timeout_ms=timeout_s * 1000)
         except kafka_errors.IncompatibleBrokerVersion as error:
             raise ConfigurationError(
-                "The broker is too old, or too new, for a request that we need.",
+                "The broker is too old or too new for a request that sparkonce needs.",
                 where=f"broker {node} of {self._bootstrap}",
                 cause=str(error),
             ) from error
@@ -361,11 +361,11 @@ class WireClient:
             )
         if answer.meaning is Meaning.CONFIGURATION:
             raise ConfigurationError(
-                "The broker refuses a request for good.", where=where, cause=str(answer)
+                "The broker refuses a request permanently.", where=where, cause=str(answer)
             )
         if answer.meaning is Meaning.BUG:
             raise IllegalTransitionError(
-                "The broker answers what it must never answer.", where=where, cause=str(answer)
+                "The broker sent an answer that must never occur.", where=where, cause=str(answer)
             )
 
     def unavailable(self, cause: str) -> BrokerUnavailableError:
