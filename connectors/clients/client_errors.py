@@ -145,7 +145,7 @@ def translate(error: KafkaError, where: str, client: Mapping[str, str]) -> Spark
         )
     if error.code() in _REFUSED:
         return AuthenticationError(
-            "The broker refused us.",
+            "The broker refused this client.",
             where=where,
             cause=error.str(),
             option=f"kafka.security.protocol={client.get('security.protocol', 'PLAINTEXT')}",

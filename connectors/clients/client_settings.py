@@ -22,15 +22,15 @@ from connectors.options.client_options import visible
 from transactions.errors import ConfigurationError
 
 _OURS: Final = "sparkonce sets it"
-_POSITIONS: Final = "offsets move with the transaction, never by the consumer itself"
+_POSITIONS: Final = "offsets are committed in the transaction, never by the consumer"
 _BYTES: Final = "records are bytes from end to end; there is nothing to (de)serialize"
 _CODE: Final = "code inside the client could change or drop records"
 
 #: Options that break the guarantee or that we set, each with the reason.
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "transactional.id": f"{_OURS}: an id that somebody else uses aborts our transactions",
-        "enable.idempotence": f"{_OURS}: transactions need it on",
+        "transactional.id": f"{_OURS}: another user of the same id would abort our transactions",
+        "enable.idempotence": f"{_OURS}: transactions need this option",
         "enable.gapless.guarantee": _OURS,
         "group.id": f"{_OURS} from the application id",
         "group.instance.id": _OURS,
@@ -48,8 +48,8 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "test.mock.num.brokers": "it replaces the cluster with an empty one",
         "delivery.report.only.error": _OURS,
         "statistics.interval.ms": f"{_OURS}: producer id and epoch are read from statistics",
-        "isolation.level": "it has an option of its own, isolationLevel",
-        "transaction.timeout.ms": "it is of an exactly-once sink: transactionTimeoutMs there",
+        "isolation.level": "use the option isolationLevel",
+        "transaction.timeout.ms": "use transactionTimeoutMs of an exactly-once sink",
     }
 )
 
@@ -208,15 +208,15 @@ def _refuse(kafka: Mapping[str, str]) -> None:
             )
         if name in _ACKS and value not in ("all", "-1"):
             raise ConfigurationError(
-                f"The Kafka option {name!r} must stay at all.",
-                cause="a record that only one broker has is lost with it, committed or not",
+                f"The Kafka option {name!r} must stay 'all'.",
+                cause="a record on only one broker is lost with this broker, even if committed",
                 option=visible(name, value),
             )
         if name in _INLINE:
             raise ConfigurationError(
                 f"The Kafka option {name!r} holds a certificate as text.",
-                cause="both clients need files: write it to a PEM file that driver and workers "
-                "can read, and name it in ssl.truststore.location / ssl.keystore.location",
+                cause="both clients need files: write it to a PEM file that driver and workers can "
+                "read, and set ssl.truststore.location / ssl.keystore.location to this file",
                 option=visible(name, value),
             )
     _servers(kafka)
@@ -226,7 +226,7 @@ def _servers(kafka: Mapping[str, str]) -> list[str]:
     servers = [part.strip() for part in kafka.get("bootstrap.servers", "").split(",")]
     if not any(servers):
         raise ConfigurationError(
-            "No Kafka cluster is named.",
+            "No Kafka cluster is given.",
             cause="bootstrap.servers is missing or empty",
             option=f"kafka.bootstrap.servers={kafka.get('bootstrap.servers', '')}",
         )
@@ -311,7 +311,7 @@ def _read_sasl(kafka: Mapping[str, str], security: _Security) -> None:
     if security.mechanism not in _MECHANISMS:
         raise ConfigurationError(
             "The SASL mechanism is missing or not supported.",
-            cause=f"the driver's and the workers' client share {', '.join(_MECHANISMS)}",
+            cause=f"the clients of driver and workers both support {', '.join(_MECHANISMS)}",
             option=visible("sasl.mechanism", mechanism),
         )
     if security.mechanism == "GSSAPI":
@@ -377,7 +377,7 @@ def _read_ssl(kafka: Mapping[str, str], security: _Security) -> None:
     if kafka.get("enable.ssl.certificate.verification", "true").strip().lower() == "false":
         raise ConfigurationError(
             "Certificate verification cannot be switched off.",
-            cause="anybody could answer for the broker; name its CA instead",
+            cause="anybody could pretend to be the broker; give the broker's CA instead",
             option="kafka.ssl.truststore.location",
         )
     security.ca = kafka.get("ssl.ca.location") or _pem_store(kafka, "truststore")
@@ -387,7 +387,7 @@ def _read_ssl(kafka: Mapping[str, str], security: _Security) -> None:
     algorithm = kafka.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
     if algorithm not in ("https", "none", ""):
         raise ConfigurationError(
-            "The way to check the broker's host name is unknown.",
+            "The kind of host name check is unknown.",
             cause="known are https, and empty or none for no check",
             option=visible("ssl.endpoint.identification.algorithm", algorithm),
         )

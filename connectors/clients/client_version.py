@@ -33,11 +33,11 @@ def check_client_version(where: str) -> None:
     version = confluent_kafka.libversion()[0]
     if ".".join(version.split(".")[:2]) not in TRIED:
         raise ConfigurationError(
-            f"Transactions were never tried with librdkafka {version}.",
+            f"Transactions were never tested with librdkafka {version}.",
             where=where,
-            cause=f"known are {', '.join(TRIED)}; one that ends transactions by the newer protocol "
-            "(KIP-890) would lose its producers to the driver's commits. Driver and workers each "
-            "use what is installed with them",
+            cause=f"tested: {', '.join(TRIED)}; a version that ends transactions by the newer "
+            "protocol (KIP-890) would lose its producers when the driver commits. Driver and "
+            "workers each use their own installation",
             option=f"pip install 'confluent-kafka=={TRIED[-1]}.*' (here: "
             f"{confluent_kafka.version()[0]})",
         )

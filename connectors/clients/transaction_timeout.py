@@ -47,13 +47,13 @@ def check_request_timeout(kafka: Mapping[str, str], timeout_ms: int, *, where: s
     for name in _REQUEST_NAMES:
         value = kafka.get(name, str(REQUEST_TIMEOUT_MS))
         if not value.strip().isdecimal() or int(value) < _LEAST_REQUEST_MS:
-            why = "a slow answer would count as a lost one, and its producer as in doubt"
+            why = "a slow answer would count as lost, and its producer would be in doubt"
         elif name in kafka and int(value) > most:
-            why = "a silent broker would hold a checkpoint for longer than its transaction lives"
+            why = "a silent broker would block a checkpoint for longer than its transaction timeout"
         else:
             continue
         raise ConfigurationError(
-            f"A request of a producer with transactions may take {_LEAST_REQUEST_MS} to {most} ms.",
+            f"The request timeout of this producer must be {_LEAST_REQUEST_MS} to {most} ms.",
             where=where,
             cause=why,
             option=f"kafka.{name}={value} (without it: {request_timeout_ms(timeout_ms)})",
