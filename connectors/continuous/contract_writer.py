@@ -97,7 +97,7 @@ class ContractWriter:
                     "A barrier came while the task was ending.",
                     where=f"checkpoint {transaction.attempt.checkpoint_id}, "
                     f"subtask {transaction.attempt.subtask}",
-                    cause="its reading thread has failed, and tells why",
+                    cause="the reading thread of the task failed; its error has the reason",
                 )
             self._filling = None
             try:

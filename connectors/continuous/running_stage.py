@@ -199,7 +199,7 @@ class RunningStage:
         for subtask, answer in acknowledged.items():
             if answer.checkpoint_id != checkpoint_id:
                 raise PhaseOneError(
-                    "A task acknowledged another checkpoint than it was asked for.",
+                    "A task acknowledged the wrong checkpoint.",
                     where=f"subtask {subtask}: {answer.checkpoint_id}, not {checkpoint_id}",
                     cause="a bug in sparkonce",
                 )
@@ -280,7 +280,7 @@ class RunningStage:
             raise PhaseOneError(
                 "The stage was closed; nothing of its checkpoint is visible.",
                 where=f"{self.parallelism} tasks",
-                cause="its driver has ended it",
+                cause="the driver closed the stage",
             )
         found: list[tuple[int, Message]] = []
         gone: SparkOnceError | None = None
@@ -321,5 +321,5 @@ class RunningStage:
             f"The tasks of the stage did not answer in time: {what}.",
             where=f"{self.parallelism} tasks",
             cause="too few free slots in Spark, a stalled worker, or a slow broker",
-            option=f"checkpoint_timeout; {deadline.seconds:g} s of it were waited",
+            option=f"checkpoint_timeout; the wait was {deadline.seconds:g} s",
         )

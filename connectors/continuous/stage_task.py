@@ -149,15 +149,15 @@ def run_task(task: Task, subtask: int, attempt: int) -> None:
         channel = connect(task.address, task.key, patience_s=task.timeout_s)
     except AuthenticationError as error:
         raise PhaseOneError(
-            "A task came to a driver that does not know it.",
+            "A task connected to a driver that does not know it.",
             where=f"subtask {subtask}",
-            cause="an old stage's task woke up; it stops",
+            cause="the task belongs to an older stage; it stops",
         ) from error
     except (OSError, EOFError) as error:
         raise PhaseOneError(
             "The driver of the stage cannot be reached, or does not answer.",
             where=f"subtask {subtask}, driver at {task.address[0]}:{task.address[1]}",
-            cause=f"it has ended the stage, or the network is in the way ({error!r})",
+            cause=f"the driver has ended the stage, or the network failed ({error!r})",
         ) from error
     try:
         register = Register(
@@ -170,7 +170,7 @@ def run_task(task: Task, subtask: int, attempt: int) -> None:
         _Loop(task, channel, start, subtask, attempt).run()
     except ChannelClosedError as error:
         raise PhaseOneError(
-            "The driver of the stage is gone, or has ended it.",
+            "The driver is gone, or has ended the stage.",
             where=f"subtask {subtask}",
             cause=f"{type(error).__name__}: {error}",
         ) from error
@@ -289,7 +289,7 @@ class _Loop:
                 raise PhaseOneError(
                     "A barrier came while the task was failing.",
                     where=f"checkpoint {number}, subtask {self._subtask}",
-                    cause="what it wrote last is written in part, and told by its reading thread",
+                    cause="its last records are partly written; the reading thread reports why",
                 )
             positions = dict(self._positions)
             transaction, self._transaction = self._transaction, self._begin(number + 1, positions)

@@ -439,7 +439,7 @@ def test_a_driver_that_is_gone_ends_the_task(story, when):
     one.driver.close()
     error = one.task.exception(SOON_S)
     assert isinstance(error, PhaseOneError)
-    assert "gone, or has ended it" in str(error)
+    assert "gone, or has ended the stage" in str(error)
     with pytest.raises(ChannelClosedError):
         one.driver.receive()
 
