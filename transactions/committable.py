@@ -150,7 +150,7 @@ def check_distinct(
     tokens = {one.token for one in committables}
     if len(tokens) != len(committables) or not names <= sinks:
         raise PhaseOneError(
-            "The committables of a batch are not one per transaction of a known sink.",
+            "A batch did not return one committable per transaction, or has an unknown sink.",
             where=f"checkpoint {checkpoint_id}: sinks {sorted(names)}, {len(tokens)} tokens of "
             f"{len(committables)} committables",
             cause="a bug in sparkonce, or the DataFrame was run by more than one action",

@@ -277,9 +277,9 @@ class CheckpointCoordinator:
         """
         if not self._settled:
             return OutcomeUnknownError(
-                "The run ended before all that it had decided was proven committed.",
+                "The run ended before the commit of its decided transactions was proven.",
                 where=f"application {self.owner.application_id}, the last decision of its log",
-                cause="it was stopped, or has lost its engine, between the decision and the proof",
+                cause="the run was stopped, or lost its engine, between the decision and the proof",
                 option="start the pipeline: it commits what was decided",
             )
         return not_healed(self._lost) if self._lost else None

@@ -89,7 +89,7 @@ def _fold(backend: LogBackend, numbers: range) -> LogState | None:
         entry = Entry.from_bytes(data, where=where)
         if entry.sequence != number or (state.log_id and entry.log_id != state.log_id):
             raise LogCorruptedError(
-                "A decision-log entry stands under a number or in a log that is not its own.",
+                "A decision-log entry has a wrong number, or belongs to another log.",
                 where=f"{where}: says number {entry.sequence}, log {entry.log_id}",
                 cause="files of two checkpoints were mixed",
                 option=WAY_BACK,
@@ -107,10 +107,10 @@ def _refuse_foreign(names: list[str], backend: LogBackend) -> None:
     foreign = [name for name in names if not name.removeprefix(_FLOOR).isdecimal()]
     if foreign:
         raise LogCorruptedError(
-            "Something lies in the decision log that is not of it.",
+            "The decision log has a file that does not belong to it.",
             where=f"{backend.describe()}: {foreign[0]!r}",
-            cause="a file was copied or renamed there, or the log shares its place",
-            option=f"remove it if it is not an entry; else {WAY_BACK}",
+            cause="somebody copied or renamed a file there, or another program uses the same place",
+            option=f"remove the file if it is not an entry; else {WAY_BACK}",
         )
 
 
@@ -200,7 +200,7 @@ class DecisionLog:
             log.compact_if_due()
             return log
         raise FencedError(
-            "Another run keeps writing to the decision log; this one could not take over.",
+            "Another run keeps writing to the decision log; this run could not take over.",
             where=backend.describe(),
             cause="two drivers restart on one checkpoint in a loop",
             option="checkpoint: stop one of them",
@@ -270,7 +270,7 @@ class DecisionLog:
                 "Only transactions of the last decision can be resolved.",
                 where=f"checkpoint {resolved.checkpoint_id}: {sorted(resolved.tokens)}; "
                 f"the last decision is of checkpoint {number}",
-                cause="the driver has gone on since the transactions were listed",
+                cause="the driver has made a newer decision since the list",
             )
         self._append(resolved)
 
@@ -351,7 +351,7 @@ class DecisionLog:
 
     def _unknown(self, number: int, why: str) -> DecisionLogError:
         return DecisionLogError(
-            "Whether the decision is durable is not known; nothing was aborted, and the next run "
+            "The durability of the decision is not known; nothing was aborted, and the next run "
             "finds out.",
             where=f"{self._backend.describe()}, entry {number}: {why}",
             cause="the storage of the checkpoint failed, or does not answer",

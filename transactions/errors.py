@@ -39,8 +39,8 @@ from typing import ClassVar, Final
 #: than the backup would be written a second time.
 WAY_BACK: Final = (
     "--from-savepoint=NEWEST into an empty folder, or another app_id that begins at the offsets of "
-    "this one's consumer group. A start refuses an older copy of the folder: it would write again "
-    "what is newer"
+    "this app_id's consumer group. A start refuses an older copy of the folder, because it would "
+    "write newer records again"
 )
 
 

@@ -109,8 +109,8 @@ def check_replayed(state: LogState, replayed: Sequence[Replayed]) -> None:
         else:
             continue
         raise ReplayMismatchError(
-            f"The replay of checkpoint {decision.checkpoint_id} gives other records than were "
-            "decided; the state that it makes would not agree with the output.",
+            f"The replay of checkpoint {decision.checkpoint_id} gives other records than the "
+            "decided ones; its state would not match the output.",
             where=f"checkpoint {decision.checkpoint_id}, subtask {now.subtask} of sink "
             f"{now.sink!r}: {why}; source offsets {decision.start_offsets} to "
             f"{decision.end_offsets}",
@@ -127,8 +127,8 @@ def refusal(lost: Sequence[Committable], why: str) -> TransactionLostError:
         f"not be produced again: {why}.",
         where=names(lost),
         cause="the plan is not deterministic, its number of sink tasks has changed, or the source "
-        "has deleted the records; the transactions were lost because the downtime was longer than "
-        "their timeout, or an operator aborted them",
+        "has deleted the records; the broker aborted the transactions because the downtime was "
+        "longer than their timeout, or an operator aborted them",
         option="sparkonce transactions resolve --accept-loss | --replay; "
         f"transaction_timeout_ms={lost[0].timeout_ms}",
     )
@@ -140,8 +140,8 @@ def not_healed(lost: Sequence[Committable]) -> TransactionLostError:
         f"{len(lost)} decided transaction(s) had been aborted by the broker, and the run was "
         "stopped before it wrote their records again.",
         where=names(lost),
-        cause="the downtime was longer than their timeout, or somebody aborted them; a stop came "
-        "before the replay that heals them had ended",
+        cause="the downtime was longer than their timeout, or somebody aborted them; the stop came "
+        "before the end of the replay that heals them",
         option="start the pipeline: it heals them from their source offsets",
     )
 

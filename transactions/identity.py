@@ -21,7 +21,7 @@ def check_owner(before: str, now: str, where: str) -> None:
         raise IdentityMismatchError(
             f"The checkpoint belongs to the application {before!r}.",
             where=where,
-            cause="two pipelines were given one checkpoint folder",
+            cause="two pipelines use the same checkpoint folder",
             option=f"app_id={now}",
         )
 

@@ -211,7 +211,7 @@ class Entry:
             raise _corrupted(where, "it is not a complete entry") from error
         if version not in range(FORMAT_VERSION, _NEWEST_FORMAT + 1):
             raise LogVersionError(
-                f"A decision-log entry has format {version!r}; this one reads up to "
+                f"A decision-log entry has format {version!r}; this version reads up to "
                 f"{_NEWEST_FORMAT}.",
                 where=where,
                 cause="a newer sparkonce has run on this checkpoint",

@@ -57,7 +57,7 @@ def backend_for(
             raise ConfigurationError(
                 "A decision log in a local folder has no options.",
                 where=text,
-                cause="they are those of an object store: s3://bucket/prefix",
+                cause="only an object store has options: s3://bucket/prefix",
                 option=f"options: {', '.join(sorted(given))}",
             )
         # Not obstore's local store: it syncs neither file nor folder.
@@ -74,7 +74,7 @@ def _folder_of(url: str) -> Path:
         raise ConfigurationError(
             "The address of the decision log names a folder of another machine.",
             where=url,
-            cause=f"after file:// stands the host {parts.netloc!r}; a path has three slashes",
+            cause=f"the URL has the host {parts.netloc!r}; a local path has three slashes",
             option=f"address=file:///{parts.netloc}{parts.path}",
         )
     return Path(unquote(parts.path))

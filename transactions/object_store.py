@@ -115,7 +115,7 @@ class ObjectStore:
         parts = urlsplit(url)
         if parts.scheme not in SCHEMES:
             raise ConfigurationError(
-                f"The address of {purpose.of} is of no store that is known here.",
+                f"The address of {purpose.of} names an unknown kind of store.",
                 where=_without_secrets(url),
                 cause=f"known: {', '.join(sorted(SCHEMES))}",
                 option=f"{purpose.option}={_without_secrets(url)}",
@@ -124,8 +124,8 @@ class ObjectStore:
             raise ConfigurationError(
                 f"The address of {purpose.of} carries credentials or parameters.",
                 where=_without_secrets(url),
-                cause="addresses are shown in errors and logs; give credentials as options, "
-                "or by the environment",
+                cause="errors and logs show addresses; give credentials as options or in the "
+                "environment",
                 option=f"{purpose.option}={_without_secrets(url)}",
             )
         try:
@@ -308,7 +308,7 @@ class ObjectStore:
             raise ConfigurationError(
                 f"An option of {self._purpose.of}'s object store is not a number of seconds.",
                 where=name,
-                cause="it must be above 0",
+                cause="the value must be above 0",
                 option=f"{name}={given}",
             )
         return seconds

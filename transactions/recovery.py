@@ -215,7 +215,7 @@ def _committed(log: DecisionLog, settlement: Settlement) -> list[Committable]:
 
 def _unknown(committables: Sequence[Committable], deadline: Deadline) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        f"The end of {len(committables)} decided transaction(s) could not be learnt; "
+        f"The outcome of {len(committables)} decided transaction(s) is not known; "
         "a restart settles them.",
         where=names(committables),
         cause="the transaction coordinator does not answer, or answers without a proof",

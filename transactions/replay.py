@@ -71,8 +71,8 @@ def replay_of(log: LogState, checkpoint: Checkpoint) -> Replay:
     if same:
         return Replay.DECIDED
     raise ReplayMismatchError(
-        f"Spark wants to run checkpoint {checkpoint.checkpoint_id} with other offsets, "
-        "or another query, than were decided.",
+        f"Spark wants to run checkpoint {checkpoint.checkpoint_id} with other offsets or "
+        "another query than the decision has.",
         where=f"decided: checkpoint {last.checkpoint_id} of query {last.query_id}, "
         f"{last.start_offsets} to {last.end_offsets}; now: query {checkpoint.query_id}, "
         f"{checkpoint.start_offsets} to {checkpoint.end_offsets}",

@@ -85,7 +85,7 @@ class FailureRate:
 
     def __post_init__(self) -> None:
         _check(self, self.max_failures >= 1, "max_failures", "1 or more")
-        _check(self, self.interval_s > 0.0, "interval", "more than no time")
+        _check(self, self.interval_s > 0.0, "interval", "longer than zero")
         _check(self, self.delay_s >= 0.0, "delay", "a time")
 
     def __str__(self) -> str:
@@ -114,11 +114,11 @@ class ExponentialDelay:
     attempts: int | None = None
 
     def __post_init__(self) -> None:
-        _check(self, self.initial_s > 0.0, "initial", "more than no time")
+        _check(self, self.initial_s > 0.0, "initial", "longer than zero")
         _check(self, self.max_s >= self.initial_s, "max", f"not below initial={self.initial_s:g}s")
         _check(self, self.multiplier > 1.0, "multiplier", "more than 1")
         _check(self, 0.0 <= self.jitter <= 1.0, "jitter", "0 to 1")
-        _check(self, self.reset_threshold_s > 0.0, "reset_threshold", "more than no time")
+        _check(self, self.reset_threshold_s > 0.0, "reset_threshold", "longer than zero")
         _check(self, self.attempts is None or self.attempts >= 1, "attempts", "1 or more")
 
     def __str__(self) -> str:
@@ -173,7 +173,7 @@ def parse_restart_strategy(given: str | RestartStrategy) -> RestartStrategy:
                 given,
             )
         if field.name in values:
-            raise _wrong(f"The option {name!r} is given twice.", "one of them is enough", given)
+            raise _wrong(f"The option {name!r} is given twice.", "give it once", given)
         values[field.name] = _value(field, text, given)
     try:
         return kind(**values)

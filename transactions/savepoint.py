@@ -107,9 +107,9 @@ class Savepoint:
             raise _broken(where, f"{MANIFEST} is not complete") from error
         if version != FORMAT_VERSION:
             raise SavepointError(
-                f"A savepoint has format {version!r}; this one reads {FORMAT_VERSION}.",
+                f"A savepoint has format {version!r}; this version reads {FORMAT_VERSION}.",
                 where=where,
-                cause="a newer sparkonce has made it",
+                cause="a newer sparkonce made it",
                 option="upgrade sparkonce",
             )
         if fields.pop("checksum", None) != _checksum(fields):
@@ -132,7 +132,7 @@ def savepoint_of(log: LogState) -> Savepoint:
     """
     if log.decision is None:
         raise SavepointError(
-            "There is nothing to make a savepoint of.",
+            "There is no checkpoint to make a savepoint from.",
             where=f"application {log.application_id!r}, log {log.log_id or '-'}",
             cause="the pipeline has not made a checkpoint yet",
         )
@@ -154,20 +154,20 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 def _broken(where: str, cause: str) -> SavepointError:
     return SavepointError(
-        "A savepoint cannot be trusted; nothing of it was restored.",
+        "A savepoint cannot be trusted; nothing was restored.",
         where=where,
         cause=cause,
-        option="--from-savepoint: take another one; `sparkonce savepoint list` shows which are",
+        option="--from-savepoint: use another one; `sparkonce savepoint list` marks broken ones",
     )
 
 
 def unfinished(where: str) -> SavepointError:
     """Return the error for a checkpoint that is decided and not known to be committed."""
     return SavepointError(
-        "The last checkpoint is not finished; a savepoint of it would not be whole.",
+        "The last checkpoint is not finished; its savepoint would be incomplete.",
         where=where,
-        cause="the pipeline was killed or failed, and has not been started since",
-        option="start the pipeline: it finishes what was decided; then ask again",
+        cause="the pipeline was killed or failed, and was not started again",
+        option="start the pipeline: it finishes what was decided; then take the savepoint again",
     )
 
 
@@ -176,7 +176,7 @@ def unwritten(folder: Path, error: Exception) -> SavepointError:
     return SavepointError(
         "The savepoint could not be written.",
         where=f"{folder}: {error}",
-        cause="the disk is full or read-only, or the path is no folder",
+        cause="the disk is full or read-only, or the path is not a folder",
         option=f"--to {folder}",
     )
 
@@ -227,7 +227,7 @@ def read_savepoint(place: Path) -> Savepoint:
         raise SavepointError(
             "There is no savepoint.",
             where=str(place),
-            cause=f"it has no {MANIFEST}: the path is wrong, or it was never completed",
+            cause=f"no {MANIFEST} there: the path is wrong, or the savepoint was never completed",
             option=f"--from-savepoint {place}",
         ) from error
     return Savepoint.from_bytes(data, where=str(place))
@@ -328,9 +328,9 @@ def has_decided(log: LogState) -> bool:
 
 def _taken(backend: LogBackend) -> SavepointError:
     return SavepointError(
-        "A savepoint is restored into an empty decision log only.",
+        "A savepoint can only be restored into an empty decision log.",
         where=backend.describe(),
-        cause="a pipeline has already run with it",
+        cause="a pipeline has already used this log",
         option="[decision_log] address: name another place; or leave --from-savepoint out",
     )
 

@@ -77,12 +77,12 @@ def refuse_hidden(
         places = "; ".join(where[:_SHOWN]) + ("; ..." if len(where) > _SHOWN else "")
         publish("hidden_commit", app=app, checkpoint=number, partitions=len(where), where=places)
         raise HiddenCommitError(
-            f"Checkpoint {number} is committed, and its records are hidden from readers in "
+            f"Checkpoint {number} is committed, but its records are hidden from readers in "
             f"{len(where)} partition(s).",
             where=f"sink {name!r}: {places}",
             cause="the broker has completed the transaction without a marker there: the partition "
             "had no leader at that moment (KAFKA-20734, seen in 4.4.0)",
-            option="sparkonce transactions write-markers; the driver goes on after it",
+            option="sparkonce transactions write-markers; then the driver continues",
         )
 
 

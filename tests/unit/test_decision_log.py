@@ -491,6 +491,6 @@ def test_f42_the_local_file_log_survives_its_writer(tmp_path):
 def test_what_is_no_entry_is_named(backend, name):
     open_log(backend).decide(decision(0))
     backend.put_if_absent(name, b"")
-    with pytest.raises(LogCorruptedError, match="not of it") as caught:
+    with pytest.raises(LogCorruptedError, match="does not belong to it") as caught:
         read_log(backend)
     assert name in caught.value.where

@@ -559,7 +559,7 @@ def test_a_job_file_with_a_wrong_option_keeps_its_secret(line):
 @pytest.mark.parametrize(
     ("path", "store", "said"),
     [
-        ("ftp://host/path", {}, "no store that is known"),
+        ("ftp://host/path", {}, "unknown kind of store"),
         (f"s3://key:{SECRET}@bucket/x", {}, "carries credentials"),
         (f"az://container/x?sig={SECRET}", {"account_name": "us"}, "carries credentials"),
         ("az://container/x", {}, "Account must be specified"),

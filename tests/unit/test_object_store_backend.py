@@ -307,8 +307,8 @@ def test_a_path_with_a_blank_and_a_percent_is_decoded(tmp_path):
 @pytest.mark.parametrize(
     ("location", "options", "said"),
     [
-        ("ftp://host/path", {}, "no store that is known"),
-        ("http://host/path", {}, "no store that is known"),
+        ("ftp://host/path", {}, "unknown kind of store"),
+        ("http://host/path", {}, "unknown kind of store"),
         ("s3://", {}, "cannot be used"),
         ("s3://key:hidden@bucket/app", {}, "carries credentials"),
         ("az://container/app?sig=hidden", {"account_name": "us"}, "carries credentials"),

@@ -109,7 +109,7 @@ def test_a_text_is_a_strategy_and_back(text: str, strategy: RestartStrategy):
         ("fixed-delay(delay=)", "not a duration"),
         ("fixed-delay(attempts=-1)", "0 or more"),
         ("failure-rate(max_failures=0)", "1 or more"),
-        ("failure-rate(interval=0s)", "more than no time"),
+        ("failure-rate(interval=0s)", "longer than zero"),
         ("exponential-delay(multiplier=1)", "more than 1"),
         ("exponential-delay(multiplier=nan)", "not a number"),
         ("exponential-delay(jitter=2)", "0 to 1"),
