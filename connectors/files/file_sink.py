@@ -137,7 +137,7 @@ class FileSink:
             BrokerUnavailableError: the store does not answer.
         """
         # Imported here, because that module imports this file.
-        from connectors.files.transactional_file_sink import (  # noqa: PLC0415
+        from connectors.files.file_committer import (  # noqa: PLC0415
             TransactionalFileSink,
         )
 

@@ -564,7 +564,7 @@ MUTATIONS = (
     ),
     Mutation(
         "files: the sweep takes its own log's only",
-        "connectors/files/transactional_file_sink.py",
+        "connectors/files/file_committer.py",
         "[:2] == mine and",
         "[:1] == mine[:1] and",
         "tests/unit/test_file_sink.py::test_lingering_is_exactly_the_owners",

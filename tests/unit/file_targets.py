@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
+from connectors.files.file_committer import TransactionalFileSink
 from connectors.files.file_sink import FileSink
-from connectors.files.transactional_file_sink import TransactionalFileSink
 from tests.unit.s3_server import BUCKET, S3Server
 from transactions.committable import Committable
 

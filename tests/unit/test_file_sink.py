@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.files import FileSink, committed_files
+from connectors.files.file_committer import TransactionalFileSink
 from connectors.files.local_folder import LocalFolder
-from connectors.files.transactional_file_sink import TransactionalFileSink
 from connectors.records.row_fingerprint import RowFingerprint
 from tests.both_halves import both_halves
 from tests.unit.file_targets import (

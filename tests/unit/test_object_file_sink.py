@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.files import FileSink, abandoned_files, committed_files
-from connectors.files.transactional_file_sink import TransactionalFileSink
+from connectors.files.file_committer import TransactionalFileSink
 from connectors.options.job_file import parse_job
 from tests.unit.file_targets import (
     BRIEF,
