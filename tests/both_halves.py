@@ -47,9 +47,14 @@ def plain_writer(options: KafkaSink, *, checkpoint_timeout_s: float) -> KafkaPla
 
 
 class BothHalves:
-    """Any sink that a run has opened: a call goes to the half that has the method."""
+    """Any sink that a run has opened: a call goes to the half that has the method.
 
-    def __init__(self, opened: OpenSink) -> None:
+    Attributes:
+        options: what the user said about the sink.
+    """
+
+    def __init__(self, options: Any, opened: OpenSink) -> None:
+        self.options = options
         self._writer = opened.writer
         self._committer = opened.committer
 
@@ -63,4 +68,4 @@ class BothHalves:
 def both_halves(sink: Sink, checkpoint_timeout_s: float = 30.0, **context: Any) -> Any:
     """Open a sink as a run does."""
     opened = sink.open(SinkContext(checkpoint_timeout_s=checkpoint_timeout_s, **context))
-    return opened.writer if opened.writer is opened.committer else BothHalves(opened)
+    return opened.writer if opened.writer is opened.committer else BothHalves(sink, opened)

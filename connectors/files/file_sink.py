@@ -12,17 +12,16 @@ from typing import Final, Self
 import pyarrow as pa
 
 from connectors.files import json_lines, parquet_rows
+from connectors.files.file_committer import FileCommitter
+from connectors.files.file_writer import JSON, PARQUET, FileWriter
 from connectors.files.target_folder import address_of, is_address, open_folder
 from connectors.options.option import NAME
 from connectors.options.table import FILE_SINK
 from transactions.errors import ConfigurationError
 from transactions.sink import OpenSink, SinkContext
 
-PARQUET: Final = "parquet"
-JSON: Final = "json"
 #: Format -> its compressions, the default first.
 FORMATS: Final = {PARQUET: ("snappy", "zstd", "gzip", "none"), JSON: ("none",)}
-_SUFFIXES: Final = {PARQUET: ".parquet", JSON: ".jsonl"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +88,6 @@ class FileSink:
                 f"compression={self.compression}",
             )
 
-    @property
-    def suffix(self) -> str:
-        """The end of its files' names."""
-        return _SUFFIXES[self.format]
-
     def identity(self) -> dict[str, str]:
         """Return what must be the same at every restart on one checkpoint: prepared files lie in
         this folder, in this format.
@@ -136,14 +130,17 @@ class FileSink:
                 conditional put.
             BrokerUnavailableError: the store does not answer.
         """
-        # Imported here, because that module imports this file.
-        from connectors.files.file_committer import (  # noqa: PLC0415
-            TransactionalFileSink,
+        folder = open_folder(self.path, self.store)
+        committer = FileCommitter(self.name, self.path, folder)
+        committer.check_target()
+        writer = FileWriter(
+            name=self.name,
+            path=self.path,
+            folder=folder,
+            format=self.format,
+            compression=self.compression,
         )
-
-        sink = TransactionalFileSink(self)
-        sink.check_target()
-        return OpenSink(sink, sink)
+        return OpenSink(writer, committer)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:

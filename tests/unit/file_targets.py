@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from connectors.files.file_committer import TransactionalFileSink
 from connectors.files.file_sink import FileSink
+from tests.both_halves import BothHalves
 from tests.unit.s3_server import BUCKET, S3Server
 from transactions.committable import Committable
 
@@ -43,12 +43,12 @@ def options_on(server: S3Server, file_format: str = "parquet", **store: str) -> 
     return FileSink(path=URL, format=file_format, store=server.options(**store))
 
 
-def server_of(sink: TransactionalFileSink) -> S3Server | None:
+def server_of(sink: BothHalves) -> S3Server | None:
     """Return the server that holds the target, None for one on disk."""
     return _SERVERS.get(sink.options.store.get("endpoint", ""))
 
 
-def everything(sink: TransactionalFileSink) -> dict[str, bytes]:
+def everything(sink: BothHalves) -> dict[str, bytes]:
     """Return all that is in the target, by its place in it."""
     server = server_of(sink)
     if server is not None:
@@ -59,7 +59,7 @@ def everything(sink: TransactionalFileSink) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
-def history(sink: TransactionalFileSink) -> list[Any]:
+def history(sink: BothHalves) -> list[Any]:
     """Return something that is different after anything was written."""
     server = server_of(sink)
     if server is not None:
@@ -67,20 +67,20 @@ def history(sink: TransactionalFileSink) -> list[Any]:
     return sorted((one, one.stat().st_mtime_ns) for one in Path(sink.options.path).iterdir())
 
 
-def hidden_files(sink: TransactionalFileSink) -> list[str]:
+def hidden_files(sink: BothHalves) -> list[str]:
     """Return the ids of what is not at its end."""
     found = (place.partition("_transactions/") for place in everything(sink))
     return [name for _, folder, name in found if folder]
 
 
-def place_of(sink: TransactionalFileSink, one: Committable) -> str:
+def place_of(sink: BothHalves, one: Committable) -> str:
     """Return where a prepared file lies."""
     if server_of(sink) is None:
         return f"_transactions/{one.transactional_id}"
     return f"_data/{one.marker_partition.rpartition(':')[0]}"
 
 
-def change(sink: TransactionalFileSink, place: str, data: bytes | None) -> None:
+def change(sink: BothHalves, place: str, data: bytes | None) -> None:
     """Do what somebody else does to a file: None removes it."""
     server = server_of(sink)
     if server is not None and data is None:
@@ -108,7 +108,7 @@ def rows_of(data: bytes, file_format: str) -> list[dict[str, Any]]:
     return rows
 
 
-def seen(sink: TransactionalFileSink) -> list[int]:
+def seen(sink: BothHalves) -> list[int]:
     """Return what a reader of the target finds, in order of number."""
     server, file_format = server_of(sink), sink.options.format
     if server is not None:

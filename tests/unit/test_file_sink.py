@@ -17,10 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.files import FileSink, committed_files
-from connectors.files.file_committer import TransactionalFileSink
 from connectors.files.local_folder import LocalFolder
 from connectors.records.row_fingerprint import RowFingerprint
-from tests.both_halves import both_halves
+from tests.both_halves import BothHalves, both_halves
 from tests.unit.file_targets import (
     change,
     everything,
@@ -46,7 +45,7 @@ on_disk = pytest.mark.parametrize("sink", LOCAL, indirect=True, ids="-".join)
 
 
 @pytest.fixture(params=[*LOCAL, *IN_A_STORE], ids="-".join)
-def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransactionalFileSink]:
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BothHalves]:
     file_format, place = request.param
     if place == "folder":
         yield sink_in(tmp_path / "out", file_format)
@@ -55,12 +54,12 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transaction
         yield opened(options_on(server, file_format))
 
 
-def opened(options: FileSink) -> TransactionalFileSink:
+def opened(options: FileSink) -> BothHalves:
     """Return the sink of another driver."""
     return both_halves(options, checkpoint_timeout_s=9)
 
 
-def sink_in(path: Path, file_format: str = "parquet", **options: str) -> TransactionalFileSink:
+def sink_in(path: Path, file_format: str = "parquet", **options: str) -> BothHalves:
     return opened(FileSink(path=str(path), format=file_format, **options))
 
 
@@ -77,7 +76,7 @@ def attempt(checkpoint: int = 1, subtask: int = 0, owner: Owner = OWNER, task: i
     )
 
 
-def prepared(sink: TransactionalFileSink, *numbers: int, **of: Any) -> Committable:
+def prepared(sink: BothHalves, *numbers: int, **of: Any) -> Committable:
     transaction = sink.begin_transaction(attempt(**of))
     sink.invoke(transaction, batch(*numbers))
     committable = sink.pre_commit(transaction)
@@ -85,7 +84,7 @@ def prepared(sink: TransactionalFileSink, *numbers: int, **of: Any) -> Committab
     return committable
 
 
-def decide(sink: TransactionalFileSink, *committables: Committable) -> None:
+def decide(sink: BothHalves, *committables: Committable) -> None:
     """Do what the coordinator does before and after a decision."""
     assert sink.check_prepared(committables, soon()) == list(committables)
     outcomes = sink.commit(committables, soon())
@@ -96,7 +95,7 @@ def soon() -> Deadline:
     return Deadline(10)
 
 
-def whole(sink: TransactionalFileSink) -> list[tuple[int, int, int]]:
+def whole(sink: BothHalves) -> list[tuple[int, int, int]]:
     files = committed_files(sink.options.path, sink.options.store)
     there = everything(sink)
     for one in files:
@@ -515,7 +514,7 @@ EVERY_TYPE = pa.record_batch(
 )
 
 
-def committed_file(sink: TransactionalFileSink, *batches: pa.RecordBatch) -> Path:
+def committed_file(sink: BothHalves, *batches: pa.RecordBatch) -> Path:
     sink.options.check_columns(batches[0].schema)
     transaction = sink.begin_transaction(attempt())
     for one in batches:

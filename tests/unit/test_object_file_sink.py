@@ -24,8 +24,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.files import FileSink, abandoned_files, committed_files
-from connectors.files.file_committer import TransactionalFileSink
+from connectors.files.file_committer import FileCommitter
+from connectors.files.target_folder import open_folder
 from connectors.options.job_file import parse_job
+from tests.both_halves import BothHalves
 from tests.unit.file_targets import (
     BRIEF,
     URL,
@@ -61,7 +63,7 @@ def server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def sink(server: S3Server) -> TransactionalFileSink:
+def sink(server: S3Server) -> BothHalves:
     return opened(options_on(server, secret_access_key=SECRET, **BRIEF))
 
 
@@ -69,19 +71,19 @@ def name_of(one: Committable) -> str:
     return one.marker_partition.rpartition(":")[0]
 
 
-def outcome(sink: TransactionalFileSink, one: Committable) -> Outcome:
+def outcome(sink: BothHalves, one: Committable) -> Outcome:
     """Commit as a run does, its recovery, and any other driver: the last word."""
     return sink.commit([one], soon())[one.token]
 
 
-def checked(sink: TransactionalFileSink, *numbers: int, **of: Any) -> Committable:
+def checked(sink: BothHalves, *numbers: int, **of: Any) -> Committable:
     """Return a prepared transaction that a decision could name now."""
     one = prepared(sink, *numbers, **of)
     sink.check_prepared([one], soon())
     return one
 
 
-def sweep(sink: TransactionalFileSink) -> list[str]:
+def sweep(sink: BothHalves) -> list[str]:
     found = sink.lingering(OWNER, soon())
     sink.recover_and_abort(found, soon())
     return found
@@ -451,10 +453,11 @@ def test_a_store_that_overwrites_is_refused_before_anything_is_written(server):
 
 def test_a_store_that_no_longer_keeps_its_promise_gets_no_decision(server):
     """The sink of a driver that did not ask at its start: asked before the manifest."""
-    sink = TransactionalFileSink(options_on(server))
+    sink = opened(options_on(server))
     one, server.is_conditional = prepared(sink, 1), False
+    fresh = FileCommitter(sink.name, URL, open_folder(URL, sink.options.store))
     with pytest.raises(PhaseOneError, match="no conditional put"):
-        sink.check_prepared([one], soon())
+        fresh.check_prepared([one], soon())
     assert not [place for place in everything(sink) if place.startswith("_manifests")]
 
 
@@ -514,8 +517,8 @@ def test_secrets_are_in_no_text(sink):
 def test_nothing_live_travels(sink, server):
     decide(sink, prepared(sink, 1))
     other = pickle.loads(pickle.dumps(sink))
-    assert "_store" in vars(sink._folder)
-    assert "_store" not in vars(other._folder)
+    assert "_store" in vars(sink.folder)
+    assert "_store" not in vars(other.folder)
     decide(other, prepared(other, 2, checkpoint=2))
     assert seen(sink) == [1, 2]
 
