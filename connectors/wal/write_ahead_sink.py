@@ -26,7 +26,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -83,6 +83,7 @@ class WriteAheadSink(abc.ABC):
     name: str
     buffer: str | Path
     committer: CheckpointCommitter
+    _start: ClassVar[str] = "0" * START_LENGTH
 
     def __post_init__(self) -> None:
         """Check the options, and make the folder absolute: workers run in another folder."""
@@ -96,8 +97,9 @@ class WriteAheadSink(abc.ABC):
         object.__setattr__(self, "buffer", absolute_folder(self.buffer, option="buffer"))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options; live objects stay in this process."""
-        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        """Return the options, and the id of the start; live objects stay in this process."""
+        state = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return state if "_start" not in self.__dict__ else {**state, "_start": self._start}
 
     # --- what a user writes -----------------------------------------------------------------
 
@@ -180,7 +182,7 @@ class WriteAheadSink(abc.ABC):
         """See `Writer.begin_transaction`; the first record creates the file, so an idle
         branch costs nothing.
         """
-        unique = self.__dict__.get("_start", "0" * START_LENGTH) + secrets.token_hex(8)
+        unique = self._start + secrets.token_hex(8)
         return WriteAheadTransaction(
             attempt,
             transactional_id=transactional_id_of(attempt, unique),

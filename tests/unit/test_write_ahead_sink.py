@@ -284,6 +284,14 @@ def test_after_an_older_savepoint_ids_come_again_and_nothing_is_lost(sink, tmp_p
     assert sent(sink) == [0, 1, 2, 3, 4, 5, 33]
 
 
+def test_a_copy_of_a_folder_that_counts_its_runs_again_is_not_taken_for_the_first(sink, tmp_path):
+    """Both starts are run 1 of one log. The start's random part must reach the task."""
+    assert commit(sink, prepare(sink, 3, 1)) == [COMMITTED]
+    copy = make(tmp_path)
+    assert commit(copy, prepare(copy, 3, 2)) == [COMMITTED]
+    assert sent(sink) == [1, 2]
+
+
 def test_a_rescale_between_decision_and_commit_changes_nothing(sink, tmp_path):
     four = [prepare(sink, 0, s, subtask=s) for s in range(4)]
     sink.faults[:] = [True, True, False]
