@@ -55,7 +55,7 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
         self._connection: Connection | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connection out when the sink goes to a worker."""
+        """Leave the connection out when the options of a sink are pickled."""
         return {**self.__dict__, "_connection": None}
 
     @property

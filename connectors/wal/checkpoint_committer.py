@@ -38,8 +38,8 @@ _PROBE: Final = "probe"
 class CheckpointCommitter(abc.ABC):
     """Storage for marks, outside the checkpoint. All methods run on the driver.
 
-    The user makes a committer; it travels in the sink as plain data, and holds nothing live before
-    `open`. Every backend passes the suite in tests/unit/test_checkpoint_committer.py.
+    The user makes a committer as plain data; it holds nothing live before `open`. Every backend
+    passes the suite in tests/unit/test_checkpoint_committer.py.
     """
 
     job_id: str = ""

@@ -51,7 +51,7 @@ class SQLiteCheckpointCommitter(CheckpointCommitter):
         self._connection: sqlite3.Connection | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connection out when the sink goes to a worker."""
+        """Leave the connection out when the options of a sink are pickled."""
         return {**self.__dict__, "_connection": None}
 
     @property

@@ -37,7 +37,6 @@ from connectors.wal import (
     SQLiteWriteAheadSink,
     WriteAheadSink,
 )
-from tests.both_halves import both_halves
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator
@@ -45,7 +44,7 @@ from transactions.decision_log import DecisionLog
 from transactions.log_backend import LocalFileBackend
 from transactions.recovery import recover
 from transactions.replay import Checkpoint
-from transactions.sink import Attempt
+from transactions.sink import Attempt, SinkContext
 
 TOTAL, PER_BATCH = 40, 10
 TIMEOUT_S = 30.0
@@ -151,8 +150,8 @@ class Driver:
         log = DecisionLog.open(
             LocalFileBackend(folder / "decisions"), application_id="app", identity={}
         )
-        self.sink = both_halves(make_sink(folder, kind), checkpoint_timeout_s=TIMEOUT_S)
-        sinks = {"out": self.sink}
+        self.sink = make_sink(folder, kind).open(SinkContext(checkpoint_timeout_s=TIMEOUT_S))
+        sinks = {"out": self.sink.committer}
         settled = recover(log, sinks, Deadline(TIMEOUT_S), finished=self.done())
         self.coordinator = CheckpointCoordinator(
             log, sinks, timeout_s=TIMEOUT_S, stopping=lambda: False, lost=settled.lost
@@ -172,7 +171,7 @@ class Driver:
             self.batch(number, json.loads(offsets.read_text())["subtasks"])
             write(self.folder / "commits" / str(number), "")
         self.coordinator.close()
-        self.sink.close()
+        self.sink.committer.close()
 
     def batch(self, number: int, subtasks: int) -> None:
         """Do what foreachBatch does."""
@@ -193,8 +192,8 @@ class Driver:
         self.coordinator.run(checkpoint, phase_one, rerun)
 
     def task(self, number: int, subtask: int, subtasks: int) -> Committable:
-        """Do what a worker does, with the sink as it arrives there."""
-        sink: WriteAheadSink = pickle.loads(pickle.dumps(self.sink))
+        """Do what a worker does, with the writer as it arrives there."""
+        writer = pickle.loads(pickle.dumps(self.sink.writer))
         self.tasks += 1
         owner = self.coordinator.owner
         attempt = Attempt(
@@ -203,10 +202,10 @@ class Driver:
             subtask=subtask,
             attempt_id=f"{owner.run_epoch}.{self.tasks}",
         )
-        transaction = sink.begin_transaction(attempt)
+        transaction = writer.begin_transaction(attempt)
         for value in numbers_of(number, subtask, subtasks):
-            sink.invoke(transaction, pa.record_batch({"n": pa.array([value], pa.int64())}))
-        committable = sink.pre_commit(transaction)
+            writer.invoke(transaction, pa.record_batch({"n": pa.array([value], pa.int64())}))
+        committable = writer.pre_commit(transaction)
         assert committable is not None
         return committable
 

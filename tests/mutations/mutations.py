@@ -642,16 +642,16 @@ MUTATIONS = (
     ),
     Mutation(
         "write-ahead: rows and mark in one transaction",
-        "connectors/wal/write_ahead_sink.py",
-        "            with committer.transaction():\n",
+        "connectors/wal/write_ahead_committer.py",
+        "            with self.marks.transaction():\n",
         "            if True:\n",
         "tests/integration/test_write_ahead_crashes.py"
         "::test_rows_and_mark_in_one_transaction_leave_no_window",
     ),
     Mutation(
         "write-ahead: the mark is asked for before anything is sent",
-        "connectors/wal/write_ahead_sink.py",
-        "        if committer.is_checkpoint_committed(one.subtask, one.checkpoint_id):\n",
+        "connectors/wal/write_ahead_committer.py",
+        "        if self.marks.is_checkpoint_committed(one.subtask, one.checkpoint_id):\n",
         "        if False:\n",
         "tests/integration/test_write_ahead_crashes.py::test_behind_the_mark_there_is_no_window",
     ),

@@ -17,7 +17,7 @@ from connectors.postgres.copy_lines import LinesFingerprint, copy_lines
 from connectors.records.fingerprint import Fingerprint
 from connectors.spark import sink_stage
 from connectors.spark.sink_stage import BatchOrder, SinkStage, has_fingerprint
-from connectors.wal.stdout_sink import StdOutWriteAheadSink
+from connectors.wal.write_ahead_writer import WriteAheadWriter
 from tests.both_halves import KafkaBothHalves, both_halves, plain_writer
 from transactions.committable import Committable
 from transactions.errors import ReplayMismatchError
@@ -249,6 +249,6 @@ def test_each_exactly_once_sink_can_be_compared():
         lines.add_texts(one)
     compared.add(ROWS)
     assert (compared.count, compared.hex()) == (lines.count, lines.hex()) != (0, "")
-    assert has_fingerprint(StdOutWriteAheadSink.__new__(StdOutWriteAheadSink))
+    assert has_fingerprint(WriteAheadWriter(name="out", buffer=Path("b"), start="0" * 8))
     plain = KafkaSink(bootstrap_servers="b:1", topic="out", guarantee="at-least-once")
     assert not has_fingerprint(plain_writer(plain, checkpoint_timeout_s=1.0))

@@ -16,6 +16,7 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -74,19 +75,28 @@ class LinesSink(WriteAheadSink):
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> Iterator[LinesSink]:
-    made = make(tmp_path)
+def options(tmp_path: Path) -> LinesSink:
+    return described(tmp_path)
+
+
+@pytest.fixture
+def sink(options: LinesSink) -> Iterator[Any]:
+    made = both_halves(options)
     yield made
     made.close()
 
 
-def make(folder: Path) -> LinesSink:
-    """The sink as a new submission of the job makes it."""
+def described(folder: Path) -> LinesSink:
+    """The sink as a new submission of the job describes it."""
     marks = FileCheckpointCommitter(folder / "marks")
-    made = LinesSink(
+    return LinesSink(
         name="out", buffer=folder / "buffer", committer=marks, target=folder / "target.jsonl"
     )
-    return both_halves(made, checkpoint_timeout_s=30)
+
+
+def make(folder: Path) -> Any:
+    """The sink as a new submission of the job opens it."""
+    return both_halves(described(folder))
 
 
 def rows(*numbers: int) -> pa.RecordBatch:
@@ -105,10 +115,10 @@ def attempt(checkpoint: int, subtask: int = 0, owner: Owner = OWNER) -> Attempt:
 
 
 def prepare(
-    sink: WriteAheadSink, checkpoint: int, *numbers: int, subtask: int = 0, owner: Owner = OWNER
+    sink: Any, checkpoint: int, *numbers: int, subtask: int = 0, owner: Owner = OWNER
 ) -> Committable:
-    """Phase 1 on a worker: the sink comes there pickled."""
-    there = pickle.loads(pickle.dumps(sink))
+    """Phase 1 on a worker: the writer comes there pickled."""
+    there = pickle.loads(pickle.dumps(sink._writer))
     transaction = there.begin_transaction(attempt(checkpoint, subtask, owner))
     for number in numbers:
         there.invoke(transaction, rows(number))
@@ -117,19 +127,20 @@ def prepare(
     return Committable.from_json(committable.to_json())
 
 
-def commit(sink: WriteAheadSink, *ones: Committable, seconds: float = 10) -> list[Outcome]:
+def commit(sink: Any, *ones: Committable, seconds: float = 10) -> list[Outcome]:
     outcomes = sink.commit(ones, Deadline(seconds))
     return [outcomes[one.token] for one in ones]
 
 
-def sent(sink: LinesSink) -> list[int]:
+def sent(sink: Any) -> list[int]:
     """What a reader of the target sees."""
-    if not sink.target.exists():
+    target = Path(sink.buffer).with_name("target.jsonl")
+    if not target.exists():
         return []
-    return [json.loads(line)[2] for line in sink.target.read_text().splitlines()]
+    return [json.loads(line)[2] for line in target.read_text().splitlines()]
 
 
-def buffers(sink: WriteAheadSink) -> list[Path]:
+def buffers(sink: Any) -> list[Path]:
     return sorted(Path(sink.buffer).rglob("*.arrow"))
 
 
@@ -173,10 +184,10 @@ def test_f52_a_restore_drops_the_tail(sink, tmp_path):
 
 
 @pytest.mark.parametrize("fault", [False, None, OSError("connection refused")], ids=repr)
-def test_what_the_target_does_not_take_is_overtaken_by_nothing(sink, fault):
+def test_what_the_target_does_not_take_is_overtaken_by_nothing(sink, options, fault):
     """Flink goes on after a False: checkpoint 2 is visible, and 1 is not."""
     ones = [prepare(sink, n, n) for n in range(4)]
-    sink.faults[:] = [True, fault]
+    options.faults[:] = [True, fault]
     assert commit(sink, *ones) == [COMMITTED, UNKNOWN, UNKNOWN, UNKNOWN]
     assert sent(sink) == [0]
     assert len(buffers(sink)) == 3
@@ -192,8 +203,8 @@ def test_subtasks_of_a_checkpoint_come_in_their_order(sink):
     assert sent(sink) == [0, 1, 2, 10, 11, 12]
 
 
-def test_an_exception_is_told_with_its_four_parts(sink, caplog):
-    sink.faults[:] = [ValueError("no such index")]
+def test_an_exception_is_told_with_its_four_parts(sink, options, caplog):
+    options.faults[:] = [ValueError("no such index")]
     with caplog.at_level(logging.WARNING):
         commit(sink, prepare(sink, 7, 1, subtask=3))
     for part in (
@@ -205,15 +216,15 @@ def test_an_exception_is_told_with_its_four_parts(sink, caplog):
         assert part in caplog.text
 
 
-def test_a_permanent_error_of_the_users_code_ends_the_driver(sink):
-    sink.faults[:] = [ConfigurationError("no such table")]
+def test_a_permanent_error_of_the_users_code_ends_the_driver(sink, options):
+    options.faults[:] = [ConfigurationError("no such table")]
     one = prepare(sink, 0, 1)
     with pytest.raises(ConfigurationError, match="no such table"):
         commit(sink, one)
     assert commit(sink, one) == [COMMITTED]
 
 
-def test_the_deadline_is_asked_between_two_sends(sink, tmp_path):
+def test_the_deadline_is_asked_between_two_sends(sink, options):
     clock, ones = VirtualClock(), [prepare(sink, n, n) for n in range(3)]
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -222,29 +233,29 @@ def test_the_deadline_is_asked_between_two_sends(sink, tmp_path):
             clock.sleep(6)
             return super().send_values(records, **which)
 
-    slow = SlowSink(**{f.name: getattr(sink, f.name) for f in dataclasses.fields(sink)})
-    outcomes = slow.commit(ones, Deadline(10, clock))
+    slow = SlowSink(**{f.name: getattr(options, f.name) for f in dataclasses.fields(options)})
+    outcomes = both_halves(slow).commit(ones, Deadline(10, clock))
     assert list(outcomes.values()) == [COMMITTED, COMMITTED, UNKNOWN]
     assert sent(sink) == [0, 1]
 
 
-def test_a_target_that_is_down_is_not_hammered(sink):
+def test_a_target_that_is_down_is_not_hammered(sink, options):
     clock, one = VirtualClock(), prepare(sink, 0, 1)
     deadline = Deadline(10, clock)
-    sink.faults[:] = [False]
+    options.faults[:] = [False]
     assert sink.recover_and_commit([one], deadline) == {one.token: UNKNOWN}
     assert deadline.remaining() == 9
     assert sink.recover_and_commit([one], deadline) == {one.token: COMMITTED}
     assert deadline.remaining() == 9
 
 
-def test_a_mark_that_cannot_be_written_leaves_it_unknown(sink, tmp_path, monkeypatch):
+def test_a_mark_that_cannot_be_written_leaves_it_unknown(sink, options, tmp_path, monkeypatch):
     def full(*_: int) -> None:
         raise OSError(28, "No space left on device")
 
     one = prepare(sink, 0, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(sink.committer, "commit_checkpoint", full)
+        patch.setattr(options.committer, "commit_checkpoint", full)
         assert commit(sink, one) == [UNKNOWN]
     assert len(buffers(sink)) == 1, "unmarked records are kept"
     assert commit(sink, one) == [COMMITTED]
@@ -292,9 +303,9 @@ def test_a_copy_of_a_folder_that_counts_its_runs_again_is_not_taken_for_the_firs
     assert sent(sink) == [1, 2]
 
 
-def test_a_rescale_between_decision_and_commit_changes_nothing(sink, tmp_path):
+def test_a_rescale_between_decision_and_commit_changes_nothing(sink, options, tmp_path):
     four = [prepare(sink, 0, s, subtask=s) for s in range(4)]
-    sink.faults[:] = [True, True, False]
+    options.faults[:] = [True, True, False]
     assert commit(sink, *four) == [COMMITTED, COMMITTED, UNKNOWN, UNKNOWN]
     two = make(tmp_path)
     assert commit(two, *four) == [ALREADY, ALREADY, COMMITTED, COMMITTED]
@@ -326,15 +337,15 @@ def test_a_folder_that_is_not_mounted_proves_no_loss(sink, caplog):
     assert commit(sink, one) == [COMMITTED]
 
 
-def test_a_fenced_driver_that_finishes_first_is_no_loss(sink, monkeypatch):
+def test_a_fenced_driver_that_finishes_first_is_no_loss(sink, options, monkeypatch):
     """It sends, marks and removes between our question for the mark and our look at the buffer."""
-    one, real = prepare(sink, 0, 1), sink.committer.is_checkpoint_committed
-    answers = iter([lambda: (real(0, 0), commit(make(sink.target.parent), one))[0]])
+    one, real = prepare(sink, 0, 1), options.committer.is_checkpoint_committed
+    answers = iter([lambda: (real(0, 0), commit(make(options.target.parent), one))[0]])
 
     def asked(subtask: int, number: int) -> bool:
         return next(answers, lambda: real(subtask, number))()
 
-    monkeypatch.setattr(sink.committer, "is_checkpoint_committed", asked)
+    monkeypatch.setattr(options.committer, "is_checkpoint_committed", asked)
     assert commit(sink, one) == [ALREADY]
     assert sent(sink) == [1]
 
@@ -434,7 +445,7 @@ def test_lingering_is_as_exact_as_its_owner(sink):
     (Path(sink.buffer) / "out" / "a person's.arrow").touch()
     found = sink.lingering(mine, Deadline(1))
     assert found == sorted(runs[run].transactional_id for run in (4, 5))
-    other = dataclasses.replace(sink, name="other")
+    other = dataclasses.replace(sink._committer, name="other")
     assert other.lingering(mine, Deadline(1)) == []
 
 
@@ -457,7 +468,7 @@ def test_a_buffer_that_cannot_be_written_fails_the_attempt(sink, tmp_path):
         sink.invoke(transaction, pa.record_batch({"other": pa.array(["x"])}))
     sink.abort(transaction)
     (tmp_path / "file").touch()
-    blocked = dataclasses.replace(sink, buffer=tmp_path / "file" / "buffer")
+    blocked = dataclasses.replace(sink._writer, buffer=tmp_path / "file" / "buffer")
     with pytest.raises(DeliveryError, match="could not be written"):
         blocked.invoke(blocked.begin_transaction(attempt(3)), rows(1))
 
@@ -533,25 +544,56 @@ def test_neighbouring_columns_cannot_stand_for_each_other():
     assert fingerprint_of(nulls.slice(0, 1)) != fingerprint_of(nulls.slice(1))
 
 
-def test_columns_that_cannot_be_compared_are_refused_at_start(sink):
+def test_columns_that_cannot_be_compared_are_refused_at_start(options):
     encoded = pa.schema({"n": pa.int64(), "r": pa.run_end_encoded(pa.int32(), pa.int64())})
     with pytest.raises(ConfigurationError, match="column 'r'"):
-        sink.check_columns(encoded)
+        options.check_columns(encoded)
 
 
 # --- options ----------------------------------------------------------------------------------
 
 
-def test_the_sink_is_its_own_options(sink, tmp_path):
-    assert sink.name == "out"
-    assert both_halves(sink, checkpoint_timeout_s=5) is sink
-    assert sink.identity() == {"kind": "write-ahead", "committer": f"file:{tmp_path / 'marks'}"}
+def test_the_sink_is_its_own_options(sink, options, tmp_path):
+    assert sink.name == options.name == "out"
+    assert options.identity() == {"kind": "write-ahead", "committer": f"file:{tmp_path / 'marks'}"}
     assert sink.hidden([], Deadline(1)) == []
     assert sink.retired() == frozenset()
-    sink.check_columns(WIDE.schema)
-    there = pickle.loads(pickle.dumps(sink))
+    options.check_columns(WIDE.schema)
+    there = pickle.loads(pickle.dumps(options))
     assert (there.name, there.buffer) == (sink.name, sink.buffer)
-    assert "_opened" not in there.__dict__
+    assert "_bound" not in there.__dict__
+
+
+def test_neither_the_users_sink_nor_its_marks_travel(sink, options):
+    travels = pickle.dumps(sink._writer)
+    for name in (type(options).__name__, type(options.committer).__name__, "marks", "target"):
+        assert name.encode() in pickle.dumps(options)
+        assert name.encode() not in travels
+
+
+def test_each_run_of_a_driver_closes_the_users_sink_and_the_marks(tmp_path):
+    """A restart opens the same object again; the storage was probed."""
+    steps: list[str] = []
+
+    class HoldsMore(LinesSink):
+        def close(self) -> None:
+            steps.append("close")
+            super().close()
+
+    class Probed(SQLiteCheckpointCommitter):
+        def create_resource(self) -> None:
+            steps.append("probe")
+            super().create_resource()
+
+    marks = Probed(tmp_path / "marks.db")
+    one = HoldsMore(name="out", buffer=tmp_path / "b", committer=marks, target=tmp_path / "t")
+    for number in range(2):
+        run = both_halves(one)
+        assert commit(run, prepare(run, number, 1)) == [COMMITTED]
+        run.close()
+        with pytest.raises(AssertionError, match="open"):
+            marks.connection  # noqa: B018
+    assert steps == ["probe", "close", "close"]
 
 
 def test_a_relative_folder_is_the_drivers(tmp_path, monkeypatch):
@@ -571,15 +613,12 @@ def test_wrong_options_are_refused(tmp_path):
     (tmp_path / "file").touch()
     blocked = FileCheckpointCommitter(tmp_path / "file" / "marks")
     with pytest.raises(ConfigurationError, match="cannot be opened"):
-        both_halves(
-            StdOutWriteAheadSink(name="a", buffer=tmp_path, committer=blocked),
-            checkpoint_timeout_s=1,
-        )
+        both_halves(StdOutWriteAheadSink(name="a", buffer=tmp_path, committer=blocked))
 
 
 def test_stdout_has_each_record_of_a_completed_checkpoint(tmp_path, capsys):
     marks = FileCheckpointCommitter(tmp_path / "marks")
-    sink = StdOutWriteAheadSink(name="out", buffer=tmp_path / "buffer", committer=marks)
+    sink = both_halves(StdOutWriteAheadSink(name="out", buffer=tmp_path / "b", committer=marks))
     transaction = sink.begin_transaction(attempt(0))
     columns = {"key": [b"k", None], "n": [1, 2], "d": [decimal.Decimal("1.5"), None]}
     sink.invoke(transaction, pa.record_batch({k: pa.array(v) for k, v in columns.items()}))
@@ -602,8 +641,8 @@ def test_sqlite_takes_what_it_has_columns_for(tmp_path):
 
 def test_rows_and_mark_of_sqlite_are_there_both_or_not_at_all(tmp_path):
     marks = SQLiteCheckpointCommitter(tmp_path / "t.db")
-    sink = SQLiteWriteAheadSink(name="out", buffer=tmp_path / "b", committer=marks, table="rows")
-    both_halves(sink, checkpoint_timeout_s=5)
+    options = SQLiteWriteAheadSink(name="out", buffer=tmp_path / "b", committer=marks, table="rows")
+    sink = both_halves(options)
     marks.connection.execute('CREATE TABLE rows (n INTEGER CHECK (n < 9), "odd ""name" TEXT)')
 
     def write(checkpoint: int, *numbers: int) -> Committable:
