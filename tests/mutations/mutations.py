@@ -656,6 +656,14 @@ MUTATIONS = (
         "tests/integration/test_write_ahead_crashes.py::test_behind_the_mark_there_is_no_window",
     ),
     Mutation(
+        "write-ahead: a task knows which start it belongs to",
+        "connectors/wal/write_ahead_sink.py",
+        "buffer=buffer, start=start)",
+        'buffer=buffer, start="0" * START_LENGTH)',
+        "tests/unit/test_write_ahead_sink.py"
+        "::test_a_copy_of_a_folder_that_counts_its_runs_again_is_not_taken_for_the_first",
+    ),
+    Mutation(
         "savepoint: nothing pending is in it",
         "transactions/savepoint.py",
         "    decision = dataclasses.replace(log.decision, committables=())\n",
