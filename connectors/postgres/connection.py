@@ -124,6 +124,25 @@ def connected(conninfo: str, deadline: Deadline) -> Iterator[Connection]:
 
 
 @contextlib.contextmanager
+def asking(what: str, conninfo: str, deadline: Deadline) -> Iterator[Connection]:
+    """Connect for one question, with one deadline for the whole of it.
+
+    Args:
+        what: what fails if it gets no answer, as one sentence.
+        conninfo: the connection string.
+        deadline: of the question.
+
+    Raises:
+        SparkOnceError: see `connect` and `driver_error`.
+    """
+    try:
+        with connected(conninfo, deadline) as connection:
+            yield connection
+    except psycopg.Error as error:
+        raise driver_error(what, conninfo, error) from error
+
+
+@contextlib.contextmanager
 def limited(connection: Connection, deadline: Deadline) -> Iterator[None]:
     """End every statement in this block at the deadline. The server cancels it
     (`statement_timeout`); if a frozen server or a lost network does not, we cut the connection.

@@ -1,4 +1,4 @@
-"""Names of our prepared transactions, and which of them the server still holds.
+"""Names of our prepared transactions: which of them the server still holds, and their rollback.
 
 A name is ``<application>.<log id>.<run epoch>.<random>.<subtask>``. An application id has no dot,
 so its end is certain. The run epoch says which sweep may end the transaction.
@@ -10,14 +10,18 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
-from psycopg import sql
+from psycopg import errors, sql
 
-from connectors.postgres.connection import Connection
+from connectors.postgres.connection import Connection, asking
+from transactions.clock import Deadline
 from transactions.errors import ConfigurationError
 from transactions.sink import Owner
 
 #: PostgreSQL's GIDSIZE is 200, including the zero byte.
 MOST_BYTES: Final = 199
+#: Another session is ending the same transaction.
+Busy = errors.ObjectNotInPrerequisiteState
+Gone = errors.UndefinedObject
 
 
 def new_id(owner: Owner, subtask: int) -> str:
@@ -77,3 +81,26 @@ def _is_of_run(rest: str, owner: Owner) -> bool:
 def statement(command: str, gid: str) -> sql.Composed:
     """Return PREPARE TRANSACTION, COMMIT PREPARED or ROLLBACK PREPARED of a name."""
     return sql.SQL("{} {}").format(sql.SQL(command), sql.Literal(gid))
+
+
+def roll_back(conninfo: str, gids: Sequence[str], deadline: Deadline) -> None:
+    """End prepared transactions by ROLLBACK PREPARED. One that has ended is passed over.
+
+    Raises:
+        AuthenticationError: another user prepared it.
+        BrokerUnavailableError: some could not be ended before the deadline.
+    """
+    what = "Prepared transactions could not be ended."
+    with asking(what, conninfo, deadline) as connection:
+        for gid in gids:
+            while True:
+                try:
+                    connection.execute(statement("ROLLBACK PREPARED", gid))
+                except Gone:
+                    pass  # it has ended; if it was decided, its mark shows how
+                except Busy:
+                    if deadline.expired():
+                        raise
+                    deadline.pause(0.1)
+                    continue
+                break

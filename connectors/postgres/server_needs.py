@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import psycopg
-
 from connectors.postgres.commit_marks import TABLE, CommitMarks
-from connectors.postgres.connection import Connection, connected, driver_error, place
-from connectors.postgres.postgres_sink import PostgresSink
+from connectors.postgres.connection import Connection, asking, place
 from connectors.postgres.target_table import TargetTable, look_up
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, ConfigurationError
@@ -17,29 +14,31 @@ from transactions.errors import AuthenticationError, ConfigurationError
 _OLDEST_SERVER: Final = 12_00_00
 
 
-def ready_table(options: PostgresSink, deadline: Deadline) -> TargetTable:
+def ready_table(name: str, conninfo: str, table: str, deadline: Deadline) -> TargetTable:
     """Check that the server can do everything that the protocol needs; return the target table. It
     creates the table of marks if it is missing.
 
+    Args:
+        name: of the sink.
+        conninfo: the connection string.
+        table: the target table, as in SQL.
+        deadline: of all checks together.
+
     Raises:
-        ConfigurationError, AuthenticationError, BrokerUnavailableError: see
-            `PostgresSink.open_sink`.
+        ConfigurationError, AuthenticationError, BrokerUnavailableError: see `PostgresSink.open`.
     """
-    where = f"sink {options.name!r}, {place(options.conninfo)}"
-    try:
-        with connected(options.conninfo, deadline) as connection:
-            _check_server(connection, where)
-            table = look_up(connection, options.table, where)
-            if not any(one.writable for one in table.columns):
-                raise _missing_right(str(table), ["INSERT"], where)
-            marks = CommitMarks(table.schema)
-            marks.create(connection)
-            if missing := marks.missing_rights(connection):
-                raise _missing_right(f"{table.schema}.{TABLE}", missing, where)
-            return table
-    except psycopg.Error as error:
-        what = f"PostgreSQL cannot be prepared for the sink {options.name!r}."
-        raise driver_error(what, options.conninfo, error) from error
+    where = f"sink {name!r}, {place(conninfo)}"
+    what = f"PostgreSQL cannot be prepared for the sink {name!r}."
+    with asking(what, conninfo, deadline) as connection:
+        _check_server(connection, where)
+        found = look_up(connection, table, where)
+        if not any(one.writable for one in found.columns):
+            raise _missing_right(str(found), ["INSERT"], where)
+        marks = CommitMarks(found.schema)
+        marks.create(connection)
+        if missing := marks.missing_rights(connection):
+            raise _missing_right(f"{found.schema}.{TABLE}", missing, where)
+        return found
 
 
 def _check_server(connection: Connection, where: str) -> None:

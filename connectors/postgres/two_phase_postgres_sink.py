@@ -28,6 +28,7 @@ from psycopg import errors
 from connectors.postgres.commit_marks import CommitMarks
 from connectors.postgres.connection import (
     Connection,
+    asking,
     connect,
     connected,
     driver_error,
@@ -39,10 +40,13 @@ from connectors.postgres.connection import (
 from connectors.postgres.copy_lines import LinesFingerprint, copy_lines, payload
 from connectors.postgres.postgres_sink import PostgresSink
 from connectors.postgres.prepared_id import (
+    Busy,
+    Gone,
     new_id,
     owner_of,
     prepared_among,
     prepared_by,
+    roll_back,
     statement,
 )
 from connectors.postgres.server_needs import ready_table
@@ -66,9 +70,6 @@ _START_S: Final = 30.0
 _ABORT_S: Final = 10.0
 #: A value that does not fit its type (22), a constraint (23): the same row fails again.
 _OF_A_ROW: Final = ("22", "23")
-#: Another session is ending the same transaction.
-_Busy = errors.ObjectNotInPrerequisiteState
-_Gone = errors.UndefinedObject
 
 
 @dataclasses.dataclass(slots=True)
@@ -108,8 +109,9 @@ class TwoPhasePostgresSink:
 
     @classmethod
     def opened(cls, options: PostgresSink, *, checkpoint_timeout_s: float) -> Self:
-        """Return a sink whose server can do all that it needs: see `PostgresSink.open_sink`."""
-        table = ready_table(options, Deadline(min(checkpoint_timeout_s, _START_S)))
+        """Return a sink whose server can do all that it needs: see `PostgresSink.open`."""
+        deadline = Deadline(min(checkpoint_timeout_s, _START_S))
+        table = ready_table(options.name, options.conninfo, options.table, deadline)
         return cls(options, table, checkpoint_timeout_s=checkpoint_timeout_s)
 
     @property
@@ -231,7 +233,7 @@ class TwoPhasePostgresSink:
         transaction.connection.close()
         if transaction.prepare_sent:
             try:
-                self._rollback([transaction.gid], Deadline(_ABORT_S))
+                roll_back(self.options.conninfo, [transaction.gid], Deadline(_ABORT_S))
             except (BrokerUnavailableError, AuthenticationError) as error:
                 logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
 
@@ -280,7 +282,8 @@ class TwoPhasePostgresSink:
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> list[Committable]:
         """See `Committer.check_prepared`: each is in `pg_prepared_xacts`."""
-        with self._asking("Prepared transactions could not be looked for.", deadline) as connection:
+        what = "Prepared transactions could not be looked for."
+        with asking(what, self.options.conninfo, deadline) as connection:
             found = prepared_among(connection, [one.transactional_id for one in committables])
         for one in committables:
             if one.transactional_id not in found:
@@ -318,7 +321,8 @@ class TwoPhasePostgresSink:
         """See `Committer.lingering`: it covers all PostgreSQL sinks of the log in this
         database, because a name does not say which sink wrote it.
         """
-        with self._asking("Prepared transactions could not be listed.", deadline) as connection:
+        what = "Prepared transactions could not be listed."
+        with asking(what, self.options.conninfo, deadline) as connection:
             return prepared_by(connection, owner)
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
@@ -329,7 +333,7 @@ class TwoPhasePostgresSink:
             AuthenticationError: another user prepared it.
             BrokerUnavailableError: some could not be ended before the deadline.
         """
-        self._rollback(transaction_ids, deadline)
+        roll_back(self.options.conninfo, transaction_ids, deadline)
 
     def hidden(self, committed: Sequence[Committable], deadline: Deadline) -> list[str]:  # noqa: ARG002
         """See `Committer.hidden`: every committed row is visible."""
@@ -367,9 +371,9 @@ class TwoPhasePostgresSink:
     def _commit_one(self, connection: Connection, one: Committable) -> Outcome:
         try:
             connection.execute(statement("COMMIT PREPARED", one.transactional_id))
-        except _Gone:
+        except Gone:
             return self._marks.proof(connection, one)
-        except _Busy:  # the session whose answer was lost is still ending it
+        except Busy:  # the session whose answer was lost is still ending it
             return Outcome.UNKNOWN
         return Outcome.COMMITTED
 
@@ -385,26 +389,3 @@ class TwoPhasePostgresSink:
                 owner = owner_of(one.transactional_id)
                 self._marks.prune(connection, owner, one.checkpoint_id)
                 return
-
-    def _rollback(self, gids: Sequence[str], deadline: Deadline) -> None:
-        with self._asking("Prepared transactions could not be ended.", deadline) as connection:
-            for gid in gids:
-                while True:
-                    try:
-                        connection.execute(statement("ROLLBACK PREPARED", gid))
-                    except _Gone:
-                        pass  # it has ended; if it was decided, its mark shows how
-                    except _Busy:
-                        if deadline.expired():
-                            raise
-                        deadline.pause(0.1)
-                        continue
-                    break
-
-    @contextlib.contextmanager
-    def _asking(self, what: str, deadline: Deadline) -> Iterator[Connection]:
-        try:
-            with connected(self.options.conninfo, deadline) as connection:
-                yield connection
-        except psycopg.Error as error:
-            raise driver_error(what, self.options.conninfo, error) from error
