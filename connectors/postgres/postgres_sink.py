@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
 from connectors.options.option import NAME
 from connectors.options.table import POSTGRES_SINK
 from connectors.postgres.copy_lines import check_types
+from transactions.clock import Deadline
 from transactions.errors import ConfigurationError
 from transactions.sink import OpenSink, SinkContext
+
+_START_S: Final = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +77,26 @@ class PostgresSink:
             AuthenticationError: the server refused the user.
             BrokerUnavailableError: the server did not answer.
         """
-        from connectors.postgres.two_phase_postgres_sink import (  # noqa: PLC0415 - as _server_of
-            TwoPhasePostgresSink,
+        # Imported here: see _server_of.
+        from connectors.postgres.commit_marks import CommitMarks  # noqa: PLC0415
+        from connectors.postgres.prepared_committer import (  # noqa: PLC0415
+            PreparedTransactionCommitter,
         )
+        from connectors.postgres.server_needs import ready_table  # noqa: PLC0415
+        from connectors.postgres.two_phase_postgres_sink import TwoPhasePostgresSink  # noqa: PLC0415
 
-        sink = TwoPhasePostgresSink.opened(self, checkpoint_timeout_s=context.task_timeout_s)
+        timeout_s = context.task_timeout_s
+        deadline = Deadline(min(timeout_s, _START_S))
+        table = ready_table(self.name, self.conninfo, self.table, deadline)
+        writer = TwoPhasePostgresSink(
+            name=self.name, conninfo=self.conninfo, table=table, checkpoint_timeout_s=timeout_s
+        )
         if context.schema is not None:
-            sink.check_columns(context.schema)
-        return OpenSink(sink, sink)
+            writer.check_columns(context.schema)
+        committer = PreparedTransactionCommitter(
+            name=self.name, conninfo=self.conninfo, marks=CommitMarks(table.schema)
+        )
+        return OpenSink(writer, committer)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:

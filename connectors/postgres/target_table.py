@@ -57,11 +57,13 @@ class TargetTable:
         schema: the schema that contains it.
         name: without the schema.
         columns: in the table's order.
+        given: how the sink's options name it.
     """
 
     schema: str
     name: str
     columns: tuple[TableColumn, ...]
+    given: str
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -148,4 +150,4 @@ def look_up(connection: Connection, table: str, where: str) -> TargetTable:
             option=f"table={table}",
         )
     rows = connection.execute(_COLUMNS, [oid])
-    return TargetTable(schema, name, tuple(TableColumn(*one) for one in rows))
+    return TargetTable(schema, name, tuple(TableColumn(*one) for one in rows), table)

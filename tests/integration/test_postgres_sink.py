@@ -22,7 +22,6 @@ import pytest
 
 from connectors.postgres import PostgresSink
 from connectors.postgres.commit_marks import KEPT
-from connectors.postgres.two_phase_postgres_sink import TwoPhasePostgresSink
 from tests.both_halves import both_halves
 from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     PostgresDatabase,
@@ -41,7 +40,7 @@ from transactions.errors import (
     PhaseOneError,
     RecordRefusedError,
 )
-from transactions.sink import Attempt, Owner
+from transactions.sink import Attempt, Owner, SinkContext
 
 OWNER = Owner(application_id="app", log_id="c0ffee00", run_epoch=3)
 SCHEMA = pa.schema({"id": pa.int64(), "said": pa.string()})
@@ -58,7 +57,7 @@ def options(database: PostgresDatabase, **other: str) -> PostgresSink:
     return PostgresSink(**{"conninfo": database.conninfo, "table": "said", **other})
 
 
-def opened(database: PostgresDatabase, **other: str) -> TwoPhasePostgresSink:
+def opened(database: PostgresDatabase, **other: str) -> Any:
     return both_halves(options(database, **other), checkpoint_timeout_s=30)
 
 
@@ -71,7 +70,7 @@ def batch(*numbers: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"id": n, "said": f"n{n}"} for n in numbers], SCHEMA)
 
 
-def written(sink: TwoPhasePostgresSink, *numbers: int, of: Attempt | None = None) -> Committable:
+def written(sink: Any, *numbers: int, of: Attempt | None = None) -> Committable:
     """Return what a task returns that writes some numbers, one batch for each."""
     transaction = sink.begin_transaction(of or attempt())
     for number in numbers:
@@ -100,8 +99,7 @@ def test_open_and_prepared_are_invisible_and_a_commit_is_exact(table):
     assert committable.record_count == 3
     assert committable.timeout_ms == 0
     assert sink.check_prepared([committable], soon()) == [committable]
-    # The driver's sink is another object than the task's.
-    driver = pickle.loads(pickle.dumps(sink))
+    driver = opened(table)  # the driver's half is in another process than the task's
     assert driver.commit([committable], soon()) == {committable.token: Outcome.COMMITTED}
     assert (ids(table), table.prepared()) == ([1, 2, 3], [])
 
@@ -262,23 +260,23 @@ def test_a_frozen_session_is_cut_off_at_the_deadline(table, frozen_backends):
 
 
 CHILD = """
-from tests.both_halves import both_halves
 import pickle, sys, os, signal
-sink, attempt, batch, prepare = pickle.load(sys.stdin.buffer)
-transaction = sink.begin_transaction(attempt)
-sink.invoke(transaction, batch)
+writer, attempt, batch, prepare = pickle.load(sys.stdin.buffer)
+transaction = writer.begin_transaction(attempt)
+writer.invoke(transaction, batch)
 if prepare:
-    sys.stdout.buffer.write(sink.pre_commit(transaction).to_json())
+    sys.stdout.buffer.write(writer.pre_commit(transaction).to_json())
     sys.stdout.flush()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def killed_task(sink: TwoPhasePostgresSink, *, prepare: bool) -> bytes:
+def killed_task(database: PostgresDatabase, *, prepare: bool) -> bytes:
     """Write the rows 1 and 2 in a process that is killed; return what it said before."""
+    writer = options(database).open(SinkContext(checkpoint_timeout_s=30)).writer
     task = subprocess.run(
         [sys.executable, "-c", CHILD],
-        input=pickle.dumps((sink, attempt(), batch(1, 2), prepare)),
+        input=pickle.dumps((writer, attempt(), batch(1, 2), prepare)),
         capture_output=True,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -289,7 +287,7 @@ def killed_task(sink: TwoPhasePostgresSink, *, prepare: bool) -> bytes:
 
 def test_a_task_that_is_killed_after_it_prepared_is_committed_by_the_driver(table):
     sink = opened(table)
-    one = Committable.from_json(killed_task(sink, prepare=True))
+    one = Committable.from_json(killed_task(table, prepare=True))
     assert (ids(table), table.prepared()) == ([], [one.transactional_id])
     sink.check_prepared([one], soon())
     assert sink.commit([one], soon()) == {one.token: Outcome.COMMITTED}
@@ -298,7 +296,7 @@ def test_a_task_that_is_killed_after_it_prepared_is_committed_by_the_driver(tabl
 
 def test_a_task_that_is_killed_before_it_prepared_leaves_nothing(table):
     sink = opened(table)
-    assert killed_task(sink, prepare=False) == b""
+    assert killed_task(table, prepare=False) == b""
     waited = Deadline(10)
     while table.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = 'sparkonce'"):
         assert not waited.expired()

@@ -635,8 +635,8 @@ MUTATIONS = (
     ),
     Mutation(
         "postgres: what is gone is asked for its mark",
-        "connectors/postgres/two_phase_postgres_sink.py",
-        "        except Gone:\n            return self._marks.proof(connection, one)\n",
+        "connectors/postgres/prepared_committer.py",
+        "        except Gone:\n            return self.marks.proof(connection, one)\n",
         "        except Gone:\n            return Outcome.ALREADY_COMMITTED\n",
         "tests/integration/test_postgres_sink.py::test_what_an_operator_rolled_back_is_proven_aborted",
     ),

@@ -10,9 +10,12 @@ import pyarrow as pa
 import pytest
 
 from connectors.postgres import PostgresSink
+from connectors.postgres.commit_marks import CommitMarks
 from connectors.postgres.copy_lines import copy_lines, payload, sql_types, takes
+from connectors.postgres.prepared_committer import PreparedTransactionCommitter
 from connectors.postgres.prepared_id import MOST_BYTES, new_id, owner_of
 from connectors.postgres.target_table import TableColumn, TargetTable
+from connectors.postgres.two_phase_postgres_sink import TwoPhasePostgresSink
 from connectors.records.fingerprint import Fingerprint
 from transactions.errors import ConfigurationError
 from transactions.sink import Owner
@@ -148,6 +151,15 @@ def test_nothing_is_converted_silently(arrow_type, sql_type, category, fits):
     assert sql_types(arrow_type)
 
 
+def test_both_halves_show_no_password_and_the_writer_travels():
+    table = TargetTable("public", "orders", (column("i"),), "orders")
+    writer = TwoPhasePostgresSink(name="orders", conninfo=URI, table=table, checkpoint_timeout_s=30)
+    marks = CommitMarks("public")
+    committer = PreparedTransactionCommitter(name="orders", conninfo=URI, marks=marks)
+    assert "s3cret" not in f"{writer!r} {committer!r}"
+    assert pickle.loads(pickle.dumps(writer)) == writer
+
+
 def column(name: str, **fields: object) -> TableColumn:
     given = {"sql_type": "bigint", "category": "N", "generated": False, "writable": True}
     return TableColumn(name=name, **{**given, "required": False, **fields})  # type: ignore[arg-type]
@@ -164,7 +176,7 @@ def column(name: str, **fields: object) -> TableColumn:
     ],
 )
 def test_rows_that_do_not_fit_into_the_table_are_refused(columns, message):
-    table = TargetTable("public", "orders", tuple(columns))
+    table = TargetTable("public", "orders", tuple(columns), "orders")
     with pytest.raises(ConfigurationError, match=message) as raised:
         table.check_columns(pa.schema({"i": pa.int64()}), "sink 'orders'")
     assert "public.orders" in raised.value.where
