@@ -60,7 +60,7 @@ class PostgresSink:
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Check that COPY can write every column's type; this asks no server. On the driver, when
-        the branch is made; `TwoPhasePostgresSink.check_columns` knows the table.
+        the branch is made; `PostgresWriter.check_columns` knows the table.
 
         Raises:
             ConfigurationError: COPY cannot; the text names the first such column.
@@ -79,16 +79,16 @@ class PostgresSink:
         """
         # Imported here: see _server_of.
         from connectors.postgres.commit_marks import CommitMarks  # noqa: PLC0415
+        from connectors.postgres.postgres_writer import PostgresWriter  # noqa: PLC0415
         from connectors.postgres.prepared_committer import (  # noqa: PLC0415
             PreparedTransactionCommitter,
         )
         from connectors.postgres.server_needs import ready_table  # noqa: PLC0415
-        from connectors.postgres.two_phase_postgres_sink import TwoPhasePostgresSink  # noqa: PLC0415
 
         timeout_s = context.task_timeout_s
         deadline = Deadline(min(timeout_s, _START_S))
         table = ready_table(self.name, self.conninfo, self.table, deadline)
-        writer = TwoPhasePostgresSink(
+        writer = PostgresWriter(
             name=self.name, conninfo=self.conninfo, table=table, checkpoint_timeout_s=timeout_s
         )
         if context.schema is not None:

@@ -12,10 +12,10 @@ import pytest
 from connectors.postgres import PostgresSink
 from connectors.postgres.commit_marks import CommitMarks
 from connectors.postgres.copy_lines import copy_lines, payload, sql_types, takes
+from connectors.postgres.postgres_writer import PostgresWriter
 from connectors.postgres.prepared_committer import PreparedTransactionCommitter
 from connectors.postgres.prepared_id import MOST_BYTES, new_id, owner_of
 from connectors.postgres.target_table import TableColumn, TargetTable
-from connectors.postgres.two_phase_postgres_sink import TwoPhasePostgresSink
 from connectors.records.fingerprint import Fingerprint
 from transactions.errors import ConfigurationError
 from transactions.sink import Owner
@@ -153,7 +153,7 @@ def test_nothing_is_converted_silently(arrow_type, sql_type, category, fits):
 
 def test_both_halves_show_no_password_and_the_writer_travels():
     table = TargetTable("public", "orders", (column("i"),), "orders")
-    writer = TwoPhasePostgresSink(name="orders", conninfo=URI, table=table, checkpoint_timeout_s=30)
+    writer = PostgresWriter(name="orders", conninfo=URI, table=table, checkpoint_timeout_s=30)
     marks = CommitMarks("public")
     committer = PreparedTransactionCommitter(name="orders", conninfo=URI, marks=marks)
     assert "s3cret" not in f"{writer!r} {committer!r}"

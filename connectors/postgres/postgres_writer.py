@@ -63,7 +63,7 @@ class PostgresTransaction:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TwoPhasePostgresSink:
+class PostgresWriter:
     """Writes Arrow batches into one table, in transactions that the driver commits.
 
     Attributes:
