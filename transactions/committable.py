@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
+import msgspec
 import orjson
 
 from transactions.errors import LogVersionError, PhaseOneError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION: Final = 1
 
 
 class Outcome(enum.Enum):
@@ -41,6 +42,7 @@ class Committable:
     """A prepared, non-empty transaction of one sink task.
 
     Attributes:
+        format: version of its JSON; another one is refused.
         sink: name of the sink in its driver.
         transactional_id: the coordinator's key; ``<application>.<log>.<run>.<process>.<slot>``.
             "" for what a sink without transactions wrote: see `needs_commit`.
@@ -62,6 +64,7 @@ class Committable:
         refused: number of records that the target refused, for a sink that promises nothing.
     """
 
+    format: Literal[1] = FORMAT_VERSION
     sink: str
     transactional_id: str
     producer_id: int
@@ -95,12 +98,10 @@ class Committable:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, with the format version inside."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        fields["source_offsets"] = dict(sorted(self.source_offsets.items()))
-        fields["partitions"] = list(self.partitions)
+        fields: dict[str, Any] = msgspec.to_builtins(self)
         if not self.refused:  # never in a log, so that no older reader meets it
             del fields["refused"]
-        return {"format": FORMAT_VERSION, **fields}
+        return fields
 
     def to_json(self) -> bytes:
         """Return the bytes that travel from a task to the driver."""
@@ -113,16 +114,14 @@ class Committable:
         Raises:
             LogVersionError: the format is newer than this code.
         """
-        fields = dict(data)
-        version = fields.pop("format", None)
-        if version != FORMAT_VERSION:
+        if data.get("format") != FORMAT_VERSION:
             raise LogVersionError(
-                f"A committable has format {version!r}; this version reads {FORMAT_VERSION}.",
-                where=f"transactional id {fields.get('transactional_id')!r}",
+                f"A committable has format {data.get('format')!r}; this version reads "
+                f"{FORMAT_VERSION}.",
+                where=f"transactional id {data.get('transactional_id')!r}",
                 cause="it was written by another version of sparkonce",
             )
-        fields["partitions"] = tuple(fields.get("partitions", ()))
-        return cls(**fields)
+        return msgspec.convert(data, cls)
 
     @classmethod
     def from_json(cls, data: bytes) -> Committable:

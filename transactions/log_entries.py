@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
+import msgspec
 import orjson
 
 from transactions.committable import Committable
@@ -160,6 +161,9 @@ class Snapshot:
 
 
 Body: TypeAlias = Fence | Start | Decision | Healed | Settled | Resolved | Restore | Snapshot
+_KINDS: Mapping[str, type[Body]] = {kind.__name__.lower(): kind for kind in get_args(Body)}
+#: Fields that came after the first format: they are left out where they say nothing.
+_LATER = frozenset({"accepted", "written", "decided_in", "asked", "refused"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +196,7 @@ class Entry:
             "nonce": self.nonce,
             "written_at_ms": self.written_at_ms,
             "kind": type(self.body).__name__.lower(),
-            "body": _body_to_dict(self.body),
+            "body": _plain(self.body),
         }
         return orjson.dumps({**fields, "checksum": _checksum(fields)})
 
@@ -222,7 +226,7 @@ class Entry:
         fields.pop("format")
         kind = fields.pop("kind")
         body = fields.pop("body")
-        return cls(**fields, body=_body_from_dict(kind, body, where))
+        return cls(**fields, body=_body_of(kind, body, where))
 
 
 def _format_of(body: Body) -> int:
@@ -249,58 +253,28 @@ def _corrupted(where: str, cause: str) -> LogCorruptedError:
     )
 
 
-def _body_to_dict(body: Body) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
-    for field in dataclasses.fields(body):
-        value = getattr(body, field.name)
-        if field.name in ("accepted", "written", "decided_in", "asked") and not value:
-            continue  # an older reader does not know this field
-        if isinstance(value, Committable):
-            value = value.to_dict()
-        elif isinstance(value, Decision):
-            value = _body_to_dict(value)
-        elif field.name in ("committables", "written"):
-            value = [committable.to_dict() for committable in value]
-        elif isinstance(value, tuple):
-            value = list(value)
-        elif isinstance(value, Mapping):
-            value = dict(sorted(value.items()))
-        plain[field.name] = value
-    return plain
+def _plain(body: Any) -> Any:
+    """Return a body as JSON has it: without the fields that an older reader does not know."""
+    return _known(msgspec.to_builtins(body))
 
 
-_PLAIN: Mapping[str, type[Fence | Settled | Restore]] = {
-    "fence": Fence,
-    "settled": Settled,
-    "restore": Restore,
-}
+def _known(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {name: _known(one) for name, one in plain.items() if one or name not in _LATER}
+    return list(map(_known, plain)) if isinstance(plain, list) else plain
 
 
-def _body_from_dict(kind: str, body: dict[str, Any], where: str) -> Body:
-    if "accepted" in body:
-        body = {**body, "accepted": tuple(body["accepted"])}
-    if plain := _PLAIN.get(kind):
-        return plain(**body)
-    match kind:
-        case "start":
-            return Start(sources=tuple(body["sources"]), asked=tuple(body.get("asked", ())))
-        case "decision":
-            return _decision(body)
-        case "healed":
-            return Healed(**{**body, "committable": Committable.from_dict(body["committable"])})
-        case "resolved":
-            return Resolved(**{**body, "tokens": tuple(body["tokens"])})
-        case "snapshot":
-            last = body["decision"]
-            texts = {name: tuple(body.get(name, ())) for name in ("start", "asked")}  # not in all
-            decision = None if last is None else _decision(last)
-            written = tuple(map(Committable.from_dict, body.get("written", ())))
-            return Snapshot(**{**body, **texts, "decision": decision, "written": written})
-        case _:
-            raise _corrupted(where, f"its kind {kind!r} is not known")
-
-
-def _decision(body: dict[str, Any]) -> Decision:
-    committables = tuple(Committable.from_dict(item) for item in body["committables"])
-    offsets = {name: tuple(body[name]) for name in ("start_offsets", "end_offsets")}
-    return Decision(**{**body, **offsets, "committables": committables})
+def _body_of(kind: str, plain: Any, where: str) -> Body:
+    if kind not in _KINDS:
+        raise _corrupted(where, f"its kind {kind!r} is not known")
+    try:
+        return msgspec.convert(plain, _KINDS[kind])
+    except msgspec.ValidationError as error:
+        if str(error).endswith(".format`"):
+            raise LogVersionError(
+                f"A committable in the decision log has a format that is not known: {error}.",
+                where=where,
+                cause="a newer sparkonce has run on this checkpoint",
+                option="upgrade sparkonce, or use another checkpoint",
+            ) from error
+        raise _corrupted(where, str(error)) from error

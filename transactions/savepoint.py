@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import orjson
 
 from transactions import crash_points
@@ -88,7 +89,7 @@ class Savepoint:
             "format": FORMAT_VERSION,
             "savepoint_id": self.savepoint_id,
             "log": orjson.loads(self.log.to_bytes()),
-            "files": {name: dataclasses.asdict(self.files[name]) for name in sorted(self.files)},
+            "files": msgspec.to_builtins(self.files),
         }
         checked = {**fields, "checksum": _checksum(fields)}
         return orjson.dumps(checked, option=orjson.OPT_INDENT_2)
@@ -117,7 +118,7 @@ class Savepoint:
         return cls(
             savepoint_id=fields["savepoint_id"],
             log=Entry.from_bytes(orjson.dumps(fields["log"]), where=where),
-            files={name: File(**facts) for name, facts in fields["files"].items()},
+            files=msgspec.convert(fields["files"], dict[str, File]),
         )
 
 

@@ -9,7 +9,6 @@ be data. TCP_NODELAY is set; without it Nagle and delayed acknowledgements cost 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import socket
 import struct
@@ -23,13 +22,16 @@ from multiprocessing.connection import (
 )
 from typing import Any, TypeAlias
 
-import orjson
+import msgspec
 
 from transactions.errors import PhaseOneError
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Register:
+class _Message(msgspec.Struct, tag=True, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A JSON object with its fields, and its class's name as ``type``."""
+
+
+class Register(_Message, frozen=True):
     """Task to driver, first: here I am.
 
     Attributes:
@@ -45,8 +47,7 @@ class Register:
     host: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(_Message, frozen=True):
     """Driver to task: the owner of the transactions, and where to read. They are never in the
     closure, because a task that Spark starts again would go back to its first offsets.
 
@@ -65,20 +66,17 @@ class Start:
     offsets: Mapping[str, int]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class Ready(_Message, frozen=True):
     """Task to driver: the producers are made; these ids are live and must not be swept."""
 
     transactional_ids: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Moved(_Message, frozen=True):
     """Task to driver, once after each barrier: there are records for the next checkpoint."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Barrier:
+class Barrier(_Message, frozen=True):
     """Driver to task: what was read up to now belongs to this checkpoint; prepare it.
 
     It also permits the task to begin again on the producer of the checkpoint before: that
@@ -92,11 +90,10 @@ class Barrier:
 
     checkpoint_id: int
     last: bool = False
-    added: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    added: Mapping[str, int] = {}
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledge:
+class Acknowledge(_Message, frozen=True):
     """Task to driver: the checkpoint is prepared.
 
     Attributes:
@@ -112,22 +109,19 @@ class Acknowledge:
     lag: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(_Message, frozen=True):
     """Driver to task: N is decided; the task must end its transaction."""
 
     checkpoint_id: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class Committed(_Message, frozen=True):
     """Task to driver: the transaction ended, with a clear answer of the broker."""
 
     checkpoint_id: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(_Message, frozen=True):
     """Task to driver, last: the text of the error that ends it."""
 
     error: str
@@ -136,20 +130,7 @@ class Failed:
 Message: TypeAlias = (
     Register | Start | Ready | Moved | Barrier | Acknowledge | Commit | Committed | Failed
 )
-_KINDS: Mapping[str, type[Message]] = {
-    kind.__name__: kind
-    for kind in (
-        Register,
-        Start,
-        Ready,
-        Moved,
-        Barrier,
-        Acknowledge,
-        Commit,
-        Committed,
-        Failed,
-    )
-}
+_DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class ChannelClosedError(ConnectionError):
@@ -171,7 +152,7 @@ class ControlChannel:
         Raises:
             ChannelClosedError: the other end is gone.
         """
-        data = orjson.dumps([type(message).__name__, message])
+        data = msgspec.json.encode(message)
         try:
             with self._sending:
                 self.connection.send_bytes(data)
@@ -190,9 +171,8 @@ class ControlChannel:
         except (EOFError, OSError, TypeError) as error:  # TypeError: closed at this very moment
             raise ChannelClosedError(f"{type(error).__name__}: {error}") from error
         try:
-            kind, fields = orjson.loads(data)
-            return _KINDS[kind](**fields)
-        except (ValueError, KeyError, TypeError) as error:
+            return _DECODER.decode(data)
+        except msgspec.DecodeError as error:
             raise PhaseOneError(
                 "A message on the control channel cannot be read.",
                 where=repr(data[:200]),

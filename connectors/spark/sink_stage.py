@@ -13,8 +13,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
+import msgspec
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -64,23 +64,12 @@ class BatchOrder:
 
     def to_json(self) -> str:
         """Return the text of the local property."""
-        return orjson.dumps(self, default=sorted).decode()
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Parse the text of `to_json`, in a task."""
-        fields = orjson.loads(text)
-        decided = {key: DecidedToken(**one) for key, one in fields.pop("last_decided").items()}
-        retired = frozenset(fields.pop("retired"))
-        offsets = tuple(fields.pop("source_offsets"))
-        only = fields.pop("only")
-        return cls(
-            **fields,
-            last_decided=decided,
-            retired=retired,
-            source_offsets=offsets,
-            only=None if only is None else tuple((branch, subtask) for branch, subtask in only),
-        )
+        return msgspec.json.decode(text, type=cls)
 
     def wants(self, branch: int, subtask: int) -> bool:
         """Return whether a task must write a branch."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,10 +78,6 @@ def pair():
     listener.close()
 
 
-def comparable(message: Message) -> object:
-    return type(message), orjson.dumps(message)
-
-
 @given(message=messages)
 @settings(max_examples=200, deadline=None)
 def test_every_message_arrives_as_it_was_sent(pair, message):
@@ -91,11 +85,7 @@ def test_every_message_arrives_as_it_was_sent(pair, message):
     task.send(message)
     driver.send(message)
     for end in pair:
-        received = end.receive()
-        assert comparable(received) == comparable(message)
-        assert {f.name for f in dataclasses.fields(received)} == {
-            f.name for f in dataclasses.fields(message)
-        }
+        assert end.receive() == message
 
 
 @pytest.mark.parametrize(
@@ -105,9 +95,10 @@ def test_every_message_arrives_as_it_was_sent(pair, message):
         b"\x80\x04\x95pickle",
         b"{}",
         b"17",
-        b'["Barrier", {"checkpoint_id": 1}, 2]',
-        b'["Barrier", {"no_such_field": 1}]',
-        b'["Barrier", 3]',
+        b'["Barrier", {"checkpoint_id": 1}]',
+        b'{"type":"Barrier"}',
+        b'{"type":"Barrier","checkpoint_id":"1"}',
+        b'{"type":"Barrier","checkpoint_id":1,"no_such_field":1}',
         b'["eval", {}]',
         b'[["Barrier"], {}]',
     ],
