@@ -22,7 +22,15 @@ from transactions.errors import (
     LogVersionError,
 )
 from transactions.log_backend import LocalFileBackend, MemoryBackend
-from transactions.log_entries import ACCEPT_LOSS, REPLAY, Healed, Resolved, Settled, Start
+from transactions.log_entries import (
+    ACCEPT_LOSS,
+    REPLAY,
+    Healed,
+    Resolved,
+    Settled,
+    Start,
+    _checksum,
+)
 from transactions.object_store_backend import ObjectStoreBackend
 from transactions.restart_strategy import is_retried
 
@@ -225,6 +233,29 @@ def test_a_newer_entry_is_refused(backend):
     backend.put_if_absent(entry_name(1), orjson.dumps(entry))
     with pytest.raises(LogVersionError, match="format 99"):
         open_log(backend)
+
+
+def test_a_newer_committable_and_a_wrong_type_in_an_entry_are_refused(backend):
+    """Under a good checksum: what is written there is what a writer wanted to write."""
+    open_log(backend).decide(decision(0))
+    entry = orjson.loads(backend.get(entry_name(2)))
+
+    def written(**changed: object) -> None:
+        body = {**entry["body"], **changed}
+        fields = {name: one for name, one in entry.items() if name != "checksum"} | {"body": body}
+        backend.delete(entry_name(2))
+        checked = {**fields, "checksum": _checksum(fields)}
+        backend.put_if_absent(entry_name(2), orjson.dumps(checked))
+
+    written(committables=[{**one, "format": 2} for one in entry["body"]["committables"]])
+    with pytest.raises(LogVersionError, match="committable in the decision log"):
+        read_log(backend)
+    written(checkpoint_id="0")
+    with pytest.raises(LogCorruptedError, match="entry 2") as caught:
+        read_log(backend)
+    assert "checkpoint_id" in caught.value.cause
+    written()
+    assert read_log(backend).decision == decision(0)
 
 
 def test_where_reading_begins_outlives_a_compaction_and_an_older_log_has_none(backend):
