@@ -198,7 +198,7 @@ def _show(cluster: str, verdicts: list[Verdict]) -> None:
     table.add_column("found", overflow="fold")
     table.add_column("why, and what to change", overflow="fold")
     for one in verdicts:
-        advice = f"{one.reason}; change: {one.option}" if one.option else one.reason
+        advice = f"{one.reason}\nchange: {one.option}" if one.option else one.reason
         level = f"[{_STYLE[one.level.value]}]{one.level.value}[/]"
         table.add_row(escape(one.check), level, escape(one.found), escape(advice))
     console.print(table)
