@@ -320,8 +320,11 @@ class Run:
         self._groups = ()
         if self._background is not None:
             self._background.shutdown()
-        for sink in self.sinks.values():
-            sink.committer.close()
+        for name, committer in self.committers.items():
+            try:
+                committer.close()
+            except Exception:  # a user's own; the other sinks are closed all the same
+                logger.exception("sink %s could not be closed", name)
         self.sinks = {}
 
     def _is_newest(self) -> bool:

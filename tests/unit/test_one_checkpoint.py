@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,10 @@ from transactions.errors import IdentityMismatchError
 from transactions.log_backend import LocalFileBackend, MemoryBackend
 from transactions.log_entries import Decision
 from transactions.log_location import LogLocation
-from transactions.sink import most_urgent_first
+from transactions.nothing_to_commit import NothingToCommit
+from transactions.sink import OpenSink, most_urgent_first
+
+TIMES: Any = {"checkpoint_timeout_s": 10, "restart_budget_s": 1}
 
 
 def new_log(decided: int = -1) -> DecisionLog:
@@ -39,13 +43,30 @@ def check(folder: Path, log: DecisionLog, finished: int = -1, elsewhere: str = "
         checkpoint=folder,
         sources=[],
         sinks=[],
-        checkpoint_timeout_s=10,
-        restart_budget_s=1,
+        **TIMES,
         decision_log=LogLocation(elsewhere) if elsewhere else None,
     )
     run = Run(options)
     run._check_one_checkpoint(log.state, finished)
     run._bind(log, finished)
+
+
+def test_a_sink_that_cannot_be_closed_keeps_no_other_one_open(tmp_path: Path):
+    """The committer of a user's own sink raises; a broker connection was left open after it."""
+    closed = []
+
+    class Committing(NothingToCommit):
+        def close(self) -> None:
+            closed.append(self.name)
+            if self.name == "own":
+                raise OSError("the target is gone")
+
+    run = Run(RunOptions(app_id="app", checkpoint=tmp_path, sources=[], sinks=[], **TIMES))
+    writer: Any = None
+    run.sinks = {name: OpenSink(writer, Committing(name)) for name in ("own", "other")}
+    run.close()
+    assert closed == ["own", "other"]
+    assert not run.sinks
 
 
 def test_a_folder_stays_with_its_log(tmp_path: Path):
