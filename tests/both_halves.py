@@ -68,4 +68,4 @@ class BothHalves:
 def both_halves(sink: Sink, checkpoint_timeout_s: float = 30.0, **context: Any) -> Any:
     """Open a sink as a run does."""
     opened = sink.open(SinkContext(checkpoint_timeout_s=checkpoint_timeout_s, **context))
-    return opened.writer if opened.writer is opened.committer else BothHalves(sink, opened)
+    return BothHalves(sink, opened)

@@ -54,13 +54,12 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
             ConfigurationError: the table is missing, or the rows do not fit into it.
             BrokerUnavailableError: the server did not answer.
         """
-        opened = super().open(context)
         with connected(self.committer.conninfo, Deadline(self.timeout_s)) as connection:
             where = f"sink {self.name!r}"
             target = look_up(connection, self.table, where)
             if context.schema is not None:
                 target.check_columns(context.schema, where)
-        return opened
+        return super().open(context)
 
     def send_values(
         self,

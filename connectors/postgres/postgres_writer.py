@@ -32,11 +32,11 @@ from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.errors import (
-    AuthenticationError,
     BrokerUnavailableError,
     DeliveryError,
     PhaseOneError,
     RecordRefusedError,
+    SparkOnceError,
 )
 from transactions.sink import Attempt
 from transactions.two_phase import Event, Lifecycle
@@ -118,10 +118,10 @@ class PostgresWriter:
         if batch.num_rows == 0:
             return
         transaction.lifecycle.advance(Event.INVOKE)
-        if transaction.connection is None:
-            self.check_columns(batch.schema)
-            transaction.connection = self._begun(transaction)
         connection = transaction.connection
+        if connection is None:
+            self.check_columns(batch.schema)
+            connection = self._begun(transaction)
         copy = self.table.copy_into(batch.schema)
         with (
             self._delivering(transaction),
@@ -189,12 +189,12 @@ class PostgresWriter:
         if transaction.prepare_sent:
             try:
                 roll_back(self.conninfo, [transaction.gid], Deadline(_ABORT_S))
-            except (BrokerUnavailableError, AuthenticationError) as error:
+            except SparkOnceError as error:
                 logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
 
     def _begun(self, transaction: PostgresTransaction) -> Connection:
         try:
-            connection = connect(self.conninfo, transaction.deadline)
+            connection = transaction.connection = connect(self.conninfo, transaction.deadline)
         except BrokerUnavailableError as error:
             raise PhaseOneError(
                 error.what,
