@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from connectors.demo.dataset import arrivals, load_flights
 from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S, ROOT, running
 from tests.integration.test_demo import produce
+from tests.pages import block, commands, replaced
 from tests.tiers import long
 from transactions.clock import Deadline
 
@@ -233,11 +233,8 @@ def shell_of_the_page(folder: Path, bootstrap: str) -> list[str]:
     """Return the commands that examples/README.md shows for a move, as words for a process that
     becomes the last of them.
     """
-    page = (ROOT / "examples/README.md").read_text("utf-8")
-    (block,) = re.findall(r"((?:^    .*\n)*^    .*--from-savepoint.*\n)", page, re.MULTILINE)
-    assert block.count("BROKERS=localhost:9092") == 1
-    block = block.replace("BROKERS=localhost:9092", f"BROKERS={bootstrap}")
-    *first, last = (line.strip() for line in block.splitlines())
+    code = block("examples/README.md", "--from-savepoint")
+    *first, last = commands(replaced(code, {"localhost:9092": bootstrap}))
     command = folder / "sparkonce"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m connectors.cli.main "$@"\n')
     command.chmod(0o755)

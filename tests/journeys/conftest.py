@@ -34,12 +34,12 @@ from connectors.testing.auditor.reader import (
     read_committed,
 )
 from connectors.testing.brokers import Broker, running_broker
+from tests.pages import block, replaced
 
 ROOT = Path(__file__).parents[2]
-#: The first Python of each is a pipeline: in micro-batches, and the same in continuous mode.
-README, GETTING_STARTED = (
-    (ROOT / page).read_text("utf-8") for page in ("README.md", "docs/getting_started.md")
-)
+#: The pages' pipeline: in micro-batches, and the same in continuous mode.
+README = block("README.md", "driver.run()")
+GETTING_STARTED = block("docs/getting_started.md", "arrow_pipeline(")
 SPARKONCE = str(Path(sys.executable).with_name("sparkonce"))
 #: Generous: two cores are shared with the broker, and a JVM starts in each run.
 PATIENCE_S = 150.0
@@ -252,24 +252,19 @@ class Stranger:
 
     def script(self, mode: str = MICRO_BATCH) -> Path:
         """Write the pages' Python, with this broker, these topics and this folder in it."""
-        text, continuous = (
-            re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
-            for page in (README, GETTING_STARTED)
-        )
+        text = README
         if mode == CONTINUOUS:
             (self.folder / "my_module.py").write_text(CLEAN)
-            text = text.partition("driver.write(")[0] + continuous
-        for theirs, ours in {
+            text = text.partition("driver.write(")[0] + GETTING_STARTED
+        here = {
             "localhost:9092": self.bootstrap,
             '"flights-clean"': f'"{self.output}"',
             'subscribe="flights"': f'subscribe="{self.topic}"',
             'app_id="flights': f'app_id="{self.app}',
             '"/data/flights': f'"{self.folder}/checkpoint',
-        }.items():
-            assert theirs in text, f"the page no longer says {theirs}"
-            text = text.replace(theirs, ours)
+        }
         path = self.folder / "flights.py"
-        path.write_text(text)
+        path.write_text(replaced(text, here))
         return path
 
     def runs(

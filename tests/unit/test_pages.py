@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from connectors.options.job_file import parse_job
+from tests.pages import FENCE
 
 ROOT = Path(__file__).parents[2]
 MOST_README_LINES = 150
@@ -26,9 +27,8 @@ GLOBS = (
 PAGES = sorted({path for glob in GLOBS for path in ROOT.glob(glob)})
 #: Pages whose Python is shown to users.
 SHOWN = [path for path in PAGES if path.parent == ROOT / "docs" or path == ROOT / "README.md"]
-JOB_PAGES = [ROOT / "README.md", ROOT / "docs/getting_started.md"]
+JOB_PAGES = [ROOT / "README.md", ROOT / "docs/getting_started.md", ROOT / "docs/continuous.md"]
 
-_FENCE = re.compile(r"^( *)(`{3,})(\w*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(`+)(?!`)(?:(?!\n\n).)*?(?<!`)\1(?!`)", re.DOTALL)  # of one paragraph
 _LINK = re.compile(r"\]\(\s*<?([^\s()<>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 _HTML_LINK = re.compile(r"\b(?:src|srcset|href)=\"([^\"\s]+)\"")
@@ -42,7 +42,7 @@ def name_of(path: Path) -> str:
 
 def links_in(text: str) -> list[str]:
     """Return what a page links to, pictures too; nothing of its code."""
-    prose = _CODE.sub("code", _FENCE.sub("", text))
+    prose = _CODE.sub("code", FENCE.sub("", text))
     return _LINK.findall(prose) + _HTML_LINK.findall(prose)
 
 
@@ -50,7 +50,7 @@ def anchors_in(text: str) -> set[str]:
     """Return the anchors that GitHub makes of the headings: the second of a name gets ``-1``."""
     seen: Counter[str] = Counter()
     found = set()
-    for heading in _HEADING.findall(_FENCE.sub("", text)):
+    for heading in _HEADING.findall(FENCE.sub("", text)):
         shown = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
         kept = (c for c in shown if c in " -_" or unicodedata.category(c)[0] in "LN")
         slug = "".join(kept).strip().replace(" ", "-")
@@ -77,7 +77,7 @@ def broken_links(page: Path, text: str) -> list[str]:
 
 
 def blocks_in(text: str, language: str) -> list[str]:
-    return [textwrap.dedent(code) for _, _, kind, code in _FENCE.findall(text) if kind == language]
+    return [textwrap.dedent(code) for _, _, kind, code in FENCE.findall(text) if kind == language]
 
 
 def job_files_in(text: str) -> list[str]:
@@ -97,7 +97,7 @@ def test_every_link_into_this_repository_leads_somewhere(page: Path):
 
 
 @pytest.mark.parametrize("page", JOB_PAGES, ids=name_of)
-def test_job_files_of_the_first_pages_parse(page: Path):
+def test_job_files_of_the_pages_parse(page: Path):
     jobs = job_files_in(page.read_text("utf-8"))
     assert jobs, f"{name_of(page)} shows no job file"
     for job in jobs:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import re
 import sqlite3
 import threading
 from pathlib import Path
@@ -16,21 +15,19 @@ import pytest
 
 from connectors.wal import WriteAheadSink
 from tests.both_halves import both_halves
+from tests.pages import block, replaced, run_python
 from transactions.clock import Deadline
 from transactions.committable import Outcome
 from transactions.sink import Attempt, Owner
 
-PAGE = (Path(__file__).parents[2] / "docs/write_ahead_sink.md").read_text("utf-8")
+WEBHOOK = block("docs/write_ahead_sink.md", "class WebhookSink")
+SQLITE = block("docs/write_ahead_sink.md", "SQLiteWriteAheadSink(")
 OWNER = Owner(application_id="app", log_id="log", run_epoch=1)
 
 
-def example(number: int, folder: Path, **replaced: str) -> Any:
-    code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[number].replace("/srv", str(folder))
-    for old, new in replaced.items():
-        assert old in code
-        code = code.replace(old, new)
+def opened(code: str, folder: Path, **here: str) -> Any:
     names: dict[str, Any] = {}
-    exec(code, names)
+    run_python(replaced(code, {"/srv": str(folder), **here}), names)
     assert isinstance(names["sink"], WriteAheadSink)
     return both_halves(names["sink"], checkpoint_timeout_s=10)
 
@@ -71,7 +68,7 @@ def port():
 
 
 def test_the_sink_of_ones_own(tmp_path, port):
-    sink = example(0, tmp_path, **{"localhost:8080": f"127.0.0.1:{port}"})
+    sink = opened(WEBHOOK, tmp_path, **{"localhost:8080": f"127.0.0.1:{port}"})
     assert written(sink, {"user": ["a", "b"]}) is Outcome.COMMITTED
     ((key, rows),) = Events.seen
     assert rows == [{"user": "a"}, {"user": "b"}]
@@ -81,7 +78,7 @@ def test_the_sink_of_ones_own(tmp_path, port):
 
 
 def test_rows_and_mark_in_one_transaction(tmp_path):
-    sink = example(1, tmp_path)
+    sink = opened(SQLITE, tmp_path)
     assert written(sink, {"user": ["a", None], "n": [1, 2]}) is Outcome.COMMITTED
     with contextlib.closing(sqlite3.connect(tmp_path / "clicks.db")) as database:
         assert database.execute("SELECT * FROM clicks").fetchall() == [("a", 1), (None, 2)]
