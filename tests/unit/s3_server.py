@@ -182,7 +182,11 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.server.delay_s:
             time.sleep(self.server.delay_s)
-        key = unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}").removeprefix("/")
+        key = (
+            unquote(urlsplit(self.path).path)
+            .removeprefix(f"/{self.server.bucket}")
+            .removeprefix("/")
+        )
         fault = self.server.fault_of(method, key or self._query().get("prefix", ""))
         if fault is None:
             self._answer(*self._carry_out(method, body))
