@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from connectors.machine.java import ensure_java_home
 from connectors.spark.archived_classes import find_archive, place_of_archive
 from connectors.spark.class_archive import ensure_class_archive
 from tests.integration.job_process import PATIENCE_S
+from tests.pages import block, commands
 
 SESSION = """
 import sys
@@ -51,3 +53,30 @@ def test_a_session_maps_the_archive_and_starts_with_a_strange_one_too(tmp_path, 
     strange.write_bytes(content)
     assert find_archive(ensure_java_home()) == strange
     assert archive.parent.name not in output_of_a_session()
+
+
+@pytest.mark.long
+def test_the_command_of_the_page_makes_it_once(tmp_path):
+    page = block("docs/operations.md", "connectors.spark.class_archive")
+    (command,) = commands(page)
+    python = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    root = str(Path(__file__).parents[2])
+    here = {**os.environ, **python, "PYTHONPATH": root, "XDG_CACHE_HOME": str(tmp_path)}
+
+    def said() -> list[str]:
+        words = command.split()
+        done = subprocess.run(
+            words, capture_output=True, text=True, env=here, timeout=PATIENCE_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return without_numbers(f"{done.stdout}{done.stderr}").splitlines()
+
+    def without_numbers(text: str) -> str:
+        text = text.replace(str(tmp_path), "~/.cache")
+        return re.sub(r"spark-\S+\.jsa|\b\d+(?= s: )", "...", text)
+
+    assert said() == without_numbers(page).splitlines()[1:]
+    (made,) = (tmp_path / "sparkonce/class-archives").glob("*.jsa")
+    before = made.stat().st_mtime_ns
+    said()
+    assert made.stat().st_mtime_ns == before, "it is made once"

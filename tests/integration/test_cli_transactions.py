@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.both_halves import KafkaBothHalves
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import begin, eventually, open_producer, soon, values
+from tests.pages import block, commands, replaced
 from tests.tiers import long
 from transactions.decision_log import DecisionLog, read_log
 from transactions.log_backend import LocalFileBackend
@@ -218,9 +220,12 @@ def test_a_lost_transaction_is_a_persons_decision(decided: Decided):
 
     assert transactions("resolve", *decided.place, "--yes").returncode == 2
     tail = log_of(decided.place[1]).tail
-    assert transactions("resolve", "--accept-loss", *decided.place).returncode == 1
+    page = block("docs/operations.md", "transactions resolve --accept-loss")
+    here = {"state/flights": decided.place[1], "localhost:9092": decided.bootstrap}
+    (words,) = map(shlex.split, commands(replaced(page, here)))
+    assert transactions(*words[2:]).returncode == 1
     assert log_of(decided.place[1]).tail == tail
-    done = transactions("resolve", "--accept-loss", "--note", "a test", *decided.place, "--yes")
+    done = transactions(*words[2:], stdin="y\n")
     assert done.returncode == 0, done.stderr
     assert "1 transaction(s) with 1 records resolved: accept-loss." in done.stdout
     state = log_of(decided.place[1])

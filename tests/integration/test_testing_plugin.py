@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.driver_function import copy
+from tests.pages import block
 from tests.tiers import long
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +36,23 @@ def test_the_example_project_passes_its_own_test():
         text=True,
         timeout=400,
         check=False,
+    )
+    assert run.returncode == 0, run.stdout[-6000:]
+    assert "test_every_flight_comes_through_exactly_once PASSED" in run.stdout
+
+
+@long
+@pytest.mark.timeout(600)
+def test_the_test_of_the_page_passes_in_a_project_of_its_own(tmp_path: Path):
+    code = block("docs/testing.md", "def test_every_flight")
+    assert code == block("docs/getting_started.md", "def test_every_flight")
+    for name in ("job.toml", "flights_job.py", "pytest.ini"):
+        shutil.copy(ROOT / "examples/flights_project" / name, tmp_path)
+    (tmp_path / "test_flights.py").write_text(code)
+    words = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
+    here = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        words, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=400, check=False
     )
     assert run.returncode == 0, run.stdout[-6000:]
     assert "test_every_flight_comes_through_exactly_once PASSED" in run.stdout
