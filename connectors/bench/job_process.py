@@ -169,6 +169,7 @@ class JobProcess:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_S)
+                psutil.wait_procs(tree, _LAST_WORDS_S)  # its JVM may write what it recorded
         finally:
             # The JVM is in the job's session, the parent of the workers is not: it ends with
             # the JVM, or below.
