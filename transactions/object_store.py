@@ -47,6 +47,8 @@ _CLIENT_OPTIONS: Final = frozenset(
         "user_agent",
     }
 )  # fmt: skip
+#: Variables of the environment that name a store.
+_ADDRESSES: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 #: HTTP answers that trying again does not change: who we are, what we may, no such bucket.
 _REFUSED: Final = frozenset({401, 403, 404})
 _STATUS: Final = re.compile(r"status code: (\d{3})")
@@ -335,8 +337,11 @@ def _settings(
     if "timeout" in given:
         raise ValueError("timeout is called timeout_s here, in seconds")
     client = {name: given.pop(name) for name in _CLIENT_OPTIONS & given.keys()}
-    if any(str(value).startswith("http://") for value in given.values()):
-        client.setdefault("allow_http", "true")  # it was asked for
+    # An address asks for it. obstore itself would look for AWS_ALLOW_HTTP in the environment, but
+    # not when it is given other options of its HTTP client, as here.
+    addresses = [*given.values(), *(os.environ.get(name, "") for name in _ADDRESSES)]
+    if any(str(one).startswith("http://") for one in addresses):
+        client.setdefault("allow_http", "true")
     if scheme in {"s3", "s3a"}:
         given.setdefault("disable_bulk_delete", "true")  # one name a call; not all stores have it
     brief = timedelta(milliseconds=100)

@@ -54,6 +54,15 @@ def assert_four_parts(error: SparkOnceError) -> None:
     assert error.option
 
 
+def test_a_store_that_only_the_environment_names_may_speak_http(server, monkeypatch):
+    """MinIO on this machine, as every other S3 program finds it: "builder error" before."""
+    for name, value in server.options().items():
+        monkeypatch.setenv(f"AWS_{'ENDPOINT_URL' if name == 'endpoint' else name.upper()}", value)
+    backend = ObjectStoreBackend(URL, **BRIEF)
+    assert open_log(backend).state.tail == 1
+    assert read_log(backend).application_id == "app"
+
+
 # -- a put whose answer is lost ------------------------------------------------------------------
 
 
