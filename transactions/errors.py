@@ -18,7 +18,7 @@
     │   ├── CheckpointTimeoutError    the Spark job of a batch was stuck, and was cancelled
     │   └── DeliveryError             the broker refused, or never acknowledged, a record
     │       └── RecordRefusedError    a record that it will never take: too large, no topic
-    ├── OutcomeUnknownError           a decided transaction whose end could not be learnt in time
+    ├── OutcomeUnknownError           a decided transaction whose outcome was not known in time
     ├── TransactionLostError          a decided transaction was aborted by the broker: heal it
     ├── HiddenCommitError             committed, and the broker keeps it from readers all the same
     ├── ReplayMismatchError           Spark replays a decided batch with other offsets

@@ -242,7 +242,7 @@ RETRIED: Final[Mapping[type[SparkOnceError], tuple[bool, str]]] = MappingProxyTy
         errors.MissingTopicError: (False, "nobody creates it but a person"),
         errors.AuthenticationError: (False, "repeating wrong credentials locks accounts"),
         errors.DecisionLogError: (True, "disks are cleared, stores come back"),
-        errors.LogCorruptedError: (False, "a torn entry does not mend"),
+        errors.LogCorruptedError: (False, "a torn entry stays torn"),
         errors.LogVersionError: (False, "this version stays this version"),
         errors.FencedError: (False, "two runs would fence each other for ever; the newer one wins"),
         errors.StoppedError: (False, "somebody asked for it"),

@@ -127,7 +127,9 @@ class FileCommitter:
         try:
             outcome = self.folder.publish(one.transactional_id, PreparedFile.of(one).name)
         except OSError as error:
-            logger.warning("whether %s was renamed is not known: %s", one.transactional_id, error)
+            logger.warning(
+                "the outcome of renaming %s is not known: %s", one.transactional_id, error
+            )
             return Outcome.UNKNOWN
         if outcome is Outcome.COMMITTED:
             crash_points.reach("renamed", one.checkpoint_id)

@@ -133,7 +133,7 @@ def open_folder(path: str, store: Mapping[str, str] = _NO_OPTIONS) -> TargetFold
         raise ConfigurationError(
             "A file sink in a local folder has no options of a store.",
             where=path,
-            cause="they are those of an object store: s3://bucket/prefix",
+            cause="only an object store has options: s3://bucket/prefix",
             option=f"store: {', '.join(sorted(store))}",
         )
     return LocalFolder(Path(path.removeprefix("file://")))

@@ -235,9 +235,9 @@ def _check_fits(
     sinks = {name for name, facts in was.items() if is_now.get(name) != facts}
     if (topics or sinks) and not wanted.allow_non_restored_state:
         raise SavepointError(
-            "The savepoint has state of what the pipeline does not have.",
+            "The savepoint has state of parts that the pipeline does not have.",
             where=f"{wanted.place}: topics {sorted(topics) or '-'}, sinks {sorted(sinks) or '-'}",
-            cause="the pipeline was changed; what belongs to them would be left out",
+            cause="the pipeline was changed; the restore would leave their state out",
             option="--allow-non-restored-state leaves it out",
         )
     return frozenset(topics)
@@ -267,7 +267,7 @@ def _refuse_newer_output(
     what = f"{count:,} offsets behind the savepoint were already processed"
     shown = ", ".join(ranges[:_SHOWN])
     if wanted.accept_duplicates:
-        logger.warning("%s, and will be again: %s", what, shown)
+        logger.warning("%s; they are processed again: %s", what, shown)
         return
     raise SavepointError(
         f"{what}; their output would be produced twice.",

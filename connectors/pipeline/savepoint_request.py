@@ -149,7 +149,7 @@ def ask_for_savepoint(
             if deadline.expired():
                 raise SavepointError(
                     "The driver has not made the savepoint in time."
-                    + (" It may be stopping all the same: look, and take again." if stop else ""),
+                    + (" It may stop later: check, then take one again." if stop else ""),
                     where=f"{checkpoint}, for {timeout_s:.0f} s",
                     cause="no driver runs on this folder, a checkpoint takes longer, the driver "
                     "may not write in it, or is older than this command",

@@ -73,7 +73,7 @@ class CheckpointCommitter(abc.ABC):
             raise ConfigurationError(
                 "Two write-ahead sinks share one committer.",
                 where=f"sinks {self.operator_id!r} and {operator_id!r}",
-                cause="a committer is told once whose marks it keeps",
+                cause="a committer keeps the marks of one sink",
                 option=f"committer={self.describe()}: make one for each sink",
             )
         self.set_operator_id(operator_id)
@@ -83,9 +83,9 @@ class CheckpointCommitter(abc.ABC):
         self.commit_checkpoint(0, 0)
         if not self.is_checkpoint_committed(0, 0):
             raise ConfigurationError(
-                "A mark was written, and is not there.",
+                "A mark that was written cannot be read back.",
                 where=f"sink {operator_id!r}",
-                cause="the storage forgets, or is a copy that is not written to",
+                cause="the storage lost the write, or the read went to a copy of it",
                 option=f"committer={self.describe()}",
             )
 

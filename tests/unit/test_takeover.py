@@ -150,7 +150,7 @@ def test_a_run_that_slept_through_the_expiry_does_not_go_on_by_itself(cluster):
     cluster.clock.sleep(8 * 24 * HOUR_S)
     cluster.fake.expire(OWNER)
     for _ in range(2):
-        with pytest.raises(PhaseOneError, match="not known any more"):
+        with pytest.raises(PhaseOneError, match="no longer knows"):
             check(cluster, one)
     assert OWNER not in cluster.fake.transactions, "it must not make the id its own again"
     one[0].claim(one[1], 60_000, cluster.deadline())

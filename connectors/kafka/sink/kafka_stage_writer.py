@@ -125,7 +125,7 @@ class KafkaStageWriter:
         slot.producer.resync(transaction.deadline)
         if slot.producer.spent:
             raise PhaseOneError(
-                "A connection broke while offsets were sent; their repetition may be under way.",
+                "A connection broke while offsets were sent; a repeated request may be under way.",
                 where=slot.producer.transactional_id,
                 cause="the broker or the network; the task is replaced",
             )

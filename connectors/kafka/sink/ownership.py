@@ -78,8 +78,8 @@ class Ownership:
             return
         if now.error or self._doubtful:
             raise PhaseOneError(
-                "Whether this run is the newest of its application is not known any more; "
-                "nothing of this checkpoint is visible.",
+                "This run no longer knows whether it is the newest of its application; nothing "
+                "of this checkpoint is visible.",
                 where=f"{self.transactional_id}: {now.error or 'the broker did not answer'}",
                 cause="this driver was asleep for longer than transactional ids are kept, or an "
                 "answer was lost; a restart compares the log with the cluster first",

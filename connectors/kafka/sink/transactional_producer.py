@@ -119,7 +119,7 @@ class TransactionalProducer(RecordProducer):
         self.serve()
         if self._coordinator_broke:
             raise InitInDoubtError(
-                "A connection broke during init_transactions; a copy of it may be under way.",
+                "A connection broke in init_transactions; a repeated request may be under way.",
                 where=self.transactional_id,
                 cause="the broker or the network; another id is used",
             )

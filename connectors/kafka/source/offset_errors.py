@@ -53,7 +53,7 @@ def while_missing(error: MissingTopicError) -> PhaseOneError:
 def there_again(where: str) -> PhaseOneError:
     """Return the error for a topic that was missing meanwhile: only its id identifies it."""
     return PhaseOneError(
-        "A topic is there again; the next run looks where to read on.",
+        "A topic exists again; the next run decides where to go on reading.",
         where=where,
         cause="it was deleted and made anew, or a broker did not know it for a moment",
         option="failOnDataLoss=false",

@@ -188,7 +188,7 @@ class PartitionReader:
         if low <= self._positions[name]:
             # The driver knows which topic this is: the next run decides where the new topic begins.
             raise PhaseOneError(
-                "A partition ends before the next record; the next run looks where to read on.",
+                "A partition ends before the next record; the next run decides where to go on.",
                 where=where,
                 cause="the topic was made anew, or lost its end",
                 option="failOnDataLoss=false",
