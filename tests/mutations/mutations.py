@@ -378,7 +378,8 @@ MUTATIONS = (
         COMMITTER,
         "and now.start_time_ms == one.start_time_ms",
         "",
-        SEEDS,
+        "tests/unit/test_marker_proof.py::"
+        "test_a_later_transaction_of_the_same_producer_is_not_ours",
     ),
     Mutation(
         "recovery: an absent marker that may have expired proves nothing",

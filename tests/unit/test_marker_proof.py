@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka.sink.kafka_sink import KafkaSink
-from tests.both_halves import KafkaBothHalves
+from connectors.kafka.sink.kafka_committer import KafkaCommitter
 from tests.unit.samples import committable
 from transactions.clock import Deadline
 from transactions.committable import Outcome
@@ -27,11 +26,7 @@ def outcome(
     now_ms: int | None = NOW_MS,
 ) -> Outcome:
     """Recover one transaction: its id is forgotten, and this stands where its token should be."""
-    sink = KafkaBothHalves(
-        KafkaSink(bootstrap_servers="b:1", topic="out", name="out"),
-        timeout_ms=60_000,
-        checkpoint_timeout_s=10,
-    )
+    sink = KafkaCommitter("out", {"bootstrap.servers": "b:1"})
     wire: Any = SimpleNamespace(
         read_markers=lambda *_, **__: {} if found is None else {"in-0": found},
         broker_setting=lambda *_: "10080",
@@ -77,3 +72,43 @@ def test_an_age_that_cannot_be_right_or_is_too_high_proves_nothing(age_ms):
 
 def test_a6_without_the_brokers_clock_nothing_is_proven():
     assert outcome(None, now_ms=None) is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("state", "found", "expected"),
+    [
+        ("Ongoing", None, Outcome.UNKNOWN),
+        ("Ongoing", (5, "5.0.t"), Outcome.ALREADY_COMMITTED),
+        ("CompleteCommit", None, Outcome.ABORTED),
+        ("CompleteAbort", (5, "5.0.t"), Outcome.ALREADY_COMMITTED),
+    ],
+)
+def test_a_later_transaction_of_the_same_producer_is_not_ours(state, found, expected):
+    """Id, producer id and epoch are the same, only the start differs: what the coordinator says of
+    the later transaction proves nothing, and a commit would make undecided records visible.
+    """
+    one = committable(
+        transactional_id=ID,
+        producer_id=7,
+        producer_epoch=3,
+        checkpoint_id=5,
+        token="5.0.t",
+        marker_group=ID,
+        start_time_ms=NOW_MS - HOUR_MS,
+    )
+    later = SimpleNamespace(
+        producer_id=7, producer_epoch=3, state=state, start_time_ms=NOW_MS - HOUR_MS + 1
+    )
+    committed: list[Any] = []
+    wire: Any = SimpleNamespace(
+        describe=lambda *_: {ID: later},
+        commit=lambda ones, _: committed.extend(ones) or {ID: Outcome.COMMITTED},
+        doubtful=frozenset(),
+        read_markers=lambda *_, **__: {} if found is None else {"in-0": found},
+        broker_setting=lambda *_: "10080",
+        broker_now_ms=lambda *_: NOW_MS,
+    )
+    sink = KafkaCommitter("out", {"bootstrap.servers": "b:1"})
+    sink._wire = wire
+    assert sink.recover_and_commit([one], Deadline(1.0)) == {"5.0.t": expected}
+    assert committed == []

@@ -261,7 +261,7 @@ def pauses(monkeypatch):
     made: list[ReadPause] = []
 
     def make(_: float) -> ReadPause:
-        made.append(ReadPause(SOON_S))
+        made.append(ReadPause(2 * SOON_S))  # longer than anybody waits for what comes after it
         return made[0]
 
     monkeypatch.setattr("connectors.continuous.stage_task.ReadPause", make)
