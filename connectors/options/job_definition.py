@@ -116,7 +116,7 @@ class JobDefinition:
         for number, definition in enumerate(self.sinks, 1):
             if definition.sql is not None:
                 raise self._wrong(
-                    "The sink of a continuous job has no query of its own.",
+                    "The sink of a continuous job cannot have a query.",
                     f"[sink] {number}",
                     f"{_ONE_STAGE}; use [transform] arrow",
                     f"sql = {definition.sql}",

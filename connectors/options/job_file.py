@@ -172,7 +172,7 @@ class _Parser:
                 raise self._wrong(
                     "Two sinks have the same name.",
                     place,
-                    "the name is that of the target when it is not given",
+                    "a sink without a name has the name of its target",
                     f"name = {sink.name}",
                 )
             found[sink.name] = SinkDefinition(sink=sink, sql=sql)
@@ -199,9 +199,9 @@ class _Parser:
         if "columns" in table:
             if not kinds.keys() <= {"arrow"}:
                 raise self._wrong(
-                    "columns is for an Arrow function, or a plain copy.",
+                    "The option columns needs an Arrow function, or a plain copy.",
                     "transform",
-                    "a query and a function of DataFrames name their columns themselves",
+                    "a query or a function of DataFrames chooses its columns itself",
                     f"columns = {table['columns']}, {', '.join(kinds)}",
                 )
             found["columns"] = tuple(name.strip() for name in table["columns"].split(","))
@@ -210,7 +210,7 @@ class _Parser:
                 raise self._wrong("The transform is empty.", "transform", "no text", kind)
             if kind != "sql" and not _FUNCTION.fullmatch(text):
                 raise self._wrong(
-                    "The transform function is not named as module:name.",
+                    "The transform function must be written as module:name.",
                     "transform",
                     "the module is imported from the file's folder, or from the environment",
                     f"{kind} = {text}",
@@ -287,7 +287,9 @@ class _Parser:
                     f"{name} = {value}",
                 )
             if twice := flat.keys() & below.keys():
-                raise self._wrong("A key is given twice.", place, "quoted and not", min(twice))
+                raise self._wrong(
+                    "A key is given twice.", place, "once with quotes and once without", min(twice)
+                )
             flat |= below
         return flat
 

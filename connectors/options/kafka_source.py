@@ -33,7 +33,8 @@ UNSUPPORTED: Final = {
     "minOffsetsPerTrigger": "use a trigger interval",
     "maxTriggerDelay": "use a trigger interval",
     "maxRecordsPerPartition": "use `minPartitions`",
-    "groupIdPrefix": "the source joins no group; offsets go under the application's group",
+    "groupIdPrefix": "the source joins no consumer group; offsets are committed to the "
+    "application's group",
     "fetchOffset.numRetries": "retries are bounded by time, see `kafkaConsumer.pollTimeoutMs`",
     "fetchOffset.retryIntervalMs": "retries are bounded by time",
 }
@@ -117,7 +118,9 @@ class KafkaSource:
                 raise _refused(name, value, "it must be 1 or more")
         _check_offsets("startingOffsets", self.starting_offsets, (EARLIEST, LATEST))
         _check_offsets("endingOffsets", self.ending_offsets, (LATEST,))
-        _refuse_offset("endingOffsets", self.ending_offsets, EARLIEST, "a read ends behind it")
+        _refuse_offset(
+            "endingOffsets", self.ending_offsets, EARLIEST, "a read must end after the first offset"
+        )
 
     def check_stream(self) -> None:
         """Check the options of a stream.
@@ -126,7 +129,7 @@ class KafkaSource:
             ConfigurationError: an option is only for a batch read.
         """
         if self.ending_offsets is not None:
-            hint = "leave it out; the trigger available-now stops at what is there"
+            hint = "remove it; the trigger available-now stops at the newest records"
             raise _refused("endingOffsets", self.ending_offsets, "a stream has no end", hint=hint)
 
     def check_batch(self) -> None:
@@ -135,7 +138,7 @@ class KafkaSource:
         Raises:
             ConfigurationError: an option is only for a stream.
         """
-        _refuse_offset("startingOffsets", self.starting_offsets, LATEST, "a batch ends there")
+        _refuse_offset("startingOffsets", self.starting_offsets, LATEST, "a batch read ends there")
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> KafkaSource:
@@ -199,12 +202,12 @@ def _refuse_offset(name: str, value: str | None, word: str, why: str) -> None:
     """Refuse a word as the place of all partitions, or the word's number as the place of one."""
     number = {LATEST: -1, EARLIEST: -2}[word]
     if value == word:
-        raise _refused(name, value, f"{word} is no place for it: {why}")
+        raise _refused(name, value, f"{word} is not allowed: {why}")
     for topic, partitions in _json(value).items():
         for partition, offset in partitions.items() if isinstance(partitions, dict) else ():
             if offset == number:
                 where = f"{topic}/{partition} is {number} ({word})"
-                raise _refused(name, value, f"{where}, which is no place for it: {why}")
+                raise _refused(name, value, f"{where}, which is not allowed: {why}")
 
 
 def _json(value: str | None) -> dict[str, object]:

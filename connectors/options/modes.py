@@ -69,7 +69,7 @@ def check_options(mode: str, given: Mapping[str, object]) -> None:
             raise ConfigurationError(
                 "The barrier interval is fixed and adaptive at the same time.",
                 where=f"a pipeline in {mode} mode",
-                cause="a fixed interval holds no latency target; give one of them",
+                cause="a fixed interval cannot follow a latency target; set only one of them",
                 option=f"{by_name['barrier_interval']}, {by_name[name]}",
             )
 
@@ -101,9 +101,9 @@ def refuse_columns(columns: Sequence[str] | None, sink: Sink) -> None:
     """
     if columns is not None and takes_messages(sink):
         raise ConfigurationError(
-            "columns is for sinks that have columns of their own.",
+            "The option columns needs a sink with columns of its own.",
             where=f"sink {sink.name!r}",
-            cause="a Kafka record has all that the Arrow function returns, and no more",
+            cause="a Kafka record has exactly the columns that the Arrow function returns",
             option=f"columns={', '.join(columns)}",
         )
 

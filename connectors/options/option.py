@@ -61,7 +61,7 @@ NUMBER: Final = Kind("number", int, "it is not a whole number")
 COUNT: Final = Kind("number", _at_least(0), "it is not a whole number of 0 or more")
 TASKS: Final = Kind("number", _at_least(1), "it is not a whole number of 1 or more")
 SWITCH: Final = Kind("true, false", _switch, "it is neither true nor false")
-DURATION: Final = Kind("duration", _positive, f"it is not {WANTED}; more than none")
+DURATION: Final = Kind("duration", _positive, f"it is not {WANTED} longer than zero")
 MILLISECONDS: Final = Kind("duration, or milliseconds", milliseconds_of, f"it is not {WANTED}")
 WORD: Final = Kind("word", lambda text: text.strip().lower())
 

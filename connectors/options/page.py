@@ -42,7 +42,11 @@ PLACES: Final = (
         "client; `kafka.bootstrap.servers` must be there.",
         SOURCE,
     ),
-    ("The transform: `[transform]`", "One of them; without it the job is a copy.", TRANSFORM),
+    (
+        "The transform: `[transform]`",
+        "One of these options; without them the job copies its records.",
+        TRANSFORM,
+    ),
     (
         "A Kafka sink: `[[sink]]`",
         "`kafka.*` passes through to the client; `kafka.bootstrap.servers` must be there. Each "

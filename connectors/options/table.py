@@ -34,7 +34,7 @@ def _trigger(text: str) -> str:
 
 _TRIGGER: Final = Kind(f"duration, or {AVAILABLE_NOW}", _trigger)
 _STRATEGY: Final = Kind("strategy", parse_restart_strategy)
-_NEXT_BATCH: Final = "a batch follows the one before; see trigger"
+_NEXT_BATCH: Final = "a batch starts when the batch before it ends; see trigger"
 
 #: Options of a driver: arguments of `StreamingDriver` and `ContinuousDriver`, keys of [app].
 PIPELINE: Final = Table(
@@ -69,8 +69,8 @@ PIPELINE: Final = Table(
         Option(
             name="metrics_port",
             kind=COUNT,
-            says="Where Prometheus finds the metrics of this pipeline; 0 takes a free port. "
-            "Without it there is no endpoint.",
+            says="The port on which Prometheus reads the metrics of this pipeline; 0 takes a free "
+            "port. Without this option there is no endpoint.",
         ),
         Option(
             name="trigger",
@@ -78,16 +78,17 @@ PIPELINE: Final = Table(
             default="0s",
             mode=MICRO_BATCH,
             instead="records move all the time; see target_latency or barrier_interval",
-            says="The time from batch to batch, or `available-now`: read what is there, then end.",
+            says="The time from batch to batch, or `available-now`: read the records that exist, "
+            "then end.",
         ),
         Option(
             name="target_checkpoint",
             field="target_checkpoint_s",
             kind=DURATION,
             mode=MICRO_BATCH,
-            instead="barriers come as often as a record's latency wants; see target_latency",
-            says="How long a checkpoint shall take: batches grow and shrink with what they cost, "
-            "up to `maxOffsetsPerTrigger`.",
+            instead="the target latency sets the interval of the barriers; see target_latency",
+            says="The target duration of a checkpoint: batches grow and shrink to meet it, up to "
+            "`maxOffsetsPerTrigger`.",
         ),
         Option(
             name="tolerable_failed_checkpoints",
@@ -95,8 +96,8 @@ PIPELINE: Final = Table(
             default="0",
             mode=MICRO_BATCH,
             instead="a failed checkpoint ends its stage; see restart_strategy",
-            says="How many failed batches in a row are run again at once before the restart "
-            "strategy counts one.",
+            says="How many consecutive failed batches run again at once before the restart "
+            "strategy counts a failure.",
         ),
         Option(
             name="target_latency",
@@ -105,8 +106,8 @@ PIPELINE: Final = Table(
             default="20ms",
             mode=CONTINUOUS,
             instead=_NEXT_BATCH,
-            says="A record shall be visible this long after it was read. Barriers come less often "
-            "while the tasks are behind.",
+            says="The target time from the read of a record until the record is visible. Barriers "
+            "come less often while the tasks lag behind.",
         ),
         Option(
             name="most_interval",
@@ -115,7 +116,7 @@ PIPELINE: Final = Table(
             default="1s",
             mode=CONTINUOUS,
             instead=_NEXT_BATCH,
-            says="The longest time from one barrier to the next, however far the tasks are behind.",
+            says="The longest time from one barrier to the next, even while the tasks lag behind.",
         ),
         Option(
             name="barrier_interval",
@@ -123,15 +124,16 @@ PIPELINE: Final = Table(
             kind=DURATION,
             mode=CONTINUOUS,
             instead="there are no barriers; see trigger",
-            says="A fixed time from barrier to barrier instead of these two, from start to start.",
+            says="A fixed time from the start of one barrier to the start of the next. It replaces "
+            "`target_latency` and `most_interval`.",
         ),
         Option(
             name="parallelism",
             kind=TASKS,
             mode=CONTINUOUS,
             instead="Spark plans each batch; see minPartitions",
-            says="The number of tasks; without it as many as Spark has slots, at most one for each "
-            "partition. It may change at a restart.",
+            says="The number of tasks. Without it there is one task for each slot of Spark, but at "
+            "most one for each partition. The number may change at a restart.",
         ),
         Option(
             name="native",
@@ -168,14 +170,14 @@ APP: Final = Table(
         Option(
             name="guarantee",
             default="exactly-once",
-            says="Of every Kafka sink that does not say its own: `exactly-once`, `at-least-once` "
-            "or `none`.",
+            says="The guarantee of every Kafka sink without its own `guarantee`: `exactly-once`, "
+            "`at-least-once` or `none`.",
         ),
         Option(name="master", default="local[*]", says="Spark's master URL."),
         Option(
             name="log_level",
             default="ERROR",
-            says=f"Of Spark: {', '.join(LOG_LEVELS)}.",
+            says=f"Spark's log level: {', '.join(LOG_LEVELS)}.",
         ),
     ]
 )
@@ -186,17 +188,18 @@ TRANSFORM: Final = Table(
         Option(name="sql", says="A query over the view `source`."),
         Option(
             name="function",
-            says="The `module:name` of a Python function from DataFrame to DataFrame, or to one "
-            "for each sink by its name.",
+            says="The `module:name` of a Python function. It takes a DataFrame, and returns a "
+            "DataFrame or a dict from sink name to DataFrame.",
         ),
         Option(
             name="arrow",
-            says="The `module:name` of a function from record batch to record batch; it runs in "
-            "both modes.",
+            says="The `module:name` of a function. It takes a record batch and returns a record "
+            "batch; it runs in both modes.",
         ),
         Option(
             name="columns",
-            says="What an Arrow function, or the plain copy, gives to a sink that is not Kafka's.",
+            says="The columns that an Arrow function, or the plain copy, gives to a sink that is "
+            "not a Kafka sink.",
         ),
     ]
 )
@@ -211,7 +214,7 @@ SOURCE: Final = Table(
             field="starting_offsets",
             default="latest",
             says="Where a new pipeline begins: `earliest`, `latest`, or Spark's JSON of offsets. A "
-            "batch read begins at `earliest` by default. A restarted pipeline goes on from its "
+            "batch read begins at `earliest` by default. A restarted pipeline continues from its "
             "checkpoint.",
         ),
         Option(
@@ -224,7 +227,7 @@ SOURCE: Final = Table(
             field="max_offsets_per_trigger",
             kind=NUMBER,
             mode=MICRO_BATCH,
-            instead="it says how micro-batches are cut; each task reads on as fast as it can",
+            instead="it is for micro-batches; in continuous mode each task reads as fast as it can",
             says="The most offsets of one micro-batch, split over the partitions.",
         ),
         Option(
@@ -232,15 +235,15 @@ SOURCE: Final = Table(
             field="min_partitions",
             kind=NUMBER,
             mode=MICRO_BATCH,
-            instead="it says how micro-batches are cut; each task reads on as fast as it can",
-            says="Ranges are split until there are about so many Spark tasks.",
+            instead="it is for micro-batches; in continuous mode each task reads as fast as it can",
+            says="Ranges are split until there are about this many Spark tasks.",
         ),
         Option(
             name="failOnDataLoss",
             field="fail_on_data_loss",
             kind=SWITCH,
             default="true",
-            says="Stop when offsets are gone that the pipeline still needs.",
+            says="Stop when offsets that the pipeline still needs are gone.",
         ),
         Option(
             name="includeHeaders",
@@ -261,7 +264,7 @@ SOURCE: Final = Table(
             field="poll_timeout_ms",
             kind=MILLISECONDS,
             default="120000",
-            says="The longest silence of the brokers before a read fails.",
+            says="How long the brokers may be silent before a read fails.",
         ),
     ],
     prefix="kafka.",
@@ -272,7 +275,8 @@ KAFKA_SINK: Final = Table(
     [
         Option(
             name="topic",
-            says="The target; it wins over a column `topic`. Without it each row names its own.",
+            says="The target topic; it has priority over a column `topic`. Without it each row "
+            "names its own topic.",
         ),
         Option(
             name="name",
@@ -282,14 +286,15 @@ KAFKA_SINK: Final = Table(
             name="guarantee",
             default="exactly-once",
             says="`exactly-once`: in transactions; `at-least-once`: visible at once, repeated "
-            "after a failure, never lost; `none`: not waited for, so it can be lost as well.",
+            "after a failure, never lost; `none`: the sink does not wait for the broker, so a "
+            "record can also be lost.",
         ),
         Option(
             name="transactionTimeoutMs",
             field="transaction_timeout_ms",
             kind=MILLISECONDS,
-            says="How long a prepared transaction outlives its writer; without it as long as the "
-            "broker allows (`transaction.max.timeout.ms`). Of exactly-once only.",
+            says="How long a prepared transaction may stay open without its writer; without it as "
+            "long as the broker allows (`transaction.max.timeout.ms`). Only for exactly-once.",
         ),
     ],
     prefix="kafka.",
@@ -300,8 +305,8 @@ FILE_SINK: Final = Table(
     [
         Option(
             name="path",
-            says="The folder, made when there is none: a path, a `file://` URL, or an address in "
-            "an object store such as `s3://bucket/prefix`.",
+            says="The folder, created if it does not exist: a path, a `file://` URL, or an address "
+            "in an object store such as `s3://bucket/prefix`.",
         ),
         Option(name="format", default="parquet", says="`parquet`, or `json`: one object a line."),
         Option(
@@ -323,8 +328,8 @@ POSTGRES_SINK: Final = Table(
     [
         Option(
             name="conninfo",
-            says="libpq's connection string, as a URI or as keywords. What it leaves out comes "
-            "from libpq's own places, which must then be there on every worker.",
+            says="libpq's connection string, as a URI or as keywords. libpq takes missing values "
+            "from its environment variables and files, which must then exist on every worker.",
         ),
         Option(name="table", says="The target, as SQL writes it: `orders`, `public.orders`."),
         Option(

@@ -161,7 +161,7 @@ def test_unknown_keys_name_the_nearest(content, says):
         (text(more="[transform]\nfunction = 'b.c'"), "module:name"),
         (text(more="[transform]\narrow = 'a'"), "module:name"),
         (text(more="[transform]\narrow = 'a:b'\nsql = 'c'"), "given twice"),
-        (text(more="[transform]\nsql = 'a'\ncolumns = 'value'"), "name their columns themselves"),
+        (text(more="[transform]\nsql = 'a'\ncolumns = 'value'"), "chooses its columns itself"),
         (text(source='endingOffsets = "latest"'), "a stream has no end"),
         (text(more="[[transform]]"), "must be a table"),
         (text(app='mode = "continous"'), "did you mean 'continuous'"),
@@ -221,7 +221,7 @@ def test_an_arrow_function_runs_in_both_modes():
         ("", {"source": "minPartitions = 10"}, "minPartitions"),
         ("", {"more": "[transform]\nsql = 'SELECT 1'"}, "shuffle or state"),
         ("", {"more": "[transform]\nfunction = 'a:b'"}, "shuffle or state"),
-        ("", {"sink": "sql = 'SELECT 1'"}, "no query of its own"),
+        ("", {"sink": "sql = 'SELECT 1'"}, "cannot have a query"),
         ("", {"more": f"[[sink]]\n{SINK}name = 'second'"}, "one sink"),
     ],
 )

@@ -295,4 +295,4 @@ def test_wrong_columns_are_refused_with_what_is_known(columns, says):
 
 @pytest.mark.parametrize("mode", ["micro-batch", "continuous"])
 def test_columns_of_a_kafka_record_are_what_the_function_returns(mode):
-    assert "sinks that have columns of their own" in refused(mode, columns=["value"])
+    assert "a sink with columns of its own" in refused(mode, columns=["value"])
