@@ -335,7 +335,7 @@ class BrokerMetrics:
         try:
             reading = self._reader.read(Deadline(_READING_S, self._clock))
         except Exception as error:  # noqa: BLE001 - metrics must not end; the age shows it
-            logger.debug("the brokers were not read: %s", error)
+            logger.debug("the brokers could not be read: %s", error)
         with self._changed:
             self._under_way = False
             if reading is None:

@@ -120,7 +120,7 @@ def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Save
             "The checkpoint folder could not be made from the savepoint.",
             where=f"{run.checkpoint}: {error}",
             cause="the disk is full or read-only; the folder is a mount point; or another process "
-            "has made it at the same moment",
+            "created it at the same moment",
             option=f"checkpoint={run.checkpoint}: a folder that does not exist, on a disk with "
             f"{savepoint.size:,} bytes",
         ) from error
@@ -167,7 +167,8 @@ def _was_restored(wanted: FromSavepoint, run: RunOptions) -> bool:
         raise SavepointError(
             "A savepoint is restored into an empty checkpoint folder only.",
             where=f"{checkpoint}, restored from: {facts.get('place', '-')}",
-            cause="it holds files, of a pipeline that would lose its place or of somebody else",
+            cause="it holds files of a pipeline, which would lose its position, or of somebody "
+            "else",
             option=f"checkpoint={checkpoint}: name another folder; or leave --from-savepoint out",
         )
     there = (wanted.place / MANIFEST).exists()  # not after a claim
@@ -212,7 +213,7 @@ def _check_fits(
         raise SavepointError(
             f"The savepoint is of the application {savepoint.log.application_id!r}.",
             where=str(wanted.place),
-            cause="the state of one pipeline is no state of another",
+            cause="a pipeline cannot use the state of another pipeline",
             option=f"app_id={run.app_id}",
         )
     if before.get(_MODE, "") != now.get(_MODE, ""):
@@ -226,19 +227,19 @@ def _check_fits(
     was, is_now = (orjson.loads(one["sinks"]) for one in (before, now))
     if was != is_now and engine.has_state(savepoint.files):
         raise SavepointError(
-            "The sinks of a pipeline that keeps state cannot be changed by a savepoint.",
+            "A pipeline with state must keep its sinks when it starts from a savepoint.",
             where=f"{wanted.place}: sinks {sorted(was)}, now {sorted(is_now)}",
             cause="Spark finds the state of an operator by its place in the plan of all branches: "
-            "another branch would begin with it",
-            option="[[sink]]: as they were, in the same order",
+            "another branch would start with this state",
+            option="[[sink]]: keep the same sinks, in the same order",
         )
     sinks = {name for name, facts in was.items() if is_now.get(name) != facts}
     if (topics or sinks) and not wanted.allow_non_restored_state:
         raise SavepointError(
             "The savepoint has state of parts that the pipeline does not have.",
             where=f"{wanted.place}: topics {sorted(topics) or '-'}, sinks {sorted(sinks) or '-'}",
-            cause="the pipeline was changed; the restore would leave their state out",
-            option="--allow-non-restored-state leaves it out",
+            cause="the pipeline was changed; the restore would skip their state",
+            option="--allow-non-restored-state skips this state",
         )
     return frozenset(topics)
 
@@ -272,7 +273,7 @@ def _refuse_newer_output(
     raise SavepointError(
         f"{what}; their output would be produced twice.",
         where=f"group {run.app_id!r}: {shown}",
-        cause=f"the pipeline went on after {wanted.place.name} was taken",
+        cause=f"the pipeline continued after {wanted.place.name} was taken",
         option="--accept-duplicates; or a newer savepoint",
     )
 

@@ -52,7 +52,7 @@ def checked_app_id(app_id: str) -> str:
     """
     if not NAME.fullmatch(app_id):
         raise ConfigurationError(
-            "An application id has letters, digits, _ and -; a dot would end it.",
+            "An application id may have only letters, digits, _ and -; a dot would end it.",
             cause="transactional ids are <application>.<log>.<run>.<process>.<slot>",
             option=f"app_id={app_id}",
         )
@@ -148,13 +148,13 @@ class RunOptions:
         if fallen:
             name = fallen[0]
             raise IdentityMismatchError(
-                f"The sink {name!r} has written this checkpoint exactly-once, and cannot go on "
+                f"The sink {name!r} has written this checkpoint exactly-once, and cannot continue "
                 f"with the guarantee {lower[name]}.",
                 where=str(self.checkpoint),
-                cause="transactions that it decided or left open are ended by an exactly-once "
-                "start only",
-                option=f"guarantee={lower[name]}: put exactly-once back; or stop the pipeline, and "
-                "begin under another id and checkpoint at the offsets of its consumer group",
+                cause="only an exactly-once start ends the transactions that the sink decided or "
+                "left open",
+                option=f"guarantee={lower[name]}: use exactly-once again; or stop the pipeline, "
+                "and start it with another id and checkpoint at the offsets of its consumer group",
             )
         return True
 
@@ -292,7 +292,7 @@ class Run:
             problem = "the folder has a log of its own"
         if problem:
             raise IdentityMismatchError(
-                "The decision log is not that of this checkpoint folder.",
+                "The decision log does not belong to this checkpoint folder.",
                 where=f"{options.checkpoint}, log {log.log_id or '(new)'} in "
                 f"{options.log_location.address}",
                 cause=f"{problem}: one of them was changed, moved or restored without the other",
@@ -354,7 +354,7 @@ class Run:
                 self.log.settle()
             sweep(self.committers, self.log.owner, deadline)
         except SparkOnceError as error:
-            logger.warning("the last sweep did not run, the next start does it: %s", error)
+            logger.warning("the last sweep failed, the next start sweeps again: %s", error)
 
     def _open_sinks(self) -> None:
         options = self._options

@@ -103,7 +103,7 @@ class SavepointRequests:
     def _ignore(self, request_id: str, error: Exception) -> None:
         if request_id not in self._ignored:
             logger.warning(
-                "a request for a savepoint, %s/%s, cannot be served: %r",
+                "the savepoint request %s/%s cannot be served: %r",
                 self._folder,
                 request_id,
                 error,
@@ -149,10 +149,14 @@ def ask_for_savepoint(
             if deadline.expired():
                 raise SavepointError(
                     "The driver has not made the savepoint in time."
-                    + (" It may stop later: check, then take one again." if stop else ""),
+                    + (
+                        " The driver may stop later: check, then take a savepoint again."
+                        if stop
+                        else ""
+                    ),
                     where=f"{checkpoint}, for {timeout_s:.0f} s",
                     cause="no driver runs on this folder, a checkpoint takes longer, the driver "
-                    "may not write in it, or is older than this command",
+                    "may not write in the folder, or the driver is older than this command",
                     option=f"--timeout {timeout_s:.0f}",
                 )
             try:

@@ -84,8 +84,8 @@ def _tell_unused(source: KafkaSource, said: str, offsets: Mapping[str, int]) -> 
     if not said or now is None or _plain(now) == _plain(said):
         return
     logger.warning(
-        "startingOffsets=%s is not used for %s: its reading began at %s%s, as the decision log "
-        "says. To begin anew: another checkpoint, with another app_id or --accept-duplicates",
+        "startingOffsets=%s is not used for %s: the decision log says that the reading began at "
+        "%s%s. To start again, use another checkpoint, with another app_id or --accept-duplicates",
         now,
         ",".join(source.topics),
         said,
@@ -112,10 +112,10 @@ def _decided(log: LogState, number: int, source: KafkaSource, begun: bool) -> tu
             return text, said
     if start and not begun:
         raise IdentityMismatchError(
-            "The sources of the pipeline were read in another way when it began.",
+            "The sources of the pipeline have changed since its start.",
             where=f"began with {', '.join(start)[:500]}",
-            cause="their topics were shared out in another way, and the first checkpoint is not "
-            "finished",
+            cause="the topics were divided differently between the sources, and the first "
+            "checkpoint is not finished",
             option=f"subscribe={','.join(source.topics)}",
         )
     # A savepoint can leave topics out; the topics that stay are the same.

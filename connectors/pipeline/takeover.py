@@ -158,8 +158,8 @@ class Takeover:
         shown = "; ".join(map(str, newest[:_SHOWN]))
         if self._accepts:
             logger.warning(
-                "output that the decision log does not know will be written again, as was "
-                "accepted: the log ends with %s, the cluster has %s",
+                "the run writes output again that the decision log does not know, because "
+                "duplicates are accepted: the log ends with %s, the cluster has %s",
                 number,
                 shown,
             )
@@ -169,8 +169,8 @@ class Takeover:
             "would be written twice.",
             where=f"last in the log: {number} ({self._place}); newest on the cluster of sink "
             f"{sink.name!r}: {shown}",
-            cause="the checkpoint folder was restored from a backup, emptied, or is a copy of one "
-            "on which the pipeline went on",
-            option=f"app_id={self._application_id}: start it on the folder that ran last; or "
-            "--accept-duplicates (accept_duplicates=True) writes again what is newer",
+            cause="the checkpoint folder was restored from a backup, was emptied, or is an old "
+            "copy of the folder on which the pipeline continued",
+            option=f"app_id={self._application_id}: start it on the folder of the newest run; or "
+            "--accept-duplicates (accept_duplicates=True) writes newer records again",
         )

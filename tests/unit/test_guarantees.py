@@ -157,7 +157,7 @@ def test_a_checkpoint_of_an_older_version_is_exactly_once():
     backend = MemoryBackend()
     assert set(run_options(EXACTLY_ONCE).all_identity()) == {"sinks", "sources"}
     opened(backend, run_options(EXACTLY_ONCE))
-    with pytest.raises(IdentityMismatchError, match="cannot go on"):
+    with pytest.raises(IdentityMismatchError, match="cannot continue"):
         opened(backend, run_options(NO_GUARANTEE))
 
 

@@ -276,7 +276,7 @@ def test_state_is_found_by_place_so_the_sinks_stay_as_they_are(
     place = saved(tmp_path, spark, committed)
     run = options(tmp_path / "second")
     changed = [KafkaSink(bootstrap_servers="nobody:1", topic=name) for name in sinks]
-    with pytest.raises(SavepointError, match="keeps state"):
+    with pytest.raises(SavepointError, match="must keep its sinks"):
         restored(place, dataclasses.replace(run, sinks=changed), allow_non_restored_state=True)
     assert restored(place, run) is not None
     assert (run.checkpoint / "spark/state/0/0/8.delta").read_bytes() == b"state"

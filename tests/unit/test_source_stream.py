@@ -305,8 +305,8 @@ def test_a_start_that_is_asked_for_too_late_is_said_in_one_line(caplog, begun: b
 
     (line,) = caplog.messages
     assert line == (
-        "startingOffsets=earliest is not used for t: its reading began at latest "
-        '({"t":{"0":10}}), as the decision log says. To begin anew: another checkpoint, with '
+        "startingOffsets=earliest is not used for t: the decision log says that the "
+        'reading began at latest ({"t":{"0":10}}). To start again, use another checkpoint, with '
         "another app_id or --accept-duplicates"
     )
 
@@ -360,4 +360,4 @@ def test_sources_that_change_places_keep_what_they_asked_for(caplog) -> None:
     pipeline.start(begun=True)
     assert caplog.messages == []
     with_start(pipeline, "earliest").start(begun=True)
-    assert "for u: its reading began at latest" in caplog.text
+    assert "for u: the decision log says that the reading began at latest" in caplog.text
