@@ -101,7 +101,7 @@ def explained(failure: Exception, parallelism: int, *, had_slots: bool) -> Spark
         return kind(
             "Spark has too few slots for the tasks of the continuous stage.",
             where=f"{parallelism} tasks at the same time",
-            cause="an executor is gone, and none has taken its place yet"
+            cause="an executor is gone, and Spark has not replaced it yet"
             if had_slots
             else "a barrier stage starts all of its tasks or none",
             option=f"parallelism={parallelism}; master, executor cores",

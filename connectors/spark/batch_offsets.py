@@ -40,9 +40,9 @@ def read_batch_offsets(query: StreamingQuery, batch_id: int) -> BatchOffsets:
     running = execution.lastExecution().currentBatchId()
     if running != batch_id:
         raise SparkOnceError(
-            "Spark runs another batch than the one this call is for.",
+            "Spark runs another batch than the batch of this call.",
             where=f"checkpoint {batch_id}, Spark is at {running}",
-            cause="a stopped query's function ran on",
+            cause="the function of a stopped query is still running",
         )
     sources = execution.sources()
     every = [sources.apply(number) for number in range(sources.size())]

@@ -84,7 +84,9 @@ def _as_messages(frame: DataFrame, sink: MessageSink) -> DataFrame:
                 f"it must be {' or '.join(one.typeName() for one in _ACCEPTED[name])}",
             )
     if "value" not in types:
-        raise _wrong(sink, "The required column 'value' is missing.", f"there are {list(types)}")
+        raise _wrong(
+            sink, "The required column 'value' is missing.", f"the columns are {list(types)}"
+        )
     if sink.topic is None and "topic" not in types:
         raise _wrong(sink, "A topic is needed: as an option, or as a column.", "there is neither")
     # The option wins over the column, as in Spark's sink, so the column is dropped.

@@ -99,10 +99,10 @@ class SparkFiles:
             if not forget:
                 return  # Spark itself compares the number of sources
             raise SavepointError(
-                "Topics cannot be taken out of the offsets of this savepoint.",
+                "Topics cannot be removed from the offsets of this savepoint.",
                 where=f"offsets/{checkpoint_id}, format {version}",
                 cause="another version of Spark has written it",
-                option="subscribe: keep the topics for the first run; take a savepoint of that",
+                option="subscribe: keep the topics for the first run; then take a new savepoint",
             )
         places = self.places or sources
         same = len(lines) == places
@@ -113,7 +113,8 @@ class SparkFiles:
                 "The savepoint is of a pipeline with another number of sources.",
                 where=f"offsets/{checkpoint_id}: {len(lines)}, the pipeline has {places}",
                 cause="Spark finds the offsets of a source by its place",
-                option="read(): as often as before; a source can subscribe to several topics",
+                option="read(): call it as often as before; a source can subscribe to several "
+                "topics",
             )
         if not same:  # Spark also compares the number in the batch before
             for path in (offsets / str(number) for number in (checkpoint_id - 1, checkpoint_id)):

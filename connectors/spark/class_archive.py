@@ -67,8 +67,9 @@ def ensure_class_archive(*, tell: Say = say) -> Path:
             raise ConfigurationError(
                 "The class archive could not be made.",
                 where=str(folder),
-                cause=said.rpartition("\n")[2] or "the JVM wrote none and said nothing",
-                option="XDG_CACHE_HOME: a folder with 400 MB to spare; Spark runs without it too",
+                cause=said.rpartition("\n")[2] or "the JVM wrote no archive and no message",
+                option="XDG_CACHE_HOME: a folder with 400 MB of free space; Spark runs without it "
+                "too",
             )
         archive = made.replace(folder / f"{stem}-{size_of(made)}.jsa")
     tell(f"made in {time.monotonic() - began:.0f} s: {archive}")

@@ -125,7 +125,7 @@ class DriverLife(abc.ABC):
                 if self._stopping.is_set():
                     self.stop()
         except StoppedError as stopped:
-            logger.debug("the stop cut a checkpoint off: %s", stopped)
+            logger.debug("the stop interrupted a checkpoint: %s", stopped)
         if self._stopping.is_set():
             logger.info("stopped between two checkpoints")
         self._serve_savepoints(ended=True)
@@ -173,7 +173,9 @@ class DriverLife(abc.ABC):
         made = restore(self._from_savepoint, run, self._engine)
         self._claim = self._from_savepoint.place if self._from_savepoint.claim else None
         if made is None:
-            logger.info("%s was restored before; the pipeline goes on", run.checkpoint)
+            logger.info(
+                "%s was restored at an earlier start; the pipeline continues", run.checkpoint
+            )
             return
         number = made.decision.checkpoint_id
         publish("restored", app=run.app_id, checkpoint=number, savepoint=made.savepoint_id)

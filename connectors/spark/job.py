@@ -243,7 +243,8 @@ def _transformed(
             return made
     returned = sorted(map(str, made)) if isinstance(made, Mapping) else type(made).__name__
     raise ConfigurationError(
-        "The transform function returned neither a DataFrame nor one for every sink.",
+        "The transform function must return a DataFrame, or a dict with one DataFrame for each "
+        "sink.",
         where=f"{job.path}, [transform]",
         cause=f"it returned {returned}; sinks without a query: {sorted(wanted)}",
         option=f"function = {job.function}",

@@ -151,7 +151,7 @@ def refuse_connect(spark: SparkSession) -> None:
     if not hasattr(spark, "_jsparkSession"):
         raise ConfigurationError(
             "A Spark Connect session cannot run this driver.",
-            cause="foreachBatch runs in another process there, without the decision log, and "
-            "barrier stages do not exist",
+            cause="a Connect session runs foreachBatch in another process, without the decision "
+            "log, and has no barrier stages",
             option="master: use a classic session",
         )

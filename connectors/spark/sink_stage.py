@@ -195,7 +195,7 @@ def _order_of(context: TaskContext) -> BatchOrder:
         raise PhaseOneError(
             "A task of the sink stage has no order for its batch.",
             where=f"batch {batch}, order {text!r}",
-            cause="something else than the streaming driver runs the plan",
+            cause="the streaming driver did not run this plan",
         )
     return order
 

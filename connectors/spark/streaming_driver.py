@@ -184,7 +184,7 @@ class StreamingDriver(DriverLife):
         if any(branch.sink.name == sink.name for branch in self._branches):
             raise ConfigurationError(
                 "Two sinks of one driver have the same name.",
-                cause="the name is that of the target when it is not given",
+                cause="a sink without a name has the name of its target",
                 option=f"name={sink.name}",
             )
         self._branches.append(make_branch(frame, sink))

@@ -60,7 +60,7 @@ def cancelled_after(
         raise CheckpointTimeoutError(
             "The Spark job of a batch was stuck and has been cancelled.",
             where=f"checkpoint {batch_id}, run {run_id}",
-            cause="a function of yours waits for something, or the batch is too large",
+            cause="a function of the pipeline is blocked, or the batch is too large",
             option=f"checkpoint_timeout={timeout_s:g} s, or a smaller maxOffsetsPerTrigger",
         ) from error
     finally:
