@@ -310,6 +310,6 @@ def test_p9_data_loss_arrives_whole(source: Any, bootstrap: str, topic: Topic) -
 
     text = failure(lambda: source(name, startingOffsets=offsets).count())
 
-    assert "DataLossError: Records that the pipeline has still to read are gone" in text
+    assert "DataLossError: Records that the pipeline still has to read are gone" in text
     assert f"startingOffsets: {name}-0 holds [0, 5)" in text
     assert "look at: failOnDataLoss=true" in text

@@ -231,7 +231,7 @@ def test_rule_10_a_transaction_that_was_ended_behind_our_back_is_not_decided(mak
     sink = make(topic())
     committable = prepare(sink, attempt(owner, 0), rows(b"a"))
     sink.wire.fence(committable.transactional_id, 60_000, Deadline(10))
-    with pytest.raises(PhaseOneError, match="not as it was left"):
+    with pytest.raises(PhaseOneError, match="transaction has changed"):
         sink.check_prepared([committable], Deadline(10))
 
 

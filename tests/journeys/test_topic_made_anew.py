@@ -36,7 +36,7 @@ def test_while_the_pipeline_is_stopped(stranger: Stranger, mode: str):
             with stranger.runs(stranger.job(mode, source=GO_ON)) as pipeline:
                 stranger.comes_to(stranger.input_ends(), reader, pipeline, NEW)
                 assert pipeline.sigterm() == 0, pipeline.text
-    assert "failOnDataLoss=false, reading goes on" in pipeline.text
+    assert "failOnDataLoss=false, reading continues" in pipeline.text
     stranger.assert_each_record_came_once()
     stranger.assert_each_record_came_once(mark=NEW)
 
@@ -75,7 +75,7 @@ def test_while_it_runs_and_may_go_on(stranger: Stranger, mode: str):
             stranger.more_comes_out(reader, pipeline)
         longer = max(stranger.input_ends().values()) + 100
         stranger.delete_topic()
-        pipeline.until_it_says("failOnDataLoss=false, reading goes on: .*topic")
+        pipeline.until_it_says("failOnDataLoss=false, reading continues: .*topic")
         stranger.create_topic()
         with stranger.busy_topic(NEW, begin_with=longer):
             stranger.comes_to(stranger.input_ends(), reader, pipeline, NEW)
@@ -89,5 +89,5 @@ def assert_it_says_what_is_gone(pipeline: Process, stranger: Stranger) -> None:
     before, error, said = pipeline.text.rpartition("\nDataLossError: ")
     assert error, f"it is not said at the begin of a line: {before}{said}"
     assert len(said.splitlines()) == 4, said
-    for part in ("where:", "cause:", "look at:", stranger.topic, "made anew", "failOnDataLoss"):
+    for part in ("where:", "cause:", "look at:", stranger.topic, "created again", "failOnDataLoss"):
         assert part in said, said

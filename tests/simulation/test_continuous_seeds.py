@@ -218,7 +218,7 @@ def test_a_sweep_of_live_producers_is_found(monkeypatch):
 
     monkeypatch.setattr(StageCommitter, "commit", commit)
     found(
-        "INVALID_PRODUCER_EPOCH|not as it was left",
+        "INVALID_PRODUCER_EPOCH|transaction has changed",
         *[lambda seed=seed: ContinuousWorld(seed=seed, rows=30) for seed in range(5)],
     )
 

@@ -318,7 +318,7 @@ def test_p8_deleted_topic_beside_another_one() -> None:
 def test_p8_a_topic_that_is_deleted_between_two_steps_of_a_batch_is_looked_for_again() -> None:
     with pytest.raises(MissingTopicError):
         FakeCluster({}).plan({"t-0": 4}, {"t-0": 6})
-    with pytest.raises(PhaseOneError, match="looks again"):
+    with pytest.raises(PhaseOneError, match="looks for it again"):
         FakeCluster({}, fail_on_data_loss=False).plan({"t-0": 4}, {"t-0": 6})
 
 

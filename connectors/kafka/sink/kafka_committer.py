@@ -86,7 +86,7 @@ class KafkaCommitter:
             now = found[one.transactional_id]
             if problem := not_prepared(one, now, self.offsets_partitions):
                 raise PhaseOneError(
-                    f"A prepared transaction is not as it was left: {problem}.",
+                    f"A prepared transaction has changed: {problem}.",
                     where=f"checkpoint {one.checkpoint_id}, subtask {one.subtask}, "
                     f"{one.transactional_id}: {now}",
                     cause="it timed out, or another driver or an operator ended it",

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 _BOOTSTRAP: Final = "bootstrap.servers"
 _OF_TRANSACTIONS: Final = ("transaction.timeout.ms",)
 _LIVES: Final = (
-    "a record is tried again for as long as its transaction lives",
+    "a record is retried until its transaction times out",
     "checkpoint_timeout",
 )
-_BREAKS: Final = ("sparkonce sets it: a connection that breaks must be seen", "leave it out")
+_BREAKS: Final = ("sparkonce sets it: a broken connection must be detected", "leave it out")
 #: Client setting for which a producer with transactions has its own value -> why, and what to write
 #: instead.
 _NOT_WITH_TRANSACTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "transaction.timeout.ms": (
-        "the driver tells every producer one value, checked against broker and checkpoint timeout",
+        "the driver gives every producer one value, checked against broker and checkpoint timeout",
         "transactionTimeoutMs={value}",
     ),
     "delivery.timeout.ms": _LIVES,

@@ -151,7 +151,7 @@ class KafkaStageWriter:
             raise PhaseOneError(
                 "Every producer of a task has a transaction open.",
                 where=f"checkpoint {attempt.checkpoint_id}, subtask {attempt.subtask}",
-                cause="a bug in sparkonce: a barrier came before the one before was settled",
+                cause="a bug in sparkonce: a barrier came before the previous barrier was settled",
             )
         slot = self._free.pop(0)
         slot.checkpoint_id, slot.token, slot.ended = attempt.checkpoint_id, token, False

@@ -78,11 +78,11 @@ class Ownership:
             return
         if now.error or self._doubtful:
             raise PhaseOneError(
-                "This run no longer knows whether it is the newest of its application; nothing "
+                "This run no longer knows whether it is the newest run of its application; nothing "
                 "of this checkpoint is visible.",
                 where=f"{self.transactional_id}: {now.error or 'the broker did not answer'}",
-                cause="this driver was asleep for longer than transactional ids are kept, or an "
-                "answer was lost; a restart compares the log with the cluster first",
+                cause="this driver was paused for longer than the broker keeps transactional ids, "
+                "or an answer was lost; a restart first compares the log with the cluster",
                 option="the broker's transactional.id.expiration.ms",
             )
         raise FencedError(
@@ -91,7 +91,7 @@ class Ownership:
             f"{now.producer_epoch}; ours was {held[0]}, epoch {held[1]}",
             cause="a second driver was started with this application id, on another checkpoint "
             "folder or on a copy of this one; the newest wins",
-            option="app_id: an id of its own for each pipeline; or stop one of the two drivers",
+            option="app_id: use another id for each pipeline; or stop one of the two drivers",
         )
 
     def check_now(self, wire: CoordinatorWire, timeout_ms: int, deadline: Deadline) -> None:

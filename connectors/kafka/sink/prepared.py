@@ -25,7 +25,7 @@ def not_prepared(one: Committable, now: TransactionDescription, offsets_partitio
         return "another producer holds its id"
     records = output_partitions(now)
     if now.partitions == records:
-        return "its offsets are missing: it was split, or we may not DESCRIBE their topic"
+        return "its offsets are missing: it was split, or DESCRIBE on their topic is not allowed"
     if offsets_partitions:
         marker = offsets_partition(one.marker_group, offsets_partitions)
         if marker not in now.partitions:

@@ -120,9 +120,9 @@ class ProducerPool:
                 self._slots.remove(slot)
             elif slot.checkpoint_id > attempt.checkpoint_id:
                 raise FencedError(
-                    "A task of an old batch woke up after a newer one; it stops.",
+                    "A task of an old batch is still running after a newer task; it stops.",
                     where=f"checkpoint {attempt.checkpoint_id}, attempt {attempt.attempt_id}",
-                    cause="a cancelled or speculative task ran on",
+                    cause="a cancelled or speculative task continued to run",
                 )
             elif slot.checkpoint_id < attempt.checkpoint_id and self._clear(
                 slot, attempt, deadline
@@ -198,7 +198,7 @@ def initialised(slot: Slot, make: Callable[[], Slot], deadline: Deadline) -> Slo
             slot.producer.init(deadline)
             return slot
         except InitInDoubtError as error:
-            logger.info("another id is taken: %s", error)
+            logger.info("another transactional id is used: %s", error)
             slot = make()
     slot.producer.init(deadline)
     return slot

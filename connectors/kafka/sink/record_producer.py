@@ -207,7 +207,7 @@ class RecordProducer:
                 f"The broker refused {self._failed} record(s); the batch is aborted.",
                 where=f"{self._name}: {self._first_failure}",
                 cause="a record too large, an unknown topic, a missing right, or a timestamp that "
-                "the topic does not take: this machine's clock may be wrong",
+                "the topic does not accept: this machine's clock may be wrong",
                 option="kafka.max.request.size and the topic's max.message.bytes; the topic's "
                 "message.timestamp.after.max.ms and message.timestamp.before.max.ms",
             )

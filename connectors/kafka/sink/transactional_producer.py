@@ -111,7 +111,7 @@ class TransactionalProducer(RecordProducer):
         while self.producer_id < 0:
             if deadline.expired():
                 raise PhaseOneError(
-                    "The producer's id and epoch did not become known.",
+                    "The producer did not get its id and epoch in time.",
                     where=self.transactional_id,
                     cause="the machine is overloaded",
                 )
@@ -119,7 +119,7 @@ class TransactionalProducer(RecordProducer):
         self.serve()
         if self._coordinator_broke:
             raise InitInDoubtError(
-                "A connection broke in init_transactions; a repeated request may be under way.",
+                "A connection broke during init_transactions; a repeated request may be under way.",
                 where=self.transactional_id,
                 cause="the broker or the network; another id is used",
             )

@@ -85,4 +85,4 @@ class GroupOffsets:
             self._warn(refused)
 
     def _warn(self, reason: object) -> None:
-        logger.warning("group %s does not show the offsets: %s", self._group, reason)
+        logger.warning("the offsets were not committed to the group %s: %s", self._group, reason)

@@ -129,7 +129,7 @@ def check_times(milliseconds: Int64s, offsets: Int64s, partition: str) -> None:
     worst = int(np.abs(milliseconds).argmax())
     if abs(int(milliseconds[worst])) > _LARGEST_MS:
         raise SparkOnceError(
-            "A record's timestamp is outside of what a timestamp column can hold.",
+            "The timestamp of a record is out of range for a timestamp column.",
             where=f"{partition} offset {offsets[worst]}",
             cause=f"its producer wrote {milliseconds[worst]} ms since 1970",
             option="message.timestamp.before.max.ms of the topic",

@@ -15,7 +15,7 @@ from transactions.errors import (
     PhaseOneError,
 )
 
-GONE: Final = "retention or delete-records removed them, or the topic was made anew"
+GONE: Final = "retention or delete-records removed them, or the topic was created again"
 _SHOWN_OFFSETS: Final = 2_000
 
 
@@ -28,7 +28,7 @@ def data_loss(
 ) -> DataLossError:
     """Return the error for records that a pipeline must still read but will never get."""
     return DataLossError(
-        "Records that the pipeline has still to read are gone from the source.",
+        "Records that the pipeline still has to read are gone from the source.",
         where=f"{where}; from {_shown(start)} to {_shown(end)}",
         cause=cause,
         option=option,
@@ -43,7 +43,7 @@ def _shown(flat: Mapping[str, int]) -> str:
 def while_missing(error: MissingTopicError) -> PhaseOneError:
     """Return the error for a deleted topic; the next run may find it, or another one, again."""
     return PhaseOneError(
-        "A topic was deleted while it was read; the next run looks again.",
+        "A topic was deleted while it was read; the next run looks for it again.",
         where=error.where,
         cause=error.cause,
         option="failOnDataLoss=false",
@@ -53,9 +53,9 @@ def while_missing(error: MissingTopicError) -> PhaseOneError:
 def there_again(where: str) -> PhaseOneError:
     """Return the error for a topic that was missing meanwhile: only its id identifies it."""
     return PhaseOneError(
-        "A topic exists again; the next run decides where to go on reading.",
+        "A topic exists again; the next run decides where to continue reading.",
         where=where,
-        cause="it was deleted and made anew, or a broker did not know it for a moment",
+        cause="it was deleted and created again, or a broker did not know it for a moment",
         option="failOnDataLoss=false",
     )
 
@@ -65,7 +65,7 @@ def backwards(key: str, start: int, end: int, source: KafkaSource) -> Configurat
     return ConfigurationError(
         f"A batch cannot be read backwards: {key} begins at {start} and ends at {end}.",
         where=key,
-        cause="startingOffsets lies behind endingOffsets",
+        cause="startingOffsets is after endingOffsets",
         option=f"startingOffsets={source.starting_offsets}, endingOffsets={source.ending_offsets}",
     )
 

@@ -180,7 +180,7 @@ class PartitionReader:
         where = f"{name}, at offset {self._positions[name]}; it holds [{low}, {high})"
         if self._source.fail_on_data_loss:
             raise DataLossError(
-                "Records that are still to be read are gone from the source topic.",
+                "Records that the pipeline still has to read are gone from the source topic.",
                 where=where,
                 cause=GONE,
                 option="failOnDataLoss=true",
@@ -188,9 +188,9 @@ class PartitionReader:
         if low <= self._positions[name]:
             # The driver knows which topic this is: the next run decides where the new topic begins.
             raise PhaseOneError(
-                "A partition ends before the next record; the next run decides where to go on.",
+                "A partition ends before the next record; the next run decides where to continue.",
                 where=where,
-                cause="the topic was made anew, or lost its end",
+                cause="the topic was created again, or lost its last records",
                 option="failOnDataLoss=false",
             )
         ends[name] = low

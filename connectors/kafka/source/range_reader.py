@@ -247,7 +247,7 @@ class _Reading:
     def _silent(self) -> BrokerUnavailableError:
         waited = f"nothing came for {self._source.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs)"
         cause = (
-            "the partition is read to its end: a transaction that is still open holds the rest"
+            "the reader is at the end: a transaction that is still open hides the other records"
             if self._at_end
             else self._trouble.describe()
         )
@@ -298,9 +298,9 @@ class _Reading:
         )
         if self._source.fail_on_data_loss:
             raise DataLossError(
-                "Records that are still to be read are gone from the source topic.",
+                "Records that the pipeline still has to read are gone from the source topic.",
                 where=f"{wanted}, at offset {self._position}; the topic holds [{low}, {high})",
-                cause="retention or delete-records removed them, or the topic was made anew",
+                cause="retention or delete-records removed them, or the topic was created again",
                 option="failOnDataLoss=true",
             )
         if low <= self._position:

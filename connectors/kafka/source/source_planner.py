@@ -50,8 +50,8 @@ _FIRST_TIMEOUT_S: Final = 2.5
 _REQUEST_TIMEOUT_S: Final = 10.0
 _RETRY_PAUSE_S: Final = 0.1
 _GOING_BACK: Final = (
-    "the topic lost its end or was made anew; or the first batch is planned again, and `latest` is "
-    "another place by now: only a driver of ours writes down where it began"
+    "the topic lost its last records or was created again; or the first batch is planned again, "
+    "and `latest` has moved: only the drivers of sparkonce store the first offsets"
 )
 #: The answer of a broker that knows no topic ids.
 _NO_ID: Final = str(Uuid(0, 0))
@@ -354,7 +354,7 @@ class SourcePlanner:
     def _say_once(self, where: str, cause: str) -> None:
         if where not in self._told:
             self._told.add(where)
-            logger.warning("failOnDataLoss=false, reading goes on: %s (%s)", where, cause)
+            logger.warning("failOnDataLoss=false, reading continues: %s (%s)", where, cause)
 
 
 def _partitions_of(described: Mapping[str, TopicDescription]) -> list[str]:
@@ -421,5 +421,5 @@ def _refuse_lower_than(ceiling: Mapping[str, int], latest: Mapping[str, int]) ->
     """Refuse a topic that now ends before `ceiling`: the run could never end."""
     lower = [key for key, end in ceiling.items() if latest.get(key, 0) < end]
     if lower:
-        where = f"{', '.join(sorted(lower))} end before the offsets this run was to reach"
+        where = f"{', '.join(sorted(lower))} end before the target offsets of this run"
         raise data_loss(where, ceiling, latest, "trigger=availableNow (in any case)")

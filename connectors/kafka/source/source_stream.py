@@ -20,7 +20,7 @@ from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_source import LATEST
 from transactions.errors import MissingTopicError, PhaseOneError
 
-_MADE_ANEW: Final = "the topic was deleted and made anew: this one is another topic of its name"
+_MADE_ANEW: Final = "the topic was deleted and created again: it is another topic of the same name"
 
 Nested = dict[str, Any]
 
@@ -138,7 +138,8 @@ class SourceStream:
             found = self._planner.partitions_left()
         if self.go_on(start) != start:
             raise PhaseOneError(
-                "A topic was made anew while it was read; the next run begins with the new one.",
+                "A topic was deleted and created again while it was read; the next run begins with "
+                "the new topic.",
                 where=", ".join(found),
                 cause=_MADE_ANEW,
                 option="failOnDataLoss=false",
