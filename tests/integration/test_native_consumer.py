@@ -384,7 +384,7 @@ def test_a_topic_that_was_not_there_is_waited_for_without_fail_on_data_loss(kind
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, 1)])[name].result(30)
     produce(bootstrap, name, [{"value": b"%d" % n} for n in range(3)])
-    with pytest.raises(PhaseOneError, match="there again"):
+    with pytest.raises(PhaseOneError, match="exists again"):
         everything(reader, {f"{name}-0": 3})
     reader.close()
 
