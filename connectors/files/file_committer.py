@@ -98,8 +98,8 @@ class FileCommitter:
             f"A prepared file cannot be committed: {problem}.",
             where=f"{self.path}, checkpoint {one.checkpoint_id}, subtask {one.subtask}, "
             f"{one.transactional_id}",
-            cause=f"somebody removed or changed it; {self.folder.trouble}; or the workers write "
-            "to another place than the driver sees",
+            cause=f"somebody removed or changed it; {self.folder.trouble}; or the workers write to "
+            "another place than the driver reads",
             option=f"path={self.path}",
         )
 
@@ -128,7 +128,7 @@ class FileCommitter:
             outcome = self.folder.publish(one.transactional_id, PreparedFile.of(one).name)
         except OSError as error:
             logger.warning(
-                "the outcome of renaming %s is not known: %s", one.transactional_id, error
+                "the outcome of the rename of %s is unknown: %s", one.transactional_id, error
             )
             return Outcome.UNKNOWN
         if outcome is Outcome.COMMITTED:

@@ -61,15 +61,15 @@ class FileSink:
             name = re.sub(r"[^A-Za-z0-9_-]", "-", Path(self.path).name)[:100]
             object.__setattr__(self, "name", name or "files")
         if not NAME.fullmatch(self.name):
-            why = "it stands in the names of files, up to 100 characters"
+            why = "it is a part of file names, and has up to 100 characters"
             raise _wrong("A sink's name has letters, digits, _ and -.", why, f"name={self.name}")
 
     def _complete_path(self) -> None:
         path = self.path.removeprefix("file://")
         if not path.strip():
-            raise _wrong("A file sink needs a folder.", "none is named", "path=(absent)")
+            raise _wrong("A file sink needs a folder.", "no folder is given", "path=(absent)")
         if path.startswith("file:"):
-            why = "a URL of a file has two slashes, and then the path"
+            why = "a file URL has two slashes before the path"
             raise _wrong("The path cannot be read.", why, f"path={path}")
         absolute = os.path.abspath(path)  # noqa: PTH100 - without ".."
         path = address_of(path) if is_address(path) else absolute
@@ -101,7 +101,7 @@ class FileSink:
             ConfigurationError: it cannot; the text names the column.
         """
         if not len(schema):
-            raise self._no_place("no column", "a row without columns leaves nothing in a file")
+            raise self._no_place("no column", "a file cannot store a row without columns")
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if twice:
             raise self._no_place(f"the column {twice[0]!r}", "there are two columns of that name")

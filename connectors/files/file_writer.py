@@ -187,9 +187,9 @@ class FileWriter:
             ) from error
         except _REFUSALS as error:
             raise RecordRefusedError(
-                f"The format {self.format} has no place for a value: {error}.",
+                f"The format {self.format} cannot store a value: {error}.",
                 where=where,
-                cause="a value is outside of what the format can express, or the columns changed "
-                "within a task",
+                cause="the value is out of range for the format, or the columns changed within a "
+                "task",
                 option=f"format={self.format}",
             ) from error

@@ -70,13 +70,13 @@ def problem_of(kind: pa.DataType) -> str:
     if t.is_struct(kind):
         names = [field.name for field in kind]
         if len(set(names)) < len(names):
-            return f"a struct has two fields of one name: {', '.join(names)}"
+            return f"a struct has two fields with the same name: {', '.join(names)}"
         return next(filter(None, (problem_of(field.type) for field in kind)), "")
     if t.is_map(kind) or _is_list(kind):
         return problem_of(kind.item_type if t.is_map(kind) else kind.value_type)
     if (t.is_timestamp(kind) or t.is_time(kind)) and kind.unit == "ns":
-        return "nanoseconds have no place in its ISO 8601 text"
-    return "" if any(fits(kind) for fits in _SIMPLE) else f"JSON has nothing for {kind}"
+        return "its ISO 8601 text cannot hold nanoseconds"
+    return "" if any(fits(kind) for fits in _SIMPLE) else f"JSON has no type for {kind}"
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -71,7 +71,7 @@ class LocalFolder:
             raise ConfigurationError(
                 "The path is not a folder.",
                 where="options of a file sink",
-                cause="a file lies there",
+                cause="a file has this path",
                 option=f"path={self._path}",
             )
 

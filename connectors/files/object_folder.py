@@ -65,8 +65,8 @@ class ObjectFolder:
 
     at_once: Final = 16
     trouble: Final = (
-        "the store or the network is away, it refused us, or the worker's folder for temporary "
-        "files is full"
+        "the store or the network is not available, the store refused the request, or the worker's "
+        "folder for temporary files is full"
     )
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -160,7 +160,7 @@ class ObjectFolder:
             elif self._store.has_any(_MANIFESTS):
                 return Outcome.ABORTED
             else:
-                raise OSError(f"{self._url} has no manifest: it is not the folder that it was")
+                raise OSError(f"{self._url} has no manifest: the folder was emptied or replaced")
             crash_points.reach("mark_stored")
         self._forget(transaction_id)
         return outcome
@@ -175,7 +175,9 @@ class ObjectFolder:
             with _in_short():
                 self._store.delete(f"{_TRANSACTIONS}/{transaction_id}")
         except OSError as error:
-            logger.warning("%s is committed; the sweep forgets it: %s", transaction_id, error)
+            logger.warning(
+                "%s is committed; the sweep removes its entry: %s", transaction_id, error
+            )
 
     def sync_published(self) -> None:
         """See `TargetFolder.sync_published`: what a store has acknowledged is durable."""

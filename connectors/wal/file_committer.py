@@ -82,8 +82,9 @@ class FileCheckpointCommitter(CheckpointCommitter):
             raise LogCorruptedError(
                 "The mark of a sent checkpoint cannot be read; nothing was sent.",
                 where=f"{path}: {text[:_MOST_BYTES]!r}, asked for checkpoint {checkpoint_id}",
-                cause="the file was altered, or its file system lost what was synced",
-                option="restore the file from a backup, or write the id that the target has",
+                cause="the file was altered, or its file system lost synced data",
+                option="restore the file from a backup, or write the last checkpoint id of the "
+                "target into it",
             )
         if int(text) < checkpoint_id:
             return False

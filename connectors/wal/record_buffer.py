@@ -183,12 +183,12 @@ class PreparedBuffer:
             if said != (token, checkpoint_id, subtask, records):
                 problem = f"its seal is of another transaction: {said}"
             elif _sha256(path, seal.stream_bytes) != seal.sha256:
-                problem = "its bytes are not those that were sealed"
+                problem = "its bytes differ from the sealed bytes"
         if seal is None or problem:
             raise BufferCorruptedError(
                 f"The records of a prepared checkpoint cannot be trusted: {problem}.",
                 where=f"{path}, checkpoint {checkpoint_id}, subtask {subtask}, token {token}",
-                cause="the file was altered, or its file system lost what was synced",
+                cause="the file was altered, or its file system lost synced data",
                 option=f"buffer={path.parent.parent}: restore the file; or remove it, and the "
                 "engine's replay writes its records again",
             )

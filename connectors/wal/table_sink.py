@@ -33,9 +33,9 @@ class TableWriteAheadSink(WriteAheadSink):
         super().__post_init__()
         if not isinstance(self.committer, self.committer_kind):
             raise ConfigurationError(
-                f"The marks of {self.database} sink lie in the database of its rows.",
+                f"The marks of {self.database} sink must be in the database of its rows.",
                 where=f"sink {self.name!r}",
-                cause="in another place they share no transaction with the rows",
+                cause="in another database they cannot share a transaction with the rows",
                 option=f"committer={self.committer.describe()}",
             )
 

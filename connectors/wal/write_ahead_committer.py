@@ -60,10 +60,11 @@ class WriteAheadCommitter:
             except (OSError, BufferCorruptedError) as error:
                 reason = error.what if isinstance(error, SparkOnceError) else error
                 raise PhaseOneError(
-                    f"A buffer is not as it was prepared: {reason}",
+                    f"A prepared buffer has changed: {reason}",
                     where=f"{self._buffers.path(one.transactional_id)}, "
                     f"checkpoint {one.checkpoint_id}, subtask {one.subtask}",
-                    cause="the driver does not see the folder of its workers, or it was swept",
+                    cause="the driver does not see the folder of its workers, or the buffer was "
+                    "swept",
                     option=f"buffer={self.buffer}",
                 ) from error
         return list(committables)
@@ -169,7 +170,7 @@ class WriteAheadCommitter:
         try:
             self._buffers.remove([one.transactional_id])
         except OSError as error:
-            logger.warning("the buffer of %s is left to the sweep: %s", one.token, error)
+            logger.warning("the sweep will remove the buffer of %s: %s", one.token, error)
 
     @property
     def _buffers(self) -> BufferFolder:

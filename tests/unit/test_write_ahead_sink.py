@@ -432,7 +432,7 @@ def test_a_swept_writer_notices_when_it_prepares(sink):
 def test_what_was_swept_after_it_was_prepared_is_not_decided(sink):
     one = prepare(sink, 0, 1)
     sink.recover_and_abort([one.transactional_id], Deadline(1))
-    with pytest.raises(PhaseOneError, match="not as it was prepared"):
+    with pytest.raises(PhaseOneError, match="prepared buffer has changed"):
         sink.check_prepared([one], Deadline(5))
 
 
