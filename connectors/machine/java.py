@@ -109,7 +109,7 @@ def install_java(
         unpacked = Path(installer(INSTALLED_JAVA, path=str(unpacking)))
         home = next((h for h in _homes_of(unpacked) if _is_new_enough(h)), None)
         if home is None:
-            raise LookupError("what was downloaded is not a Java that runs here")  # noqa: TRY301
+            raise LookupError("the downloaded Java does not run on this machine")  # noqa: TRY301
         shutil.rmtree(target, ignore_errors=True)
         home.rename(target)
     except Exception as error:

@@ -239,11 +239,11 @@ def library() -> ctypes.CDLL:
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
     if sys.platform != "linux" or ctypes.sizeof(c_void_p) != 8 or sys.byteorder != "little":
-        return None, f"it is for 64-bit Linux, this is {sys.platform}"
+        return None, f"it needs 64-bit Linux, this is {sys.platform}"
     folder = Path(confluent_kafka.__file__).parent.with_name("confluent_kafka.libs")
     found = sorted(folder.glob("librdkafka*.so*"))
     if len(found) != 1:
-        return None, f"confluent-kafka's wheel brings one librdkafka, here are {len(found)}"
+        return None, f"confluent-kafka's wheel must have one librdkafka, it has {len(found)}"
     try:
         loaded = ctypes.CDLL(str(found[0]))
         for name, (result, arguments) in _FUNCTIONS.items():
@@ -257,7 +257,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if version != expected:
         return None, f"{found[0].name} is {version}, confluent-kafka runs {expected}"
     if version.partition(".")[0] != "2":
-        return None, f"it knows librdkafka 2, this is {version}"
+        return None, f"it supports librdkafka 2, this is {version}"
     return loaded, ""
 
 

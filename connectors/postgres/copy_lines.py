@@ -106,19 +106,19 @@ def check_types(schema: pa.Schema, where: str) -> None:
     """
     if not schema.names:
         raise ConfigurationError(
-            "Rows without columns cannot be written.", where=where, cause="nothing is selected"
+            "Rows without columns cannot be written.", where=where, cause="no column is selected"
         )
     for field in schema:
         if schema.names.count(field.name) > 1:
             raise ConfigurationError(
                 f"Two columns have the name {field.name!r}.",
                 where=where,
-                cause="a table's columns have different names",
+                cause="the columns of a table have different names",
                 option=f"columns={', '.join(schema.names)}",
             )
         if not sql_types(field.type):
             raise ConfigurationError(
-                f"The column {field.name!r} has a type that the sink does not carry.",
+                f"The column {field.name!r} has a type that the sink does not support.",
                 where=where,
                 cause="lists, structs and maps: write them as text with to_json; a time in "
                 "nanoseconds: cast it to microseconds",

@@ -144,9 +144,9 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
         connection = self.connection
         if connection.info.transaction_status != TransactionStatus.IDLE:
             raise BrokerUnavailableError(
-                "The connection of the marks is in the middle of something else.",
+                "The connection of the marks is busy with another transaction.",
                 where=f"{self.describe()}, sink {self.operator_id!r}",
-                cause="a stopped run has not let go of it yet",
+                cause="a stopped run still uses it",
             )
         try:
             with limited(connection, self._deadline()):

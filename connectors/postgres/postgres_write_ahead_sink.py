@@ -97,9 +97,9 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
             yield
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             raise RecordRefusedError(
-                "The table refused a row of a checkpoint that is decided.",
+                "The table refused a row of a decided checkpoint.",
                 where=f"sink {self.name!r}, table {self.table}",
                 cause=said(error),
-                option="change the table so that it takes the row, and start again; or give the "
-                "transaction up: sparkonce transactions resolve --accept-loss",
+                option="change the table so that it accepts the row, and start again; or give up "
+                "the transaction: sparkonce transactions resolve --accept-loss",
             ) from error

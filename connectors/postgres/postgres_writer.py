@@ -219,7 +219,7 @@ class PostgresWriter:
             refused = (error.sqlstate or "").startswith(_OF_A_ROW)
             kind = RecordRefusedError if refused else DeliveryError
             raise kind(
-                f"The table {self.table} did not take the rows of a task.",
+                f"The table {self.table} refused the rows of a task.",
                 where=self._where(transaction.attempt),
                 cause=f"PostgreSQL: {said(error)}",
                 option=f"table={self.table.given}",

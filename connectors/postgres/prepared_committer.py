@@ -57,16 +57,17 @@ class PreparedTransactionCommitter:
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> list[Committable]:
         """See `Committer.check_prepared`: each is in `pg_prepared_xacts`."""
-        what = "Prepared transactions could not be looked for."
+        what = "PostgreSQL could not be searched for prepared transactions."
         with asking(what, self.conninfo, deadline) as connection:
             found = prepared_among(connection, [one.transactional_id for one in committables])
         for one in committables:
             if one.transactional_id not in found:
                 raise PhaseOneError(
-                    "A prepared transaction is not there any more.",
+                    "A prepared transaction is gone.",
                     where=f"checkpoint {one.checkpoint_id}, subtask {one.subtask}, "
                     f"{one.transactional_id}",
-                    cause="an operator ended it, or another server answers than the task's",
+                    cause="an operator ended it, or the driver reached another server than the "
+                    "task",
                     option=f"conninfo: {place(self.conninfo)}",
                 )
         return list(committables)
@@ -140,10 +141,10 @@ class PreparedTransactionCommitter:
                         outcomes[one.token] = self.marks.proof(connection, one)
                 self._prune(connection, committables, outcomes)
         except errors.InsufficientPrivilege as error:
-            what = "A decided transaction may not be committed by this user."
+            what = "This user has no right to commit a decided transaction."
             raise driver_error(what, self.conninfo, error) from error
         except (psycopg.Error, BrokerUnavailableError) as error:
-            logger.warning("sink %s: the end of a commit is not known: %s", self.name, error)
+            logger.warning("sink %s: the outcome of a commit is unknown: %s", self.name, error)
         return outcomes
 
     def _commit_one(self, connection: Connection, one: Committable) -> Outcome:

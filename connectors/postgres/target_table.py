@@ -130,21 +130,21 @@ def look_up(connection: Connection, table: str, where: str) -> TargetTable:
         raise ConfigurationError(
             "The table of the sink does not exist.",
             where=where,
-            cause="it was never created, its schema is not searched or may not be used, or its "
-            "name needs quotes",
+            cause="it was never created, its schema is not in search_path or the user may not use "
+            "it, or its name needs quotes",
             option=f"table={table}",
         )
     oid, schema, name, kind, persistence, filtered = row
     problem = ""
     if kind not in ("r", "p"):
-        problem = "it is not a table: what a view or a foreign table does cannot be prepared"
+        problem = "it is not a table: writes to a view or foreign table cannot be prepared"
     elif persistence != "p":
         problem = "it is unlogged or temporary: a crash of the server would empty it"
     elif filtered:
         problem = "row-level security is active for this user: COPY does not work with it"
     if problem:
         raise ConfigurationError(
-            "The table of the sink cannot hold what is committed exactly once.",
+            "The table of the sink cannot store rows exactly once.",
             where=where,
             cause=problem,
             option=f"table={table}",

@@ -141,7 +141,7 @@ def test_what_an_operator_rolled_back_is_proven_aborted(table):
     sink = opened(table)
     one, other = written(sink, 1), written(sink, 2, of=attempt(subtask=1))
     table.execute(f"ROLLBACK PREPARED '{one.transactional_id}'")
-    with pytest.raises(PhaseOneError, match="not there") as raised:
+    with pytest.raises(PhaseOneError, match="transaction is gone") as raised:
         sink.check_prepared([one, other], soon())
     assert one.transactional_id in raised.value.where
     expected = {one.token: Outcome.ABORTED, other.token: Outcome.COMMITTED}

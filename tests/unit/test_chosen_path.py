@@ -51,7 +51,7 @@ def test_here_it_is_native_unless_it_is_not_wanted():
     ("target", "name", "value", "reason"),
     [
         (librdkafka.sys, "platform", "darwin", "this is darwin"),
-        (librdkafka.confluent_kafka, "__file__", "/none/confluent_kafka/__init__.py", "here are 0"),
+        (librdkafka.confluent_kafka, "__file__", "/none/confluent_kafka/__init__.py", "it has 0"),
         (librdkafka.confluent_kafka, "libversion", lambda: ("1.9.2", 0), "runs 1.9.2"),
         (librdkafka, "_FUNCTIONS", {"rd_kafka_no_such_call": (None, ())}, "rd_kafka_no_such_call"),
     ],

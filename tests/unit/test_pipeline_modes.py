@@ -162,7 +162,7 @@ def test_a_transaction_lives_longer_than_an_interval_a_checkpoint_and_a_restart(
 
 def test_a_sink_that_cannot_carry_a_column_refuses_it_before_any_data_moves(tmp_path):
     sink = PostgresSink(conninfo="host=nowhere dbname=words", table="words")
-    with pytest.raises(ConfigurationError, match=r"column 'headers'.*does not carry"):
+    with pytest.raises(ConfigurationError, match=r"column 'headers'.*does not support"):
         ContinuousDriver(
             SESSION, app_id="app", checkpoint=tmp_path, source=KafkaSource(**SOURCE), sink=sink
         )
