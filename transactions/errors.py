@@ -3,28 +3,28 @@
 ::
 
     SparkOnceError                    base; its text always has four parts
-    ├── ConfigurationError            wrong before any data moved; never retried; exit code 2
+    ├── ConfigurationError            an error before any data moved; never retried; exit code 2
     │   ├── SavepointError            a savepoint is broken, or does not fit the pipeline
     │   ├── IdentityMismatchError     the checkpoint belongs to another application or topology
     │   ├── MissingTopicError         a topic that the pipeline names does not exist
-    │   └── AuthenticationError       the broker refused our credentials or our rights
-    ├── DecisionLogError              the log cannot be written or read now; a restart may do it
+    │   └── AuthenticationError       the broker refused the credentials, or a right is missing
+    ├── DecisionLogError              the log cannot be written or read now; a restart may help
     │   ├── LogCorruptedError         an entry is torn, missing, or fails its checksum
     │   └── LogVersionError           an entry was written by a newer version of sparkonce
-    ├── FencedError                   a newer run owns the log: this one must stop, and does
-    ├── StoppedError                  stop() was asked for: the attempt ends before its decision
+    ├── FencedError                   a newer run owns the log: this run stops
+    ├── StoppedError                  stop() was called: the attempt ends before its decision
     ├── PhaseOneError                 an attempt failed before its decision; nothing is visible
     │   ├── InitInDoubtError          a copy of InitProducerId may be under way: take another id
     │   ├── CheckpointTimeoutError    the Spark job of a batch was stuck, and was cancelled
     │   └── DeliveryError             the broker refused, or never acknowledged, a record
-    │       └── RecordRefusedError    a record that it will never take: too large, no topic
+    │       └── RecordRefusedError    the broker will never accept the record: too large, no topic
     ├── OutcomeUnknownError           a decided transaction whose outcome was not known in time
     ├── TransactionLostError          a decided transaction was aborted by the broker: heal it
-    ├── HiddenCommitError             committed, and the broker keeps it from readers all the same
+    ├── HiddenCommitError             committed, but the broker still hides it from readers
     ├── ReplayMismatchError           Spark replays a decided batch with other offsets
-    ├── DataLossError                 source offsets are gone that the checkpoint still needs
+    ├── DataLossError                 source offsets that the checkpoint still needs are gone
     ├── BrokerUnavailableError        no broker answered within the deadline; safe to retry
-    └── IllegalTransitionError        a bug of ours: the two-phase table has no such step
+    └── IllegalTransitionError        a bug in sparkonce: the two-phase table has no such step
 
 `permanent` says that trying again cannot help.
 """
