@@ -165,7 +165,9 @@ class FileWriter:
         try:
             self.folder.discard(transaction.transaction_id)
         except OSError as error:
-            logger.warning("abort of %s: %s; the sweep ends it", transaction.transaction_id, error)
+            logger.warning(
+                "the abort of %s failed: %s; the sweep ends it", transaction.transaction_id, error
+            )
 
     def _writer(self, file: BinaryIO) -> ParquetRows | JsonLines:
         if self.format == JSON:

@@ -190,7 +190,9 @@ class PostgresWriter:
             try:
                 roll_back(self.conninfo, [transaction.gid], Deadline(_ABORT_S))
             except SparkOnceError as error:
-                logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
+                logger.warning(
+                    "the abort of %s failed: %s; the sweep ends it", transaction.token, error
+                )
 
     def _begun(self, transaction: PostgresTransaction) -> Connection:
         try:

@@ -132,7 +132,9 @@ class WriteAheadWriter:
             try:
                 transaction.buffer.remove()
             except OSError as error:
-                logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
+                logger.warning(
+                    "the abort of %s failed: %s; the sweep ends it", transaction.token, error
+                )
 
     @property
     def _buffers(self) -> BufferFolder:

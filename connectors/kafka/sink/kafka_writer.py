@@ -209,7 +209,9 @@ class KafkaWriter:
         try:
             transaction.slot.producer.abort(Deadline(_ABORT_SECONDS))
         except SparkOnceError as error:
-            logger.warning("abort of %s: %s; the sweep ends it", transaction.token, error)
+            logger.warning(
+                "the abort of %s failed: %s; the sweep ends it", transaction.token, error
+            )
 
     def _pool(self, owner: Owner) -> Producers:
         if self.producers is not None:

@@ -157,7 +157,7 @@ class ProducerPool:
             else:
                 slot.producer.abort(deadline)
         except PhaseOneError as error:
-            logger.warning("retiring %s: %s", slot.producer.transactional_id, error)
+            logger.warning("the producer %s is retired: %s", slot.producer.transactional_id, error)
             self.drop(slot)
             return False
         slot.ended = True
