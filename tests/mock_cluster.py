@@ -14,6 +14,7 @@ from typing import Final, Self
 from connectors.native import librdkafka
 
 #: Kafka's numbers of requests.
+LIST_OFFSETS: Final = 2
 INIT_PRODUCER_ID: Final = 22
 END_TXN: Final = 26
 
@@ -68,6 +69,14 @@ class MockCluster:
 
     def slow(self, request: int, milliseconds: int, times: int = 1) -> None:
         """Hold the next answers to a kind of request back."""
+        self._answer(request, 0, milliseconds, times)
+
+    def refuse(self, request: int, error: int, times: int = 1) -> None:
+        """Answer the next requests of a kind with an error."""
+        self._answer(request, error, 0, times)
+
+    def _answer(self, request: int, error: int, milliseconds: int, times: int) -> None:
         push = self._lib.rd_kafka_mock_broker_push_request_error_rtts
         for _ in range(times):
-            librdkafka.check_code(push(self._cluster, 1, request, 1, c_int(0), c_int(milliseconds)))
+            made = push(self._cluster, 1, request, 1, c_int(error), c_int(milliseconds))
+            librdkafka.check_code(made)

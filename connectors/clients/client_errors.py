@@ -46,6 +46,24 @@ _UNWRITABLE = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }
 )
+#: The broker or the partition is not ready now: of the retriable errors, those that readers meet.
+_PASSING = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
 #: Three codes for the native path, which compares whole arrays with them.
 QUEUE_FULL: Final[int] = KafkaError._QUEUE_FULL
 END_OF_PARTITION: Final[int] = KafkaError._PARTITION_EOF
@@ -110,6 +128,15 @@ def is_about_the_group(error: KafkaError) -> bool:
 def is_final(error: KafkaError) -> bool:
     """Return whether a retry cannot help."""
     return error.code() in _MISSING | _REFUSED
+
+
+def is_passing(error: KafkaError) -> bool:
+    """Return whether the same question may be answered soon, as after a leader has moved.
+
+    `KafkaError.retriable()` does not tell: librdkafka sets it for the calls of a transaction only,
+    and it is false for every other error.
+    """
+    return error.code() in _PASSING
 
 
 def is_missing(error: KafkaError) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from connectors.clients.client_errors import is_about_the_group
+from connectors.clients.client_errors import is_about_the_group, is_missing, is_passing
 from connectors.clients.client_log import log_settings
 from connectors.clients.client_settings import librdkafka_settings, settings_checked
 from connectors.operations.identity_search import ROW, Rows
@@ -81,10 +81,9 @@ class TopicEnds:
     def __init__(self, kafka: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._where = kafka.get("bootstrap.servers", "")
         self._clock = clock
+        self._kafka = kafka
         self._last_error: KafkaError | None = None
-        settings = log_settings() | librdkafka_settings(kafka) | {"error_cb": self._remember}
-        with settings_checked(kafka, "admin client"):
-            self._admin = AdminClient(settings)
+        self._admin = self._client()
 
     def committed(self, topics: Sequence[str], deadline: Deadline) -> list[Range]:
         """Return every partition up to its last stable offset, sorted.
@@ -130,6 +129,7 @@ class TopicEnds:
         deadline: Deadline,
     ) -> dict[tuple[str, int], int]:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        broker_said: KafkaException | None = None
         while True:
             answers = self._admin.list_offsets(
                 {TopicPartition(*partition): spec for partition in partitions},
@@ -138,10 +138,21 @@ class TopicEnds:
             )
             try:
                 return {(t.topic, t.partition): f.result().offset for t, f in answers.items()}
-            except KafkaException as error:
-                if deadline.expired() or not error.args[0].retriable():
-                    raise self._reason(error) from error
+            except KafkaException as failure:
+                error = failure.args[0]
+                # The partition was listed just now: its leader will learn that it leads it.
+                again = is_passing(error) or is_missing(error)
+                if error.code() != KafkaError._TIMED_OUT:  # noqa: SLF001
+                    broker_said = failure
+                if deadline.expired() or not again:
+                    raise self._reason(broker_said or failure) from failure
                 deadline.pause(_POLL_S)
+                self._admin = self._client()  # the old client can keep the leaders that it knows
+
+    def _client(self) -> AdminClient:
+        settings = log_settings() | librdkafka_settings(self._kafka) | {"error_cb": self._remember}
+        with settings_checked(self._kafka, "admin client"):
+            return AdminClient(settings)
 
     def _reason(self, error: KafkaException) -> SparkOnceError:
         self._admin.poll(0)  # a refusal of credentials comes by callback; the call only times out
@@ -236,7 +247,7 @@ def _advance(
             )
         if is_about_the_group(error):
             return False
-        if error.retriable() or error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+        if is_passing(error):
             return False  # the client tries again; patience bounds it
         raise _wrapped(error, where)
     index = reading.get((message.topic(), message.partition()))

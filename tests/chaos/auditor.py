@@ -153,7 +153,7 @@ class LiveAuditor:
     def _take(self, message: Message) -> None:
         error: KafkaError | None = message.error()
         if error is not None:
-            if not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+            if error.code() != KafkaError._ALL_BROKERS_DOWN:
                 self.failure = f"the auditor cannot read on: {error}"
             return
         self.longest_silence = max(self.longest_silence, self.silence())

@@ -28,6 +28,7 @@ from connectors.operations.identity_search import (
 )
 from connectors.operations.record_identity import parse_key_id
 from connectors.operations.verify import Verdict, VerifyOptions
+from tests.mock_cluster import LIST_OFFSETS, MockCluster
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, ConfigurationError
 
@@ -324,6 +325,28 @@ class TestOptions:
         ends._remember(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
         with pytest.raises(AuthenticationError, match="SASL authentication error"):
             ends.committed(["a"], Deadline(0.2))
+
+    @pytest.mark.parametrize(
+        "refusal", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART]
+    )
+    def test_a_partition_without_a_leader_is_asked_for_again(self, refusal: int) -> None:
+        """The leader of a new topic may not know yet that it leads it (seen on a busy machine)."""
+        with MockCluster() as cluster:
+            cluster.topic("a"), cluster.topic("b")
+            cluster.refuse(LIST_OFFSETS, refusal, times=3)
+            arguments = ["--bootstrap", cluster.bootstrap, "--input", "a", "--output", "b"]
+            result = CliRunner().invoke(command, arguments)
+        assert result.exit_code == 0, result.output
+
+    def test_a_partition_that_stays_without_a_leader_is_named_after_the_timeout(self) -> None:
+        """Nothing is waited for without end, and the broker's own word is the cause."""
+        with MockCluster() as cluster:
+            cluster.topic("a"), cluster.topic("b")
+            cluster.refuse(LIST_OFFSETS, KafkaError.NOT_LEADER_FOR_PARTITION, times=1000)
+            arguments = ["--bootstrap", cluster.bootstrap, "--input", "a", "--output", "b"]
+            result = CliRunner().invoke(command, [*arguments, "--timeout", "1"])
+        assert result.exit_code == 2, result.output
+        assert "Not leader for partition" in result.output
 
     def test_help_shows_examples(self) -> None:
         """--help is the manual."""

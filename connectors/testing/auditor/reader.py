@@ -27,13 +27,14 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 _POLL_S = 0.1
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client has no other name for it
-#: Errors of a partition whose leader has just changed: not all brokers know it yet.
+#: Errors of a partition that is new or whose leader has just changed: not all brokers know it yet.
 _MOVING = frozenset(
     {
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
 _MOVING_S = 30.0
@@ -222,7 +223,7 @@ def _read(
 def _is_data(message: Message) -> bool:
     """Return whether it is a record and not an event; raise an error that cannot heal."""
     error = message.error()
-    if error is None or error.code() == _END or error.retriable():
+    if error is None or error.code() == _END:
         return error is None
     raise KafkaException(error)
 
