@@ -23,8 +23,8 @@ from tests.auditor.reader import Follower, OpenTransaction, read_committed
 from tests.both_halves import KafkaBothHalves
 from tests.chaos.faults import Brokers
 from tests.integration.checkpoints import Job, Run, hooked
-from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.wire_helpers import begin, eventually, open_producer, settled
+from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long, sampled
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome

@@ -23,9 +23,9 @@ from connectors.testing.topics import TopicFactory
 from tests.auditor.reader import Follower
 from tests.both_halves import KafkaBothHalves
 from tests.integration.checkpoints import Job, Run, hooked, row
-from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.job_process import PATIENCE_S as PROCESS_S
 from tests.integration.test_continuous import PARTITIONS, Copy
+from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long, sampled
 from transactions.clock import Deadline
 from transactions.committable import Outcome

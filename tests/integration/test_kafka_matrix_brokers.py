@@ -27,7 +27,6 @@ from connectors.options.kafka_source import KafkaSource
 from connectors.wire.wire_client import TRANSACTION, WireClient
 from tests.auditor.reader import Follower, read_committed
 from tests.both_halves import KafkaBothHalves
-from tests.integration.conftest import assert_no_open_transaction as assert_nothing_open
 from tests.integration.kafka_matrix import (
     Copier,
     attempt_of,
@@ -41,6 +40,7 @@ from tests.integration.kafka_matrix import (
     rows,
 )
 from tests.integration.wire_helpers import eventually, soon
+from tests.shared_broker import assert_no_open_transaction as assert_nothing_open
 from tests.tiers import long
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer
 
 from connectors.cluster import LocalCluster
 from tests.integration.brokers import Broker
-from tests.integration.conftest import assert_no_open_transaction
+from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import sampled
 from transactions.clock import Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError

@@ -22,10 +22,10 @@ from connectors.cluster.local_cluster import LocalCluster
 from connectors.spark import StreamingDriver
 from tests.auditor.reader import Follower, read_committed
 from tests.auditor.reader import assert_no_open_transaction as assert_all_ended
-from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import pipeline_on
 from tests.integration.test_bad_input import produce
+from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long
 from transactions import events
 from transactions.clock import Deadline

@@ -38,7 +38,6 @@ from tests.auditor.reader import (
     read_uncommitted,
 )
 from tests.integration import driver_function
-from tests.integration.conftest import assert_no_open_transaction as assert_nothing_lingers
 from tests.integration.in_process import (
     CONTINUOUS,
     Branch,
@@ -51,6 +50,7 @@ from tests.integration.in_process import (
     values,
 )
 from tests.integration.job_process import PATIENCE_S
+from tests.shared_broker import assert_no_open_transaction as assert_nothing_lingers
 from tests.tiers import long, sampled
 from transactions.clock import Deadline
 

@@ -34,8 +34,8 @@ from tests.chaos.kafka_proxy import (
     Rule,
 )
 from tests.chaos.proxied_cluster import ProxiedCluster
-from tests.integration.conftest import assert_no_open_transaction
 from tests.integration.wire_helpers import settled, values
+from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import sampled
 from transactions import crash_points
 from transactions.clock import Deadline
