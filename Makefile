@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv archive lint test test-all unit integration chaos demo bench bench-peers docs docker-image compose-check clean mutations
+.PHONY: help venv archive lint test test-all unit integration parity chaos demo bench bench-peers docs docker-image compose-check clean mutations
 
 # The first Python 3.11 or newer; PYTHON=... chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -57,6 +57,9 @@ unit: $(STAMP)  ## tests without a broker: a minute
 
 integration: archive  ## of make test, those with a real broker and a real Spark
 	$(PYTEST) tests/integration $(ARGS)
+
+parity: archive  ## the table of tests/parity: what Spark's own Kafka source and sink can do, row by row
+	$(PYTEST) tests/parity -m '' $(ARGS)
 
 docs: $(DOCS_STAMP)  ## the documentation site in build/site; a dead link is an error
 	rm -rf build/pages build/site

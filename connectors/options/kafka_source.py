@@ -14,22 +14,16 @@ from typing import Final
 
 from connectors.options.client_options import ClientOptions, without_secret
 from connectors.options.option import Option
+from connectors.options.read_place import EARLIEST, ERROR, LATEST, STRATEGIES, Place
 from connectors.options.table import SOURCE
 from transactions.errors import ConfigurationError
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
 ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 
 #: Options that only Spark's own source has: they are refused, never ignored.
 UNSUPPORTED: Final = {
     "subscribePattern": "name the topics in `subscribe`",
     "assign": "name the topics in `subscribe`; all their partitions are read",
-    "startingTimestamp": "give `startingOffsets` as earliest, latest or JSON",
-    "startingOffsetsByTimestamp": "give `startingOffsets` as earliest, latest or JSON",
-    "startingOffsetsByTimestampStrategy": "give `startingOffsets` as earliest, latest or JSON",
-    "endingTimestamp": "give `endingOffsets` as latest or JSON",
-    "endingOffsetsByTimestamp": "give `endingOffsets` as latest or JSON",
     "minOffsetsPerTrigger": "use a trigger interval",
     "maxTriggerDelay": "use a trigger interval",
     "maxRecordsPerPartition": "use `minPartitions`",
@@ -40,6 +34,7 @@ UNSUPPORTED: Final = {
 }
 
 _BOOTSTRAP = "bootstrap.servers"
+_SINCE: Final = "milliseconds since 1970 (UTC)"
 _UNSUPPORTED_BY_LOWER_NAME = {name.lower(): name for name in UNSUPPORTED}
 
 
@@ -53,7 +48,16 @@ class KafkaSource:
         starting_offsets: where a *new* pipeline begins: earliest, latest or Spark's JSON; when not
             given, latest for a stream and earliest for a batch, as in Spark. A restarted pipeline
             goes on from its checkpoint.
+        starting_offsets_by_timestamp: the first record of that time or later, in each partition:
+            JSON ``{"topic": {"0": milliseconds}}``. It wins over `starting_offsets`.
+        starting_timestamp: the same time for all partitions, in milliseconds since 1970 (UTC). It
+            wins over both.
+        unmatched_timestamp: what to do with a partition that has no record of that time or later:
+            error, or latest.
         ending_offsets: where a batch read ends: latest (default) or Spark's JSON.
+        ending_offsets_by_timestamp: before the first record of that time or later; at the end of a
+            partition that has none. It wins over `ending_offsets`.
+        ending_timestamp: the same time for all partitions. It wins over both.
         max_offsets_per_trigger: most offsets in one micro-batch, split over the partitions.
         fail_on_data_loss: stop when offsets that are still needed are gone.
         include_headers: add the column `headers`.
@@ -66,7 +70,12 @@ class KafkaSource:
     bootstrap_servers: str
     subscribe: str | Sequence[str]
     starting_offsets: str | None = None
+    starting_offsets_by_timestamp: str | None = None
+    starting_timestamp: int | None = None
+    unmatched_timestamp: str = ERROR
     ending_offsets: str | None = None
+    ending_offsets_by_timestamp: str | None = None
+    ending_timestamp: int | None = None
     max_offsets_per_trigger: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -93,6 +102,26 @@ class KafkaSource:
         """Settings for every client of this source, bootstrap servers among them."""
         return ClientOptions({**self.kafka, _BOOTSTRAP: self.bootstrap_servers})
 
+    @property
+    def start(self) -> Place | None:
+        """Where a new pipeline begins, None when the user does not say."""
+        return _place(
+            self.unmatched_timestamp,
+            startingTimestamp=self.starting_timestamp,
+            startingOffsetsByTimestamp=self.starting_offsets_by_timestamp,
+            startingOffsets=self.starting_offsets,
+        )
+
+    @property
+    def end(self) -> Place | None:
+        """Where a batch read ends, None when the user does not say."""
+        return _place(
+            LATEST,
+            endingTimestamp=self.ending_timestamp,
+            endingOffsetsByTimestamp=self.ending_offsets_by_timestamp,
+            endingOffsets=self.ending_offsets,
+        )
+
     def validate(self) -> None:
         """Check every field and the rules between them.
 
@@ -116,6 +145,23 @@ class KafkaSource:
         ):
             if value is not None and value < 1:
                 raise _refused(name, value, "it must be 1 or more")
+        if self.unmatched_timestamp not in STRATEGIES:
+            option = "startingOffsetsByTimestampStrategy"
+            raise _refused(option, self.unmatched_timestamp, "it is unknown", STRATEGIES)
+        for name, time in (
+            ("startingTimestamp", self.starting_timestamp),
+            ("endingTimestamp", self.ending_timestamp),
+        ):
+            if time is not None and time < 0:
+                raise _refused(name, time, "it must be 0 or more", hint=_SINCE)
+        for name, times in (
+            ("startingOffsetsByTimestamp", self.starting_offsets_by_timestamp),
+            ("endingOffsetsByTimestamp", self.ending_offsets_by_timestamp),
+        ):
+            if times is not None and not times.lstrip().startswith("{"):
+                raise _refused(
+                    name, times, "it is not JSON", hint=f'{{"topic": {{"0": 0}}}}, {_SINCE}'
+                )
         _check_offsets("startingOffsets", self.starting_offsets, (EARLIEST, LATEST))
         _check_offsets("endingOffsets", self.ending_offsets, (LATEST,))
         _refuse_offset(
@@ -128,9 +174,9 @@ class KafkaSource:
         Raises:
             ConfigurationError: an option is only for a batch read.
         """
-        if self.ending_offsets is not None:
+        if self.end is not None:
             hint = "remove it; the trigger available-now stops at the newest records"
-            raise _refused("endingOffsets", self.ending_offsets, "a stream has no end", hint=hint)
+            raise _refused(self.end.option, self.end.said, "a stream has no end", hint=hint)
 
     def check_batch(self) -> None:
         """Check the options of a batch read.
@@ -138,7 +184,8 @@ class KafkaSource:
         Raises:
             ConfigurationError: an option is only for a stream.
         """
-        _refuse_offset("startingOffsets", self.starting_offsets, LATEST, "a batch read ends there")
+        if self.start is not None and self.start.is_offsets:
+            _refuse_offset("startingOffsets", self.start.said, LATEST, "a batch read ends there")
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> KafkaSource:
@@ -173,6 +220,14 @@ class KafkaSource:
         return options
 
 
+def _place(unmatched: str, **options: object) -> Place | None:
+    """Return the first place that is given."""
+    for option, said in options.items():
+        if said is not None:
+            return Place(option, str(said), unmatched)
+    return None
+
+
 def _text(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
@@ -204,6 +259,8 @@ def _refuse_offset(name: str, value: str | None, word: str, why: str) -> None:
     if value == word:
         raise _refused(name, value, f"{word} is not allowed: {why}")
     for topic, partitions in _json(value).items():
+        if partitions == word:
+            raise _refused(name, value, f"{topic} is {word}, which is not allowed: {why}")
         for partition, offset in partitions.items() if isinstance(partitions, dict) else ():
             if offset == number:
                 where = f"{topic}/{partition} is {number} ({word})"

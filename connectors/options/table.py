@@ -213,7 +213,8 @@ SOURCE: Final = Table(
             name="startingOffsets",
             field="starting_offsets",
             default="latest",
-            says="Where a new pipeline begins: `earliest`, `latest`, or Spark's JSON of offsets. A "
+            says="Where a new pipeline begins: `earliest`, `latest`, or Spark's JSON of offsets, "
+            'such as `{"a": {"0": 23, "1": -2}, "b": "earliest"}`; -2 is earliest, -1 latest. A '
             "batch read begins at `earliest` by default. A restarted pipeline continues from its "
             "checkpoint.",
         ),
@@ -221,6 +222,40 @@ SOURCE: Final = Table(
             name="endingOffsets",
             field="ending_offsets",
             says="Where a batch read ends: `latest`, or Spark's JSON of offsets.",
+        ),
+        Option(
+            name="startingOffsetsByTimestamp",
+            field="starting_offsets_by_timestamp",
+            says="Where a new pipeline begins: at the first record of a time or later, by "
+            'partition: `{"topic": {"0": milliseconds}}`. It wins over `startingOffsets`.',
+        ),
+        Option(
+            name="startingTimestamp",
+            field="starting_timestamp",
+            kind=NUMBER,
+            says="The same time for all partitions, in milliseconds since 1970 (UTC). It wins over "
+            "`startingOffsetsByTimestamp`.",
+        ),
+        Option(
+            name="startingOffsetsByTimestampStrategy",
+            field="unmatched_timestamp",
+            kind=WORD,
+            default="error",
+            says="What happens when a partition has no record of that time or later: `error`, or "
+            "`latest` to begin at its end.",
+        ),
+        Option(
+            name="endingOffsetsByTimestamp",
+            field="ending_offsets_by_timestamp",
+            says="Where a batch read ends: before the first record of a time or later, by "
+            "partition; at the end of a partition that has none. It wins over `endingOffsets`.",
+        ),
+        Option(
+            name="endingTimestamp",
+            field="ending_timestamp",
+            kind=NUMBER,
+            says="The same time for all partitions, in milliseconds since 1970 (UTC). It wins over "
+            "`endingOffsetsByTimestamp`.",
         ),
         Option(
             name="maxOffsetsPerTrigger",

@@ -21,7 +21,8 @@ from connectors.kafka.source.offsets import (
     topic_ids_in,
 )
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.options.kafka_source import LATEST, KafkaSource
+from connectors.options.kafka_source import KafkaSource
+from connectors.options.read_place import LATEST
 from transactions.decision_log import DecisionLog
 from transactions.errors import IdentityMismatchError
 from transactions.log_entries import Start
@@ -68,7 +69,7 @@ def decide_start(
             if missing:
                 there = planner.starting_offsets()
                 offsets = {key: min(at, planned.get(key, at)) for key, at in there.items()}
-                said = source.starting_offsets or LATEST
+                said = LATEST if source.start is None else source.start.told
             decided = format_offsets(offsets, {**planner.topic_ids(), **ids})
         _tell_unused(source, said, offsets)
         texts.append(decided)
@@ -79,12 +80,12 @@ def decide_start(
 
 
 def _tell_unused(source: KafkaSource, said: str, offsets: Mapping[str, int]) -> None:
-    """Log that `startingOffsets` was changed after the start was decided, if it was."""
-    now = source.starting_offsets
-    if not said or now is None or _plain(now) == _plain(said):
+    """Log that the start was changed after it was decided, if it was."""
+    now = source.start
+    if not said or now is None or _plain(now.told) == _plain(said):
         return
     logger.warning(
-        "startingOffsets=%s is not used for %s: the decision log says that the reading began at "
+        "%s is not used for %s: the decision log says that the reading began at "
         "%s%s. To start again, use another checkpoint, with another app_id or --accept-duplicates",
         now,
         ",".join(source.topics),

@@ -49,7 +49,12 @@ def test_options_survive_the_way_through_spark_and_pickle() -> None:
         bootstrap_servers="b:9092",
         subscribe=["a", "b.c-d"],
         starting_offsets='{"a":{"0":-2},"b.c-d":{"0":5}}',
+        starting_offsets_by_timestamp='{"a":{"0":7},"b.c-d":{"0":5}}',
+        starting_timestamp=1_700_000_000_000,
+        unmatched_timestamp="latest",
         ending_offsets="latest",
+        ending_offsets_by_timestamp='{"a":{"0":9},"b.c-d":{"0":9}}',
+        ending_timestamp=1_700_000_000_001,
         max_offsets_per_trigger=10,
         fail_on_data_loss=False,
         include_headers=True,
@@ -108,6 +113,13 @@ def test_p4_p6_options_that_only_spark_has_are_refused(name: str) -> None:
         ({"minPartitions": "-1"}, "minPartitions=-1"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss=no"),
         ({"isolationLevel": "snapshot"}, "isolationLevel=snapshot"),
+        ({"startingTimestamp": "-1"}, "startingTimestamp=-1"),
+        ({"endingTimestamp": "2026-11-25"}, "endingTimestamp=2026-11-25"),
+        ({"startingOffsetsByTimestamp": "12"}, "startingOffsetsByTimestamp=12"),
+        (
+            {"startingOffsetsByTimestampStrategy": "earliest"},
+            "startingOffsetsByTimestampStrategy=earliest",
+        ),
     ],
 )
 def test_malformed_values_are_refused_with_their_value(
@@ -120,7 +132,18 @@ def test_malformed_values_are_refused_with_their_value(
     assert raised.value.cause
 
 
-@pytest.mark.parametrize("value", ["earliest", '{"t": {"0": 5, "1": -2}}'])
+@pytest.mark.parametrize("name", ["endingOffsetsByTimestamp", "endingTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    value = "1" if name == "endingTimestamp" else '{"flights": {"0": 1}}'
+    source = KafkaSource.from_options({**MINIMAL, name: value})
+    with pytest.raises(ConfigurationError, match="a stream has no end") as raised:
+        source.check_stream()
+    assert raised.value.option == f"{name}={value}"
+
+
+@pytest.mark.parametrize(
+    "value", ["earliest", '{"t": {"0": 5, "1": -2}}', '{"t": "earliest", "u": {"0": 5}}']
+)
 def test_a10_a_read_does_not_end_at_the_earliest_offset(value: str) -> None:
     with pytest.raises(ConfigurationError, match="endingOffsets") as raised:
         KafkaSource.from_options({**MINIMAL, "endingOffsets": value})

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.kafka.source import source_planner
+from connectors.kafka.source.batch_ranges import limit_offsets, plan_ranges, split_ranges
 from connectors.kafka.source.offsets import (
     OffsetRange,
     flatten,
@@ -20,12 +21,7 @@ from connectors.kafka.source.offsets import (
     parse_offsets,
     split_key,
 )
-from connectors.kafka.source.source_planner import (
-    SourcePlanner,
-    limit_offsets,
-    plan_ranges,
-    split_ranges,
-)
+from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_source import KafkaSource
 from transactions.errors import (
     ConfigurationError,
@@ -201,6 +197,12 @@ class FakeCluster(SourcePlanner):
             raise MissingTopicError("A topic or partition to read does not exist.", where="t")
         return {topic: SimpleNamespace(partitions=found) for topic, found in there.items()}
 
+    def _first_since(self, times: Any, isolation: str) -> dict[str, int]:
+        """Offset n has the timestamp 1000 + n."""
+        ends = self._list(times, source_planner.OffsetSpec.latest(), isolation)
+        since = {key: max(self.holds[key][0], time - 1000) for key, time in times.items()}
+        return {key: at if at < ends[key] else -1 for key, at in since.items()}
+
     def _list(self, keys: Any, spec: Any, isolation: str) -> dict[str, int]:
         if any(key not in self.holds for key in keys):
             raise MissingTopicError("A topic or partition to read does not exist.", where="t")
@@ -220,6 +222,85 @@ def test_p3_starting_offsets_are_resolved() -> None:
     assert FakeCluster(holds).starting_offsets("earliest") == {"t-0": 3, "t-1": 0, "t-2": 1}
     resolved = FakeCluster(holds, stable, starting_offsets=json_text).starting_offsets()
     assert resolved == {"t-0": 5, "t-1": 2, "t-2": 1}
+
+
+def test_json_can_name_a_whole_topic() -> None:
+    holds = {"t-0": (3, 10), "t-1": (0, 4), "u-0": (1, 9)}
+    text = '{"t": "earliest", "u": {"0": 5}}'
+    assert FakeCluster(holds, starting_offsets=text).starting_offsets() == {
+        "t-0": 3,
+        "t-1": 0,
+        "u-0": 5,
+    }
+    text = '{"t": "Latest", "u": "earliest"}'
+    assert FakeCluster(holds, {"t-1": 2}, starting_offsets=text).starting_offsets() == {
+        "t-0": 10,
+        "t-1": 2,
+        "u-0": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"t": "soon"}', "'soon' is not allowed there"),
+        ('{"t": "earliest", "v": "latest"}', "topic 'v': it is not read"),
+    ],
+)
+def test_json_with_a_wrong_word_or_topic_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        FakeCluster({"t-0": (0, 9)}, starting_offsets=text).starting_offsets()
+    assert why in raised.value.cause
+
+
+def test_a_read_begins_at_a_time_in_each_partition() -> None:
+    holds = {"t-0": (3, 10), "t-1": (0, 4)}
+    cluster = FakeCluster(holds, {"t-0": 5}, starting_timestamp=1003)
+    assert cluster.starting_offsets() == {"t-0": 3, "t-1": 3}
+    by_partition = '{"t": {"0": 1007, "1": 0}}'
+    cluster = FakeCluster(holds, {"t-0": 5}, starting_offsets_by_timestamp=by_partition)
+    assert cluster.starting_offsets() == {"t-0": 7, "t-1": 0}  # inside an open transaction too
+
+
+def test_one_time_wins_over_times_by_partition_and_those_over_offsets() -> None:
+    all_three = {
+        "starting_timestamp": 1001,
+        "starting_offsets_by_timestamp": '{"t": {"0": 1002}}',
+        "starting_offsets": '{"t": {"0": 3}}',
+    }
+    for expected in (1, 2, 3):
+        assert FakeCluster({"t-0": (0, 9)}, **all_three).starting_offsets() == {"t-0": expected}
+        del all_three[next(iter(all_three))]
+
+
+def test_a_time_after_the_last_record_is_an_error_unless_latest_is_wanted() -> None:
+    holds = {"t-0": (3, 10), "t-1": (0, 4)}
+    with pytest.raises(ConfigurationError, match="after the last record") as raised:
+        FakeCluster(holds, starting_timestamp=1005).starting_offsets()
+    assert raised.value.where == "t-1: no record since 1005"
+    assert "startingTimestamp=1005" in raised.value.option
+    lenient = FakeCluster(holds, starting_timestamp=1005, unmatched_timestamp="latest")
+    assert lenient.starting_offsets() == {"t-0": 5, "t-1": 4}
+
+
+def test_times_must_name_exactly_the_partitions() -> None:
+    text = '{"t": {"0": 1000, "2": 1000}}'
+    with pytest.raises(ConfigurationError, match="startingOffsetsByTimestamp must name") as raised:
+        FakeCluster({"t-0": (0, 9)}, starting_offsets_by_timestamp=text).starting_offsets()
+    assert raised.value.where == "not named: -; not there: t-2"
+
+
+def test_a_batch_ends_before_a_time_and_at_the_end_where_nothing_is_later() -> None:
+    holds = {"t-0": (0, 9), "t-1": (0, 4)}
+    planner = FakeCluster(holds, starting_timestamp=1002, ending_timestamp=1005)
+    assert planner.plan_batch() == [OffsetRange("t", 0, 2, 5), OffsetRange("t", 1, 2, 4)]
+
+
+def test_a_batch_that_ends_at_an_earlier_time_is_refused() -> None:
+    planner = FakeCluster({"t-0": (0, 9)}, starting_timestamp=1005, ending_timestamp=1002)
+    with pytest.raises(ConfigurationError, match="backwards: t-0 begins at 5 and ends at 2") as e:
+        planner.plan_batch()
+    assert e.value.option == "startingTimestamp=1005, endingTimestamp=1002"
 
 
 @pytest.mark.parametrize(

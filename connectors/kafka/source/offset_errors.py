@@ -8,6 +8,7 @@ from typing import Final
 
 from connectors.kafka.source import offsets
 from connectors.options.kafka_source import KafkaSource
+from connectors.options.read_place import Place
 from transactions.errors import (
     ConfigurationError,
     DataLossError,
@@ -65,20 +66,32 @@ def backwards(key: str, start: int, end: int, source: KafkaSource) -> Configurat
     return ConfigurationError(
         f"A batch cannot be read backwards: {key} begins at {start} and ends at {end}.",
         where=key,
-        cause="startingOffsets is after endingOffsets",
-        option=f"startingOffsets={source.starting_offsets}, endingOffsets={source.ending_offsets}",
+        cause="the place where the read begins is after the place where it ends",
+        option=f"{source.start or 'startingOffsets=earliest'}, {source.end}",
+    )
+
+
+def no_record_since(place: Place, times: Mapping[str, int]) -> ConfigurationError:
+    """Return the error for partitions whose last record is older than a timestamp."""
+    return ConfigurationError(
+        f"{place.option} names a time after the last record of a partition.",
+        where=", ".join(f"{key}: no record since {time}" for key, time in sorted(times.items())),
+        cause="the partition is empty, or its records are older than the timestamp",
+        option=f"{place}, startingOffsetsByTimestampStrategy={place.unmatched}; latest begins at "
+        "the end of such a partition",
     )
 
 
 def other_partitions(
-    option: str, given: str, wanted: Iterable[str], there: Iterable[str]
+    place: Place, wanted: Iterable[str], there: Iterable[str]
 ) -> ConfigurationError:
     """Return the error for JSON that does not name the existing partitions."""
     missing = sorted(set(there) - set(wanted))
     extra = sorted(set(wanted) - set(there))
     return ConfigurationError(
-        f"{option} must name exactly the partitions of the subscribed topics.",
+        f"{place.option} must name exactly the partitions of the subscribed topics.",
         where=f"not named: {', '.join(missing) or '-'}; not there: {', '.join(extra) or '-'}",
-        cause="a partition was added or forgotten; -2 stands for earliest, -1 for latest",
-        option=f"{option}={given}",
+        cause="a partition was added or forgotten"
+        + ("; -2 stands for earliest, -1 for latest" if place.is_offsets else ""),
+        option=str(place),
     )

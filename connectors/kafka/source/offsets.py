@@ -16,6 +16,7 @@ from transactions.errors import ConfigurationError
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 #: A key beside the topics, for offsets that also contain topic ids; no topic name has a space.
 TOPIC_IDS: Final = "topic ids"
@@ -57,18 +58,42 @@ def parse_offsets(text: str | bytes, *, special: bool = False) -> dict[str, int]
     Raises:
         ConfigurationError: the text is not such a JSON.
     """
-    shown = text if isinstance(text, str) else text.decode(errors="replace")
+    return flatten(_loaded(text), special=special)
+
+
+def parse_wanted(text: str, there: Iterable[str]) -> dict[str, int]:
+    """Read the JSON of `startingOffsets` or `endingOffsets`, with -1 and -2 still in it.
+
+    Args:
+        text: the JSON. Instead of an object of partitions, a topic can have ``"earliest"`` or
+            ``"latest"``, which then counts for each of its partitions (SPARK-58774).
+        there: the existing partitions, as "topic-partition".
+
+    Raises:
+        ConfigurationError: the text is not such a JSON.
+    """
+    nested = _loaded(text)
+    if isinstance(nested, dict):
+        numbers: dict[str, dict[str, int]] = {}
+        for topic, partition in map(split_key, there):
+            numbers.setdefault(topic, {})[str(partition)] = partition
+        for topic, word in nested.items():
+            if isinstance(word, str):
+                if word.lower() not in _WORDS or topic not in numbers:
+                    problem = (
+                        f"{word!r} is not allowed there" if topic in numbers else "it is not read"
+                    )
+                    raise _malformed(text, f"topic {topic!r}: {problem}")
+                nested[topic] = dict.fromkeys(numbers[topic], _WORDS[word.lower()])
+    return flatten(nested, special=True)
+
+
+def _loaded(text: str | bytes) -> Any:
     try:
-        nested = orjson.loads(text)
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
+        shown = text if isinstance(text, str) else text.decode(errors="replace")
         raise _malformed(shown, f"it is not JSON: {error}") from error
-    return flatten(nested, special=special)
-
-
-def given_offsets(option: str | None) -> dict[str, int]:
-    """Return the offsets of an option's JSON; none if it is a word, or not given."""
-    given = option is not None and option.lstrip().startswith("{")
-    return parse_offsets(option or "", special=True) if given else {}
 
 
 def flatten(nested: object, *, special: bool = False) -> dict[str, int]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
@@ -29,15 +28,18 @@ from connectors.clients.client_errors import ErrorWatch
 from connectors.clients.client_log import log_settings
 from connectors.clients.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.source import offsets
+from connectors.kafka.source.batch_ranges import limit_offsets, plan_ranges, split_ranges
 from connectors.kafka.source.offset_errors import (
     GONE,
     backwards,
     data_loss,
+    no_record_since,
     other_partitions,
     while_missing,
 )
 from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
-from connectors.options.kafka_source import EARLIEST, LATEST, KafkaSource
+from connectors.options.kafka_source import KafkaSource
+from connectors.options.read_place import EARLIEST, ERROR, LATEST, Place
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import MissingTopicError
 
@@ -86,13 +88,11 @@ class SourcePlanner:
             MissingTopicError: a topic does not exist.
             ConfigurationError: the JSON does not name exactly the existing partitions.
             DataLossError: an offset of the JSON is not in its partition.
+            ConfigurationError: a partition has no record of the time or later, and the
+                strategy is error.
         """
-        given = self._source.starting_offsets or default
-        return self._resolve("startingOffsets", given)
-
-    def ending_offsets(self) -> dict[str, int]:
-        """Return where a batch read ends."""
-        return self._resolve("endingOffsets", self._source.ending_offsets or LATEST)
+        place = self._source.start or Place("startingOffsets", default)
+        return self._resolve(place, self._wanted(place))
 
     def latest_offsets(self, isolation: str | None = None) -> dict[str, int]:
         """Return the end of every partition: with read_committed its last stable offset.
@@ -173,12 +173,14 @@ class SourcePlanner:
             ConfigurationError: the read of a partition would begin after its end.
             SparkOnceError: see `starting_offsets` and `plan`.
         """
-        start, end = self.starting_offsets(EARLIEST), self.ending_offsets()
-        given = offsets.given_offsets(self._source.ending_offsets)
+        start = self.starting_offsets(EARLIEST)
+        place = self._source.end or Place("endingOffsets", LATEST)
+        wanted = self._wanted(place)
+        end = self._resolve(place, wanted)
         for key, last in end.items():
             if start.get(key, 0) <= last:
                 continue
-            if given.get(key, offsets.LATEST) != offsets.LATEST:
+            if wanted[key] != offsets.LATEST:
                 raise backwards(key, start[key], last, self._source)
             end[key] = start[key]  # an open transaction is at its end: nothing is readable yet
         return self.plan(start, end)
@@ -254,40 +256,75 @@ class SourcePlanner:
             else:
                 self.lost(f"{key} ends at {high[key]}", start, latest)
 
-    def _resolve(self, option: str, given: str) -> dict[str, int]:
-        if given == EARLIEST:
-            return self.earliest_offsets()
-        if given == LATEST:
-            return self.latest_offsets()
-        wanted = offsets.parse_offsets(given, special=True)
-        there = set(self.partitions())
-        if there != set(wanted):
-            raise other_partitions(option, given, wanted, there)
-        low = self.earliest_offsets()
+    def _wanted(self, place: Place) -> dict[str, int]:
+        """Return the offset that a user wants in each partition, with -1 and -2 still in it."""
+        there = self.partitions()
+        if not place.is_offsets:
+            return self._at_times(place, there)
+        if not place.is_json:
+            word = offsets.EARLIEST if place.said == EARLIEST else offsets.LATEST
+            return dict.fromkeys(there, word)
+        wanted = offsets.parse_wanted(place.said, there)
+        if set(there) != set(wanted):
+            raise other_partitions(place, wanted, there)
+        return wanted
+
+    def _at_times(self, place: Place, there: Sequence[str]) -> dict[str, int]:
+        """Return the first offset of a time or later, latest where there is none."""
+        if place.is_json:
+            times = offsets.parse_offsets(place.said)
+            if set(there) != set(times):
+                raise other_partitions(place, times, there)
+        else:
+            times = dict.fromkeys(there, int(place.said))
+        # An open transaction does not move the place where a read begins; it may hide the end.
+        level = self._source.isolation_level if place.is_end else "read_uncommitted"
+        found = self._first_since(times, level)
+        unmatched = [key for key, at in found.items() if at < 0]
+        if unmatched and place.unmatched == ERROR:
+            raise no_record_since(place, {key: times[key] for key in unmatched})
+        return {key: at if at >= 0 else offsets.LATEST for key, at in found.items()}
+
+    def _resolve(self, place: Place, wanted: Mapping[str, int]) -> dict[str, int]:
+        """Put offsets in the place of -1 and -2; check the others against what exists."""
+        words = set(wanted.values())
+        if words <= {offsets.EARLIEST}:
+            return self._list(wanted, OffsetSpec.earliest(), "read_uncommitted")
+        latest = self._list(wanted, OffsetSpec.latest(), self._source.isolation_level)
+        if words <= {offsets.LATEST}:
+            return latest
+        low = self._list(wanted, OffsetSpec.earliest(), "read_uncommitted")
         high = self._list(wanted, OffsetSpec.latest(), "read_uncommitted")
-        latest = self.latest_offsets()
         resolved: dict[str, int] = {}
         for key, offset in wanted.items():
             if offset in (offsets.EARLIEST, offsets.LATEST):
                 resolved[key] = low[key] if offset == offsets.EARLIEST else latest[key]
                 continue
             if not low[key] <= offset <= high[key]:
-                self.lost(f"{option}: {key} holds [{low[key]}, {high[key]})", wanted, high)
+                self.lost(f"{place.option}: {key} holds [{low[key]}, {high[key]})", wanted, high)
             resolved[key] = min(max(offset, low[key]), high[key])
         return resolved
 
     def _list(self, keys: Iterable[str], spec: OffsetSpec, isolation: str) -> dict[str, int]:
         """Send one ListOffsets for all partitions."""
+        return self._offsets_of(dict.fromkeys(keys, spec), isolation)
+
+    def _first_since(self, times: Mapping[str, int], isolation: str) -> dict[str, int]:
+        """Return the first offset of a time or later in each partition, -1 where there is none."""
+        specs = {key: OffsetSpec.for_timestamp(time) for key, time in times.items()}
+        return self._offsets_of(specs, isolation)
+
+    def _offsets_of(self, specs: Mapping[str, OffsetSpec], isolation: str) -> dict[str, int]:
         level = (
             IsolationLevel.READ_COMMITTED
             if isolation == "read_committed"
             else IsolationLevel.READ_UNCOMMITTED
         )
-        question = {TopicPartition(*split_key(key)): spec for key in keys}
+        question = {TopicPartition(*split_key(key)): spec for key, spec in specs.items()}
         if not question:
             return {}
         found = self._ask(
-            ", ".join(sorted(keys)),
+            ", ".join(sorted(specs)),
             lambda admin, timeout: admin.list_offsets(
                 question, isolation_level=level, request_timeout=timeout
             ),
@@ -368,53 +405,6 @@ def _partitions_of(described: Mapping[str, TopicDescription]) -> list[str]:
 def _ids_of(described: Mapping[str, TopicDescription]) -> dict[str, str]:
     found = {topic: str(each.topic_id) for topic, each in described.items()}
     return {topic: name for topic, name in found.items() if name != _NO_ID}
-
-
-def limit_offsets(
-    start: Mapping[str, int], latest: Mapping[str, int], limit: int
-) -> dict[str, int]:
-    """Cut `latest` down to about `limit` offsets, in proportion to each partition's records.
-
-    Every partition with records gets one offset at least, so none starves. If more partitions than
-    `limit` have records, the result exceeds `limit`, as in Spark.
-    """
-    waiting = {key: end - start.get(key, 0) for key, end in latest.items()}
-    total = sum(size for size in waiting.values() if size > 0)
-    if total <= limit:
-        return dict(latest)
-    return {
-        key: end if waiting[key] <= 0 else start.get(key, 0) + max(1, limit * waiting[key] // total)
-        for key, end in latest.items()
-    }
-
-
-def plan_ranges(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
-    """Return one range per partition with records to read, in the stable order.
-
-    A partition unknown to `start` begins at 0. A partition that ends before it begins has no
-    records. Only its topic's id shows whether it was made anew (see `source_stream`), no offset.
-    """
-    ranges = []
-    for topic, partition in sorted(map(split_key, end)):
-        key = partition_key(topic, partition)
-        ranges.append(OffsetRange(topic, partition, start.get(key, 0), end[key]))
-    return [each for each in ranges if each.end > each.start]
-
-
-def split_ranges(ranges: list[OffsetRange], wanted: int | None) -> list[OffsetRange]:
-    """Split ranges into about equal parts until there are about `wanted` of them."""
-    if wanted is None or len(ranges) >= wanted:
-        return ranges
-    total = sum(each.end - each.start for each in ranges)
-    parts: list[OffsetRange] = []
-    for each in ranges:
-        size = each.end - each.start
-        pieces = min(size, max(1, round(wanted * size / total)))
-        cuts = [each.start + size * index // pieces for index in range(pieces + 1)]
-        parts += [
-            OffsetRange(each.topic, each.partition, low, high) for low, high in pairwise(cuts)
-        ]
-    return parts
 
 
 def _refuse_lower_than(ceiling: Mapping[str, int], latest: Mapping[str, int]) -> None:

@@ -17,7 +17,7 @@ import orjson
 from connectors.kafka.source.offset_errors import data_loss
 from connectors.kafka.source.offsets import OffsetRange, flatten, nest, split_key, topic_ids_in
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.options.kafka_source import LATEST
+from connectors.options.read_place import LATEST
 from transactions.errors import MissingTopicError, PhaseOneError
 
 _MADE_ANEW: Final = "the topic was deleted and created again: it is another topic of the same name"

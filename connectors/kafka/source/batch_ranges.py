@@ -1,0 +1,55 @@
+"""Which offsets a batch takes, and how tasks share them. Nothing here asks a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
+
+
+def limit_offsets(
+    start: Mapping[str, int], latest: Mapping[str, int], limit: int
+) -> dict[str, int]:
+    """Cut `latest` down to about `limit` offsets, in proportion to each partition's records.
+
+    Every partition with records gets one offset at least, so none starves. If more partitions than
+    `limit` have records, the result exceeds `limit`, as in Spark.
+    """
+    waiting = {key: end - start.get(key, 0) for key, end in latest.items()}
+    total = sum(size for size in waiting.values() if size > 0)
+    if total <= limit:
+        return dict(latest)
+    return {
+        key: end if waiting[key] <= 0 else start.get(key, 0) + max(1, limit * waiting[key] // total)
+        for key, end in latest.items()
+    }
+
+
+def plan_ranges(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
+    """Return one range per partition with records to read, in the stable order.
+
+    A partition unknown to `start` begins at 0. A partition that ends before it begins has no
+    records. Only its topic's id shows whether it was made anew (see `source_stream`), no offset.
+    """
+    ranges = []
+    for topic, partition in sorted(map(split_key, end)):
+        key = partition_key(topic, partition)
+        ranges.append(OffsetRange(topic, partition, start.get(key, 0), end[key]))
+    return [each for each in ranges if each.end > each.start]
+
+
+def split_ranges(ranges: list[OffsetRange], wanted: int | None) -> list[OffsetRange]:
+    """Split ranges into about equal parts until there are about `wanted` of them."""
+    if wanted is None or len(ranges) >= wanted:
+        return ranges
+    total = sum(each.end - each.start for each in ranges)
+    parts: list[OffsetRange] = []
+    for each in ranges:
+        size = each.end - each.start
+        pieces = min(size, max(1, round(wanted * size / total)))
+        cuts = [each.start + size * index // pieces for index in range(pieces + 1)]
+        parts += [
+            OffsetRange(each.topic, each.partition, low, high) for low, high in pairwise(cuts)
+        ]
+    return parts

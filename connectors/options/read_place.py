@@ -1,0 +1,55 @@
+"""Where a read begins or ends, as a user says it. Spark has three options for each."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+#: What to do when a partition has no record of that time or later.
+ERROR: Final = "error"
+STRATEGIES: Final = (ERROR, LATEST)
+
+_OFFSETS: Final = ("startingOffsets", "endingOffsets")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """The option that counts, out of three: Spark prefers one timestamp for all partitions, then
+    timestamps by partition, then offsets.
+
+    Attributes:
+        option: its name.
+        said: its value: a word or JSON of offsets, a number of milliseconds, or JSON of those.
+        unmatched: a strategy, for a partition whose last record is older than the timestamp.
+    """
+
+    option: str
+    said: str
+    unmatched: str = LATEST
+
+    @property
+    def is_offsets(self) -> bool:
+        """Whether it says offsets and not timestamps."""
+        return self.option in _OFFSETS
+
+    @property
+    def is_end(self) -> bool:
+        """Whether a read ends there, and does not begin there."""
+        return self.option.startswith("ending")
+
+    @property
+    def is_json(self) -> bool:
+        """Whether it says a value for each partition."""
+        return self.said.lstrip().startswith("{")
+
+    @property
+    def told(self) -> str:
+        """The place as the decision log keeps it. A log that knows only offsets has them bare."""
+        return self.said if self.is_offsets else str(self)
+
+    def __str__(self) -> str:
+        """Return ``option=value``, for texts."""
+        return f"{self.option}={self.said}"

@@ -1,0 +1,62 @@
+"""`make parity`: the table of tests/parity/table.py with the result of each row at the end."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from connectors.spark.data_source import NAME, register
+from tests.parity.table import NOT_HERE, ROWS
+
+_ROW = "parity"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Write the rows of each test into its reports, which cross processes; markers do not."""
+    for item in items:
+        for mark in item.iter_markers("parity"):
+            for row in mark.args:
+                assert row in ROWS, f"{item.nodeid}: the table has no row {row}"
+                item.user_properties.append((_ROW, row))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    results: dict[int, Counter[str]] = defaultdict(Counter)
+    for outcome in ("passed", "failed", "error"):
+        for report in terminalreporter.stats.get(outcome, []):
+            for name, row in report.user_properties:
+                if name == _ROW:
+                    results[row][outcome] += 1
+    if not results:
+        return
+    terminalreporter.section("parity with Spark's own Kafka connector")
+    for row, says in ROWS.items():
+        counted = ", ".join(f"{n} {what}" for what, n in results[row].items())
+        terminalreporter.line(f"{row:2}  {counted or '-':10}  {says}")
+        if row in NOT_HERE:
+            terminalreporter.line(f"{'':16}not here: {NOT_HERE[row]}")
+
+
+@pytest.fixture
+def source(spark: SparkSession, bootstrap: str) -> Callable[..., DataFrame]:
+    """Read as a user of Spark's own source does, but for the one word."""
+    register(spark)
+
+    def load(*, stream: bool, **options: object) -> DataFrame:
+        reader = spark.readStream if stream else spark.read
+        given = {name: str(value) for name, value in options.items()}
+        return (
+            reader.format(NAME).option("kafka.bootstrap.servers", bootstrap).options(**given).load()
+        )
+
+    return load
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """The checkpoint of a query."""
+    return str(tmp_path / "checkpoint")
