@@ -120,16 +120,18 @@ def command(
     try:
         kafka = ClientOptions(kafka_settings(bootstrap, pairs, config))
         decision_log = None
+        partitions: frozenset[str] = frozenset()
         if job_file is not None:
             job = job_of(job_file)
             of_job = JobTopics.of(job, inputs=inputs, outputs=outputs)
             kafka = ClientOptions({**of_job.kafka, **kafka})
-            inputs, outputs = of_job.inputs, of_job.outputs
+            inputs, outputs, partitions = of_job.inputs, of_job.outputs, of_job.partitions
             if checkpoint is None:
                 checkpoint, decision_log = job.checkpoint, job.decision_log
         options = VerifyOptions(
             kafka=kafka,
             inputs=inputs,
+            partitions=partitions,
             outputs=outputs,
             key_id=key_id,
             output_key_id=output_key_id,

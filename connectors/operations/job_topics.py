@@ -18,11 +18,13 @@ class JobTopics:
     Attributes:
         kafka: client settings in Java naming, without the ``kafka.`` prefix.
         inputs: the topics that it reads.
+        partitions: the partitions of these that it reads, as ``topic-partition``; none: all.
         outputs: the topics that it writes to; together they hold every input once.
     """
 
     kafka: Mapping[str, str]
     inputs: tuple[str, ...]
+    partitions: frozenset[str]
     outputs: tuple[str, ...]
 
     @classmethod
@@ -57,6 +59,7 @@ class JobTopics:
         return cls(
             kafka=ClientOptions(job.source.client_settings),
             inputs=tuple(inputs) or job.source.topics,
+            partitions=job.source.assigned_names,
             outputs=tuple(outputs) or tuple(sink.topic for sink in sinks if sink.topic),
         )
 

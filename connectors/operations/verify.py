@@ -42,6 +42,7 @@ class VerifyOptions:
     Attributes:
         kafka: client settings in Java naming, without the ``kafka.`` prefix.
         inputs: the source topics.
+        partitions: the partitions of the inputs that count, as ``topic-partition``; none: all.
         outputs: the topics that the pipeline writes to; together they hold every input once.
         key_id: how to recognise a record, see `connectors.operations.record_identity`.
         output_key_id: how to recognise it in the output; by default as `key_id`.
@@ -66,6 +67,7 @@ class VerifyOptions:
     timeout: float = 60.0
     examples: int = 10
     directory: Path | None = None
+    partitions: frozenset[str] = frozenset()
 
     def validate(self) -> None:
         """Refuse options that can prove nothing.
@@ -172,6 +174,7 @@ def verify(
     inputs = [
         _from(item, options.begins)
         for item in ends.committed(options.inputs, Deadline(options.timeout, clock))
+        if not options.partitions or item.name in options.partitions
     ]
     outputs, hidden = _settled(ends, options, clock)
     sides = _Sides(

@@ -23,7 +23,6 @@ ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 #: Options that only Spark's own source has: they are refused, never ignored.
 UNSUPPORTED: Final = {
     "subscribePattern": "name the topics in `subscribe`",
-    "assign": "name the topics in `subscribe`; all their partitions are read",
     "minOffsetsPerTrigger": "use a trigger interval",
     "maxTriggerDelay": "use a trigger interval",
     "maxRecordsPerPartition": "use `minPartitions`",
@@ -45,6 +44,7 @@ class KafkaSource:
     Args:
         bootstrap_servers: ``host:port`` list of the cluster.
         subscribe: topics, as a comma-separated string or a sequence.
+        assign: partitions instead of whole topics: ``{"topic": [0, 2]}``, as a mapping or as JSON.
         starting_offsets: where a *new* pipeline begins: earliest, latest or Spark's JSON; when not
             given, latest for a stream and earliest for a batch, as in Spark. A restarted pipeline
             goes on from its checkpoint.
@@ -68,7 +68,8 @@ class KafkaSource:
     """
 
     bootstrap_servers: str
-    subscribe: str | Sequence[str]
+    subscribe: str | Sequence[str] = ()
+    assign: str | Mapping[str, Sequence[int]] | None = None
     starting_offsets: str | None = None
     starting_offsets_by_timestamp: str | None = None
     starting_timestamp: int | None = None
@@ -88,14 +89,36 @@ class KafkaSource:
         names = self.subscribe.split(",") if isinstance(self.subscribe, str) else self.subscribe
         topics = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
         object.__setattr__(self, "subscribe", topics)
+        if self.assign is not None:
+            object.__setattr__(self, "assign", _assigned_json(self.assign))
         object.__setattr__(self, "kafka", ClientOptions(self.kafka))
         self.validate()
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics of `subscribe`, in the user's order, without duplicates."""
+        """The topics that are read, all or some of their partitions, without duplicates."""
         assert isinstance(self.subscribe, tuple)
-        return self.subscribe
+        return self.subscribe or tuple(self.assigned)
+
+    @property
+    def assigned(self) -> Mapping[str, Sequence[int]]:
+        """The partitions of `assign` by topic, empty when whole topics are read."""
+        return json.loads(str(self.assign)) if self.assign else {}
+
+    @property
+    def assigned_names(self) -> frozenset[str]:
+        """The same as ``topic-partition``."""
+        some = self.assigned.items()
+        return frozenset(f"{topic}-{number}" for topic, numbers in some for number in numbers)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What must stay the same at every restart: topics, or ``topic[0 2]`` with partitions."""
+        some = self.assigned
+        return tuple(
+            f"{topic}[{' '.join(map(str, some[topic]))}]" if topic in some else topic
+            for topic in self.topics
+        )
 
     @property
     def client_settings(self) -> ClientOptions:
@@ -130,8 +153,10 @@ class KafkaSource:
         """
         if not self.bootstrap_servers.strip():
             raise _refused("kafka.bootstrap.servers", "", "no broker is named")
+        if self.subscribe and self.assign:
+            raise _refused("assign", self.assign, "subscribe is given too", hint="give one of them")
         if not self.topics:
-            raise _refused("subscribe", "", "no topic is named")
+            raise _refused("subscribe", "", "no topic is named", hint="or name partitions: assign")
         if self.kafka.get(_BOOTSTRAP, self.bootstrap_servers) != self.bootstrap_servers:
             raise _refused("kafka.bootstrap.servers", self.kafka[_BOOTSTRAP], "it is given twice")
         if self.isolation_level not in ISOLATION_LEVELS:
@@ -145,6 +170,14 @@ class KafkaSource:
         ):
             if value is not None and value < 1:
                 raise _refused(name, value, "it must be 1 or more")
+        self._check_times()
+        _check_offsets("startingOffsets", self.starting_offsets, (EARLIEST, LATEST))
+        _check_offsets("endingOffsets", self.ending_offsets, (LATEST,))
+        _refuse_offset(
+            "endingOffsets", self.ending_offsets, EARLIEST, "a read must end after the first offset"
+        )
+
+    def _check_times(self) -> None:
         if self.unmatched_timestamp not in STRATEGIES:
             option = "startingOffsetsByTimestampStrategy"
             raise _refused(option, self.unmatched_timestamp, "it is unknown", STRATEGIES)
@@ -162,11 +195,6 @@ class KafkaSource:
                 raise _refused(
                     name, times, "it is not JSON", hint=f'{{"topic": {{"0": 0}}}}, {_SINCE}'
                 )
-        _check_offsets("startingOffsets", self.starting_offsets, (EARLIEST, LATEST))
-        _check_offsets("endingOffsets", self.ending_offsets, (LATEST,))
-        _refuse_offset(
-            "endingOffsets", self.ending_offsets, EARLIEST, "a read must end after the first offset"
-        )
 
     def check_stream(self) -> None:
         """Check the options of a stream.
@@ -205,7 +233,6 @@ class KafkaSource:
                 raise _unknown(name, value)
         return cls(
             bootstrap_servers=kafka.pop(_BOOTSTRAP, ""),
-            subscribe=str(fields.pop("subscribe", "")),
             kafka=kafka,
             **fields,  # type: ignore[arg-type]  # typed by _parsed, checked by validate
         )
@@ -215,9 +242,32 @@ class KafkaSource:
         options = {SOURCE.prefix + name: value for name, value in self.client_settings.items()}
         for option in SOURCE.options:
             value = getattr(self, option.python_name)
-            if value is not None:
+            if value not in (None, ()):
                 options[option.name] = _text(value)
         return options
+
+
+def _assigned_json(given: str | Mapping[str, Sequence[int]]) -> str:
+    """Return partitions by topic as JSON in a stable order; it is compared at every restart.
+
+    Raises:
+        ConfigurationError: it is not an object of lists of partition numbers.
+    """
+    found: object = given
+    if isinstance(given, str):
+        with contextlib.suppress(json.JSONDecodeError):
+            found = json.loads(given)
+    lists = dict(found) if isinstance(found, Mapping) else {}
+    if not lists or not all(map(_are_numbers, lists.values())):
+        hint = 'partition numbers by topic are expected: {"topic": [0, 2]}'
+        raise _refused("assign", given, "it names no partitions", hint=hint)
+    return json.dumps({topic: sorted(set(lists[topic])) for topic in sorted(lists)})
+
+
+def _are_numbers(found: object) -> bool:
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        return False
+    return len(found) > 0 and all(type(one) is int and one >= 0 for one in found)
 
 
 def _place(unmatched: str, **options: object) -> Place | None:

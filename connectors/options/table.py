@@ -210,6 +210,10 @@ SOURCE: Final = Table(
     [
         Option(name="subscribe", says="The topics to read, separated by commas."),
         Option(
+            name="assign",
+            says='Partitions instead of whole topics, as JSON: `{"topic": [0, 2]}`.',
+        ),
+        Option(
             name="startingOffsets",
             field="starting_offsets",
             default="latest",

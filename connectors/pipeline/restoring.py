@@ -245,7 +245,8 @@ def _check_fits(
 
 
 def _names(text: str) -> set[str]:
-    return set(filter(None, text.split(",")))
+    """Return the topics in an identity; ``t[0 2]`` are some partitions of t."""
+    return {one.partition("[")[0] for one in text.split(",") if one}
 
 
 def _refuse_newer_output(

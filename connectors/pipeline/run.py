@@ -71,7 +71,7 @@ class RunOptions:
         checkpoint_timeout_s: how long one checkpoint may take.
         restart_budget_s: how long a restart may take.
         identity: further options that must be the same at every restart on one checkpoint.
-        schemas: of the branches, by the names of their sinks; only of sinks that are not Kafka's.
+        schemas: of the branches, by the names of their sinks.
         interval_s: the longest time between two barriers; 0 where a batch is a checkpoint.
         decision_log: where the log lies, if not in that folder.
         accept_duplicates: start even if a cluster has output that the log does not know; that
@@ -117,7 +117,7 @@ class RunOptions:
 
     def all_identity(self) -> dict[str, str]:
         """Return every option that must be the same at every restart on one checkpoint."""
-        topics = sorted({topic for source in self.sources for topic in source.topics})
+        topics = sorted({one for source in self.sources for one in source.reads})
         found = {
             "sinks": identity_of(self.sinks),
             "sources": ",".join(topics),

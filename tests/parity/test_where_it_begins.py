@@ -20,6 +20,7 @@ parity = pytest.mark.parity
 #: The ways of naming a topic with three partitions, by option, each with its row.
 WAYS: dict[str, Callable[[str], str]] = {
     "subscribe": lambda topic: topic,
+    "assign": lambda topic: json.dumps({topic: [0, 1, 2]}),
 }
 way = pytest.mark.parametrize(
     "way", [pytest.param(name, marks=parity(row)) for row, name in enumerate(WAYS, 1)]
@@ -74,6 +75,33 @@ def test_from_given_offsets(source, three, checkpoint, way, fail_on_data_loss):
         failOnDataLoss=fail_on_data_loss,
     )
     assert run_to_its_end(frame, checkpoint).rows == expected(three, range(7, 10), range(10))
+
+
+@parity(2)
+@pytest.mark.parametrize("start", ["earliest", "json", "time"])
+def test_some_partitions_of_a_topic(source, bootstrap, three, checkpoint, start):
+    """Only they are named in JSON, and nothing of the others is read, at no time."""
+    where = {
+        "earliest": {"startingOffsets": "earliest"},
+        "json": {"startingOffsets": json.dumps({three: {"0": 8, "2": -2}})},
+        "time": {"startingTimestamp": 1008},
+    }[start]
+    frame = source(stream=True, assign=json.dumps({three: [2, 0]}), **where)
+    begins = {"earliest": (0, 0), "json": (8, 0), "time": (8, 8)}[start]
+    ranges = (range(begins[0], 10), range(0), range(begins[1], 10))
+    assert run_to_its_end(frame, checkpoint).rows == expected(three, *ranges)
+    more(bootstrap, three)
+    again = run_to_its_end(frame, checkpoint).rows
+    assert again == expected(three, range(10, 12), range(0), range(10, 12))
+
+
+@parity(2)
+def test_a_partition_that_is_not_there_is_an_error(source, three, checkpoint):
+    """Spark reads the others without a word."""
+    frame = source(stream=True, assign=json.dumps({three: [0, 3]}))
+    with pytest.raises(StreamingQueryException, match="A partition to read does not exist") as e:
+        run_to_its_end(frame, checkpoint)
+    assert f"where:  {three}-3" in str(e.value)
 
 
 @parity(4, 7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -344,3 +345,12 @@ def test_nothing_written_is_nothing_to_tell():
     one.invoke(transaction, BATCH.slice(0, 0))
     one.flush(transaction, {"in-0": 4})
     assert one.pre_commit(transaction) is None
+
+
+def test_the_identity_names_the_partitions_that_are_read():
+    """Another choice of partitions would read some from 0, and leave others where they are."""
+    options = run_options(EXACTLY_ONCE)
+    assert options.all_identity()["sources"] == "in"
+    some = KafkaSource(bootstrap_servers="b:1", assign={"t": [2, 0], "a": [1]})
+    both = dataclasses.replace(options, sources=[*options.sources, some])
+    assert both.all_identity()["sources"] == "a[1],in,t[0 2]"

@@ -41,6 +41,20 @@ def test_topics_and_cluster_are_those_of_the_job():
     assert "secret" not in repr(found)
 
 
+def test_of_a_topic_only_the_assigned_partitions_are_compared():
+    text = """
+        [app]
+        id = "flights"
+        checkpoint = "state"
+        [source]
+        "kafka.bootstrap.servers" = "a:1,b:1"
+        assign = '{"flights": [0, 2]}'
+    """
+    found = JobTopics.of(parse_job(text + CLEAN, Path("/jobs/flights.toml"), {}))
+    assert (found.inputs, found.partitions) == (("flights",), {"flights-0", "flights-2"})
+    assert JobTopics.of(job(CLEAN)).partitions == set()
+
+
 def test_topics_that_are_given_win():
     found = JobTopics.of(job(CLEAN, TWO_SINKS), inputs=["trains"], outputs=["late"])
     assert (found.inputs, found.outputs) == (("trains",), ("late",))

@@ -132,6 +132,30 @@ def test_malformed_values_are_refused_with_their_value(
     assert raised.value.cause
 
 
+@pytest.mark.parametrize("given", ['{"t": [2, 0, 2], "a": [1]}', {"a": (1,), "t": [2, 0]}])
+def test_partitions_can_be_assigned(given: object) -> None:
+    source = KafkaSource(bootstrap_servers="b:1", assign=given)
+    assert source.topics == ("a", "t")
+    assert source.reads == ("a[1]", "t[0 2]")
+    assert source.assigned_names == {"a-1", "t-0", "t-2"}
+    assert KafkaSource.from_options(source.to_options()) == source
+    assert KafkaSource(bootstrap_servers="b:1", subscribe="a").assigned_names == set()
+
+
+@pytest.mark.parametrize(
+    "given", ["", "t", "{}", '{"t": []}', '{"t": 1}', '{"t": "01"}', '{"t": [-1]}', '{"t": ["0"]}']
+)
+def test_partitions_that_are_not_partitions_are_refused(given: str) -> None:
+    with pytest.raises(ConfigurationError, match="assign cannot be used") as raised:
+        KafkaSource(bootstrap_servers="b:1", assign=given)
+    assert raised.value.option == f"assign={given}"
+
+
+def test_topics_and_partitions_are_not_both_given() -> None:
+    with pytest.raises(ConfigurationError, match="subscribe is given too"):
+        KafkaSource.from_options({**MINIMAL, "assign": '{"t": [0]}'})
+
+
 @pytest.mark.parametrize("name", ["endingOffsetsByTimestamp", "endingTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     value = "1" if name == "endingTimestamp" else '{"flights": {"0": 1}}'

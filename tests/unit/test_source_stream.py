@@ -211,6 +211,7 @@ class Pipeline:
     def cluster(self, source: KafkaSource) -> FakeCluster:
         self.asked += 1
         mine = {key: at for key, at in self.holds.items() if key[0] in source.topics}
+        mine = {key: mine[key] for key in source.assigned_names or mine}
         ids = {topic: self.ids[topic] for topic in source.topics}
         return FakeCluster(mine, ids=ids, starting_offsets=source.starting_offsets)
 
@@ -248,6 +249,17 @@ def test_a1_sources_that_change_places_keep_their_starts() -> None:
     pipeline.sources.reverse()
 
     assert pipeline.start() == [{"u-0": 20}, {"t-0": 10}]
+
+
+def test_sources_of_some_partitions_keep_their_starts_when_they_change_places() -> None:
+    pipeline = Pipeline()
+    pipeline.holds = {"t-0": (0, 10), "t-1": (0, 20)}
+    for number in (0, 1):
+        source = KafkaSource(bootstrap_servers="b:1", assign={"t": [number]})
+        pipeline.sources.append(source)
+    assert pipeline.start() == [{"t-0": 10}, {"t-1": 20}]
+    pipeline.sources.reverse()
+    assert pipeline.start() == [{"t-1": 20}, {"t-0": 10}]
 
 
 def test_a1_sources_that_share_their_topics_out_anew_are_refused() -> None:

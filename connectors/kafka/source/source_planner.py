@@ -189,7 +189,8 @@ class SourcePlanner:
         """Return all partitions of the topics, as "topic-partition"; cached for a second."""
         if self._partitions_until is None or self._partitions_until.expired():
             described = self._describe(self._source.topics)
-            self._partitions = _partitions_of(described)
+            self._partitions = self._read(described)
+            self._check_assigned(self._partitions)
             self._topic_ids = _ids_of(described)
             self._partitions_until = Deadline(METADATA_AGE_S, self._clock)
         return self._partitions
@@ -207,7 +208,26 @@ class SourcePlanner:
 
     def partitions_left(self) -> list[str]:
         """Return the partitions of the topics that still exist."""
-        return _partitions_of(self._what_is_left())
+        return self._read(self._what_is_left())
+
+    def _read(self, described: Mapping[str, TopicDescription]) -> list[str]:
+        """Return the partitions that are read: of whole topics all, and those of `assign`."""
+        some = self._source.assigned
+        return [
+            partition_key(topic, partition.id)
+            for topic, description in described.items()
+            for partition in description.partitions
+            if not some or partition.id in some[topic]
+        ]
+
+    def _check_assigned(self, there: Sequence[str]) -> None:
+        if gone := self._source.assigned_names - {*there}:
+            raise MissingTopicError(
+                "A partition to read does not exist.",
+                where=", ".join(sorted(gone)),
+                cause="the topic has fewer partitions, or it was made anew with fewer",
+                option=f"assign={self._source.assign}",
+            )
 
     def _what_is_left(self) -> Mapping[str, TopicDescription]:
         """Describe each existing topic; in one request for all, a missing topic is an error."""
@@ -392,14 +412,6 @@ class SourcePlanner:
         if where not in self._told:
             self._told.add(where)
             logger.warning("failOnDataLoss=false, reading continues: %s (%s)", where, cause)
-
-
-def _partitions_of(described: Mapping[str, TopicDescription]) -> list[str]:
-    return [
-        partition_key(topic, partition.id)
-        for topic, description in described.items()
-        for partition in description.partitions
-    ]
 
 
 def _ids_of(described: Mapping[str, TopicDescription]) -> dict[str, str]:
