@@ -23,9 +23,6 @@ ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 #: Options that only Spark's own source has: they are refused, never ignored.
 UNSUPPORTED: Final = {
     "subscribePattern": "name the topics in `subscribe`",
-    "minOffsetsPerTrigger": "use a trigger interval",
-    "maxTriggerDelay": "use a trigger interval",
-    "maxRecordsPerPartition": "use `minPartitions`",
     "groupIdPrefix": "the source joins no consumer group; offsets are committed to the "
     "application's group",
     "fetchOffset.numRetries": "retries are bounded by time, see `kafkaConsumer.pollTimeoutMs`",
@@ -59,10 +56,13 @@ class KafkaSource:
             partition that has none. It wins over `ending_offsets`.
         ending_timestamp: the same time for all partitions. It wins over both.
         max_offsets_per_trigger: most offsets in one micro-batch, split over the partitions.
+        min_offsets_per_trigger: a micro-batch waits for so many offsets.
+        max_trigger_delay_ms: but no longer than this time after the start of the batch before.
         fail_on_data_loss: stop when offsets that are still needed are gone.
         include_headers: add the column `headers`.
         isolation_level: read_committed hides open and aborted transactions.
         min_partitions: split ranges until there are about this many Spark tasks.
+        max_records_per_partition: split ranges until no Spark task has more offsets.
         poll_timeout_ms: longest silence of the brokers before a read fails.
         kafka: further client settings, named as Kafka names them, without the `kafka.` prefix.
     """
@@ -78,10 +78,13 @@ class KafkaSource:
     ending_offsets_by_timestamp: str | None = None
     ending_timestamp: int | None = None
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
     fail_on_data_loss: bool = True
     include_headers: bool = False
     isolation_level: str = "read_committed"
     min_partitions: int | None = None
+    max_records_per_partition: int | None = None
     poll_timeout_ms: int = 120_000
     kafka: Mapping[str, str] = field(default_factory=dict)
 
@@ -165,11 +168,17 @@ class KafkaSource:
             )
         for name, value in (
             ("maxOffsetsPerTrigger", self.max_offsets_per_trigger),
+            ("minOffsetsPerTrigger", self.min_offsets_per_trigger),
+            ("maxTriggerDelay", self.max_trigger_delay_ms),
             ("minPartitions", self.min_partitions),
+            ("maxRecordsPerPartition", self.max_records_per_partition),
             ("kafkaConsumer.pollTimeoutMs", self.poll_timeout_ms),
         ):
             if value is not None and value < 1:
                 raise _refused(name, value, "it must be 1 or more")
+        most, least = self.max_offsets_per_trigger, self.min_offsets_per_trigger
+        if most is not None and least is not None and least > most:
+            raise _refused("minOffsetsPerTrigger", least, f"maxOffsetsPerTrigger={most} is less")
         self._check_times()
         _check_offsets("startingOffsets", self.starting_offsets, (EARLIEST, LATEST))
         _check_offsets("endingOffsets", self.ending_offsets, (LATEST,))

@@ -270,6 +270,31 @@ SOURCE: Final = Table(
             says="The most offsets of one micro-batch, split over the partitions.",
         ),
         Option(
+            name="minOffsetsPerTrigger",
+            field="min_offsets_per_trigger",
+            kind=NUMBER,
+            mode=MICRO_BATCH,
+            instead="it is for micro-batches; in continuous mode each task reads as fast as it can",
+            says="A micro-batch waits for so many offsets. The first batch of a run does not wait, "
+            "nor does a batch of the trigger `available-now`.",
+        ),
+        Option(
+            name="maxTriggerDelay",
+            field="max_trigger_delay_ms",
+            kind=MILLISECONDS,
+            default="15min",
+            says="With `minOffsetsPerTrigger`: a micro-batch waits no longer than this time after "
+            "the start of the batch before.",
+        ),
+        Option(
+            name="maxRecordsPerPartition",
+            field="max_records_per_partition",
+            kind=NUMBER,
+            mode=MICRO_BATCH,
+            instead="it is for micro-batches; in continuous mode each task reads as fast as it can",
+            says="Ranges are split until no Spark task has more offsets.",
+        ),
+        Option(
             name="minPartitions",
             field="min_partitions",
             kind=NUMBER,

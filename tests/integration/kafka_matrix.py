@@ -21,6 +21,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.kafka_writer import KafkaTransaction
+from connectors.kafka.source.batch_ranges import limit_offsets
 from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_source import KafkaSource
@@ -246,7 +247,7 @@ class Copier:
                 assert not deadline.expired(), self.failures
                 start = self._offsets[number - 1][1] if number else planner.earliest_offsets()
                 if number not in self._offsets:
-                    end = planner.next_end(start, self.per_batch)
+                    end = limit_offsets(start, planner.next_end(start), self.per_batch)
                     if end == start:
                         return
                     self._offsets[number] = (start, end)

@@ -16,6 +16,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from connectors.kafka.source import range_reader
+from connectors.kafka.source.batch_ranges import limit_offsets
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.range_reader import close_idle_consumers, read_range
 from connectors.kafka.source.source_planner import SourcePlanner
@@ -96,7 +97,9 @@ class Batches:
 
     def next(self) -> list[int]:
         """Read one batch; the value of each record must be its offset."""
-        end = self.planner.next_end(self.position, self.source.max_offsets_per_trigger)
+        end = self.planner.next_end(self.position)
+        if limit := self.source.max_offsets_per_trigger:
+            end = limit_offsets(self.position, end, limit)
         rows = [
             row
             for wanted in self.planner.plan(self.position, end)

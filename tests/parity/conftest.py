@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.spark.data_source import NAME, register
-from tests.parity.table import NOT_HERE, ROWS
+from tests.parity.table import DIFFERS, ROWS
 
 _ROW = "parity"
 
@@ -28,7 +28,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     results: dict[int, Counter[str]] = defaultdict(Counter)
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.stats.get(outcome, []):
-            for name, row in report.user_properties:
+            for name, row in getattr(report, "user_properties", ()):
                 if name == _ROW:
                     results[row][outcome] += 1
     if not results:
@@ -37,8 +37,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for row, says in ROWS.items():
         counted = ", ".join(f"{n} {what}" for what, n in results[row].items())
         terminalreporter.line(f"{row:2}  {counted or '-':10}  {says}")
-        if row in NOT_HERE:
-            terminalreporter.line(f"{'':16}not here: {NOT_HERE[row]}")
+        if row in DIFFERS:
+            terminalreporter.line(f"{'':16}{DIFFERS[row]}")
 
 
 @pytest.fixture

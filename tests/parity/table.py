@@ -74,8 +74,9 @@ ROWS: Final[dict[int, str]] = {
     62: "two queries in one JVM do not share closed producers (SINK)",
     63: "real-time mode: a map, an empty batch, a partition added, a union (RTM)",
 }
-#: Rows that mean nothing here, and why.
-NOT_HERE: Final[dict[int, str]] = {
-    13: "the start is in the decision log; `sparkonce migrate` is to translate Spark's checkpoint",
-    22: "a batch is a decision: its progress must be durable before its commit",
+#: Rows that differ, and how; docs/coming_from_spark.md says it to users.
+DIFFERS: Final[dict[int, str]] = {
+    13: "not here: the start is in the decision log",
+    22: "not here: a batch is a decision, so its progress must be durable before its commit",
+    48: "a frame is planned at its first use: Spark keeps the plan of a data source in Python",
 }

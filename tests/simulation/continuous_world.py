@@ -616,6 +616,7 @@ class SimulatedDriver(ContinuousDriver):
         self._run = SimulatedRun(world)
         self._run.open()
         planner: Any = SimpleNamespace(
+            source=KafkaSource(bootstrap_servers="simulated:1", subscribe="in"),
             partitions=world.partitions,
             starting_offsets=lambda: dict.fromkeys(world.partitions(), 0),
             topic_ids=dict,

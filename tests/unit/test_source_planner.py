@@ -142,16 +142,19 @@ def test_p8_new_partition_starts_at_zero() -> None:
     ]
 
 
-@given(loads, st.one_of(st.none(), st.integers(1, 64)))
+@given(
+    loads, st.one_of(st.none(), st.integers(1, 64)), st.one_of(st.none(), st.integers(10**4, 10**7))
+)
 def test_p12_split_ranges_partition_the_input(
-    load: dict[str, tuple[int, int]], wanted: int | None
+    load: dict[str, tuple[int, int]], wanted: int | None, most: int | None
 ) -> None:
     ranges = plan_ranges(
         {key: low for key, (low, _) in load.items()},
         {key: low + size for key, (low, size) in load.items()},
     )
 
-    parts = split_ranges(ranges, wanted)
+    parts = split_ranges(ranges, wanted, most)
+    assert most is None or all(part.end - part.start <= most for part in parts)
 
     merged: dict[tuple[str, int], list[OffsetRange]] = {}
     for part in parts:
@@ -185,7 +188,7 @@ class FakeCluster(SourcePlanner):
         return self.ids
 
     def partitions(self) -> list[str]:
-        self._describe(self._source.topics)
+        self._describe(self.source.topics)
         return list(self.holds)
 
     def _describe(self, topics: Any) -> dict[str, Any]:
@@ -417,16 +420,15 @@ def test_p7_available_now_stops_at_its_ceiling() -> None:
     planner = FakeCluster({"t-0": (0, 20), "t-1": (0, 20)})
     ceiling = {"t-0": 15}
 
-    assert planner.next_end({"t-0": 0}, 5, ceiling) == {"t-0": 5}
-    assert planner.next_end({"t-0": 10}, None, ceiling) == {"t-0": 15}
-    assert planner.next_end({"t-0": 15}, 5, ceiling) == {"t-0": 15}
+    assert planner.next_end({"t-0": 10}, ceiling) == {"t-0": 15}
+    assert planner.next_end({"t-0": 15}, ceiling) == {"t-0": 15}
 
 
 def test_p7_topic_recreated_during_available_now_fails_in_any_case() -> None:
     planner = FakeCluster({"t-0": (0, 3)}, fail_on_data_loss=False)
 
     with pytest.raises(DataLossError) as raised:
-        planner.next_end({"t-0": 5}, None, {"t-0": 15})
+        planner.next_end({"t-0": 5}, {"t-0": 15})
 
     assert '{"t":{"0":3}}' in raised.value.where
     assert '{"t":{"0":15}}' in raised.value.where

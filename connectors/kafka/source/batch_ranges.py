@@ -39,17 +39,27 @@ def plan_ranges(start: Mapping[str, int], end: Mapping[str, int]) -> list[Offset
     return [each for each in ranges if each.end > each.start]
 
 
-def split_ranges(ranges: list[OffsetRange], wanted: int | None) -> list[OffsetRange]:
-    """Split ranges into about equal parts until there are about `wanted` of them."""
+def split_ranges(
+    ranges: list[OffsetRange], wanted: int | None, most: int | None = None
+) -> list[OffsetRange]:
+    """Split ranges into about equal parts.
+
+    Args:
+        ranges: of a batch.
+        wanted: split until there are about so many (`minPartitions`).
+        most: split before that until none has more offsets (`maxRecordsPerPartition`).
+    """
+    if most is not None:
+        ranges = [part for each in ranges for part in _cut(each, -(-each.size // most))]
     if wanted is None or len(ranges) >= wanted:
         return ranges
-    total = sum(each.end - each.start for each in ranges)
+    total = sum(each.size for each in ranges)
     parts: list[OffsetRange] = []
     for each in ranges:
-        size = each.end - each.start
-        pieces = min(size, max(1, round(wanted * size / total)))
-        cuts = [each.start + size * index // pieces for index in range(pieces + 1)]
-        parts += [
-            OffsetRange(each.topic, each.partition, low, high) for low, high in pairwise(cuts)
-        ]
+        parts += _cut(each, min(each.size, max(1, round(wanted * each.size / total))))
     return parts
+
+
+def _cut(each: OffsetRange, pieces: int) -> list[OffsetRange]:
+    cuts = [each.start + each.size * index // pieces for index in range(pieces + 1)]
+    return [OffsetRange(each.topic, each.partition, low, high) for low, high in pairwise(cuts)]

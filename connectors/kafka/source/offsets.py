@@ -33,6 +33,11 @@ class OffsetRange:
     start: int
     end: int
 
+    @property
+    def size(self) -> int:
+        """How many offsets there are; records can be fewer."""
+        return self.end - self.start
+
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
 

@@ -1,7 +1,7 @@
 """The driver's side of the source: which offsets a batch reads. No Spark in here.
 
 One batch takes three steps: `starting_offsets` (new pipelines only) -> `next_end` (the existing
-records, cut down to `maxOffsetsPerTrigger`) -> `plan` (the ranges, one Spark task each).
+records) -> `plan` (the ranges, one Spark task each).
 
 All offsets are the flat ``{"topic-partition": offset}``. A partition that appears later starts at 0
 and never at "its earliest offset now": a replay must plan the same range as the first try.
@@ -28,7 +28,7 @@ from connectors.clients.client_errors import ErrorWatch
 from connectors.clients.client_log import log_settings
 from connectors.clients.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.source import offsets
-from connectors.kafka.source.batch_ranges import limit_offsets, plan_ranges, split_ranges
+from connectors.kafka.source.batch_ranges import plan_ranges, split_ranges
 from connectors.kafka.source.offset_errors import (
     GONE,
     backwards,
@@ -69,7 +69,7 @@ class SourcePlanner:
     """
 
     def __init__(self, source: KafkaSource, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._source = source
+        self.source = source
         self._clock = clock
         self._admin: AdminClient | None = None
         self._trouble = ErrorWatch()
@@ -91,7 +91,7 @@ class SourcePlanner:
             ConfigurationError: a partition has no record of the time or later, and the
                 strategy is error.
         """
-        place = self._source.start or Place("startingOffsets", default)
+        place = self.source.start or Place("startingOffsets", default)
         return self._resolve(place, self._wanted(place))
 
     def latest_offsets(self, isolation: str | None = None) -> dict[str, int]:
@@ -100,7 +100,7 @@ class SourcePlanner:
         Args:
             isolation: replaces the source's own level.
         """
-        level = isolation or self._source.isolation_level
+        level = isolation or self.source.isolation_level
         return self._list(self.partitions(), OffsetSpec.latest(), level)
 
     def earliest_offsets(self) -> dict[str, int]:
@@ -110,14 +110,12 @@ class SourcePlanner:
     def next_end(
         self,
         start: Mapping[str, int],
-        limit: int | None = None,
         ceiling: Mapping[str, int] | None = None,
     ) -> dict[str, int]:
-        """Return the end of the next batch, which begins at `start`; if equal, nothing is new.
+        """Return what exists for the next batch, which begins at `start`; if equal, nothing is new.
 
         Args:
             start: the end of the batch before.
-            limit: most offsets to take, None for all existing ones.
             ceiling: offsets that no batch may pass (Trigger.AvailableNow); a later run reads
                 partitions that are not in it.
 
@@ -132,7 +130,7 @@ class SourcePlanner:
         # A deleted partition keeps its offset: if it is made anew, it counts as truncated.
         latest = {**start, **latest}
         self._refuse_going_back(start, latest)
-        return latest if limit is None else limit_offsets(start, latest, limit)
+        return latest
 
     def plan(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
         """Return the ranges of a batch, none for equal offsets (then no broker is asked).
@@ -164,7 +162,8 @@ class SourcePlanner:
             self.lost(f"{each}; the partition begins at {earliest[key]}", start, end)
             if each.end > earliest[key]:
                 kept.append(OffsetRange(each.topic, each.partition, earliest[key], each.end))
-        return split_ranges(kept, self._source.min_partitions)
+        source = self.source
+        return split_ranges(kept, source.min_partitions, source.max_records_per_partition)
 
     def plan_batch(self) -> list[OffsetRange]:
         """Return the ranges of a batch read: from `startingOffsets` to `endingOffsets`, once.
@@ -174,21 +173,21 @@ class SourcePlanner:
             SparkOnceError: see `starting_offsets` and `plan`.
         """
         start = self.starting_offsets(EARLIEST)
-        place = self._source.end or Place("endingOffsets", LATEST)
+        place = self.source.end or Place("endingOffsets", LATEST)
         wanted = self._wanted(place)
         end = self._resolve(place, wanted)
         for key, last in end.items():
             if start.get(key, 0) <= last:
                 continue
             if wanted[key] != offsets.LATEST:
-                raise backwards(key, start[key], last, self._source)
+                raise backwards(key, start[key], last, self.source)
             end[key] = start[key]  # an open transaction is at its end: nothing is readable yet
         return self.plan(start, end)
 
     def partitions(self) -> list[str]:
         """Return all partitions of the topics, as "topic-partition"; cached for a second."""
         if self._partitions_until is None or self._partitions_until.expired():
-            described = self._describe(self._source.topics)
+            described = self._describe(self.source.topics)
             self._partitions = self._read(described)
             self._check_assigned(self._partitions)
             self._topic_ids = _ids_of(described)
@@ -212,7 +211,7 @@ class SourcePlanner:
 
     def _read(self, described: Mapping[str, TopicDescription]) -> list[str]:
         """Return the partitions that are read: of whole topics all, and those of `assign`."""
-        some = self._source.assigned
+        some = self.source.assigned
         return [
             partition_key(topic, partition.id)
             for topic, description in described.items()
@@ -221,18 +220,18 @@ class SourcePlanner:
         ]
 
     def _check_assigned(self, there: Sequence[str]) -> None:
-        if gone := self._source.assigned_names - {*there}:
+        if gone := self.source.assigned_names - {*there}:
             raise MissingTopicError(
                 "A partition to read does not exist.",
                 where=", ".join(sorted(gone)),
                 cause="the topic has fewer partitions, or it was made anew with fewer",
-                option=f"assign={self._source.assign}",
+                option=f"assign={self.source.assign}",
             )
 
     def _what_is_left(self) -> Mapping[str, TopicDescription]:
         """Describe each existing topic; in one request for all, a missing topic is an error."""
         left: dict[str, TopicDescription] = {}
-        for topic in self._source.topics:
+        for topic in self.source.topics:
             with contextlib.suppress(MissingTopicError):
                 left |= self._describe([topic])
         return left
@@ -251,7 +250,7 @@ class SourcePlanner:
         except MissingTopicError:
             # The list of partitions may be a second old: refresh it before raising.
             self._partitions_until = None
-            if self._source.fail_on_data_loss:
+            if self.source.fail_on_data_loss:
                 latest = self.latest_offsets()
             else:
                 latest = self._latest_of_what_is_left()
@@ -262,7 +261,7 @@ class SourcePlanner:
 
     def _latest_of_what_is_left(self) -> dict[str, int]:
         """Ask only for existing partitions: for others a client waits for a leader."""
-        return self._list(self.partitions_left(), OffsetSpec.latest(), self._source.isolation_level)
+        return self._list(self.partitions_left(), OffsetSpec.latest(), self.source.isolation_level)
 
     def _refuse_going_back(self, start: Mapping[str, int], latest: dict[str, int]) -> None:
         """Handle an end before the start: an open transaction there, or a new topic."""
@@ -298,7 +297,7 @@ class SourcePlanner:
         else:
             times = dict.fromkeys(there, int(place.said))
         # An open transaction does not move the place where a read begins; it may hide the end.
-        level = self._source.isolation_level if place.is_end else "read_uncommitted"
+        level = self.source.isolation_level if place.is_end else "read_uncommitted"
         found = self._first_since(times, level)
         unmatched = [key for key, at in found.items() if at < 0]
         if unmatched and place.unmatched == ERROR:
@@ -310,7 +309,7 @@ class SourcePlanner:
         words = set(wanted.values())
         if words <= {offsets.EARLIEST}:
             return self._list(wanted, OffsetSpec.earliest(), "read_uncommitted")
-        latest = self._list(wanted, OffsetSpec.latest(), self._source.isolation_level)
+        latest = self._list(wanted, OffsetSpec.latest(), self.source.isolation_level)
         if words <= {offsets.LATEST}:
             return latest
         low = self._list(wanted, OffsetSpec.earliest(), "read_uncommitted")
@@ -360,7 +359,7 @@ class SourcePlanner:
         controller that it knows, and asks for them even after they are gone (its issue 4620; seen).
         """
         deadline = Deadline(
-            min(_PLANNING_TIMEOUT_S, self._source.poll_timeout_ms / 1000), self._clock
+            min(_PLANNING_TIMEOUT_S, self.source.poll_timeout_ms / 1000), self._clock
         )
         patience = _FIRST_TIMEOUT_S
         while True:
@@ -373,7 +372,7 @@ class SourcePlanner:
                 self._admin.poll(0)
                 error = self._trouble.final or error
                 if client_errors.is_final(error) or deadline.expired():
-                    settings = self._source.client_settings
+                    settings = self.source.client_settings
                     raise client_errors.translate(error, where, settings) from failure
                 deadline.pause(_RETRY_PAUSE_S)
                 self._admin = None
@@ -381,8 +380,8 @@ class SourcePlanner:
 
     def _client(self) -> AdminClient:
         if self._admin is None:
-            settings = librdkafka_settings(self._source.client_settings)
-            with settings_checked(self._source.client_settings, "admin client"):
+            settings = librdkafka_settings(self.source.client_settings)
+            with settings_checked(self.source.client_settings, "admin client"):
                 self._admin = AdminClient({**log_settings(), **settings, "error_cb": self._trouble})
         return self._admin
 
@@ -394,7 +393,7 @@ class SourcePlanner:
         Raises:
             DataLossError: it is set.
         """
-        if self._source.fail_on_data_loss:
+        if self.source.fail_on_data_loss:
             raise data_loss(where, start, end, "failOnDataLoss=true", cause)
         self._say_once(where, cause)
 
@@ -404,7 +403,7 @@ class SourcePlanner:
         Raises:
             MissingTopicError: it is set.
         """
-        if self._source.fail_on_data_loss:
+        if self.source.fail_on_data_loss:
             raise error
         self._say_once(error.where, error.cause)
 

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import orjson
 
+from connectors.kafka.source.batch_ranges import limit_offsets
+from connectors.kafka.source.batch_wait import BatchWait
 from connectors.kafka.source.offset_errors import data_loss
 from connectors.kafka.source.offsets import OffsetRange, flatten, nest, split_key, topic_ids_in
 from connectors.kafka.source.source_planner import SourcePlanner
@@ -37,6 +39,7 @@ class SourceStream:
     def __init__(self, planner: SourcePlanner, start: str = "{}") -> None:
         decided = orjson.loads(start)
         self._planner = planner
+        self._wait = BatchWait(planner.source)
         self._initial = flatten(decided)
         self._known = topic_ids_in(decided)
         self._ceiling: dict[str, int] | None = None
@@ -87,7 +90,11 @@ class SourceStream:
         return nest(begin, {**topic_ids_in(start), **anew})
 
     def next_end(self, start: Nested, limit: int | None = None) -> Nested:
-        """Return the end of the next batch, which begins at `start`; if equal, nothing is new.
+        """Return the end of the next batch, which begins at `start`; if equal, no batch is started.
+
+        Args:
+            start: the end of the batch before.
+            limit: most offsets to take, None for all existing ones.
 
         Raises:
             MissingTopicError, DataLossError: see `SourcePlanner.next_end` and `go_on`.
@@ -102,7 +109,13 @@ class SourceStream:
                 option = "trigger=availableNow (in any case)"
                 where = _told(anew, self._ceiling_ids)
                 raise data_loss(where, flatten(start), self._ceiling, option, _MADE_ANEW)
-        end = self._planner.next_end(flatten(begin), limit, self._ceiling)
+        flat = flatten(begin)
+        end = self._planner.next_end(flat, self._ceiling)
+        # A run that reads to a ceiling would take a batch that waits for its end.
+        if self._ceiling is None and self._wait.holds_back(flat, end):
+            return start
+        if limit is not None:
+            end = limit_offsets(flat, end, limit)
         return nest(end, topic_ids_in(begin))
 
     def plan(self, start: Nested, end: Nested) -> list[OffsetRange]:

@@ -1,0 +1,163 @@
+"""Rows 43 to 50: `spark.read`, which reads once between two places."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame
+
+from tests.parity.query import expected, produce, rows_of
+from tests.parity.test_micro_batches import failure
+
+Source = Callable[..., DataFrame]
+parity = pytest.mark.parity
+
+
+@pytest.fixture
+def two(bootstrap: str, topic: Callable[..., str]) -> str:
+    """A topic with ten records in each of two partitions; offset n has the time 1000 + n."""
+    name = topic(2)
+    produce(bootstrap, name, *[range(10)] * 2, time=lambda offset: 1000 + offset)
+    return name
+
+
+def by_partition(topic: str, first: int, second: int) -> str:
+    return json.dumps({topic: {"0": first, "1": second}})
+
+
+@parity(43)
+def test_from_earliest_to_latest_bound_late(source, bootstrap, two):
+    frame = source(stream=False, subscribe=two)
+    produce(bootstrap, two, range(10, 12))
+    assert rows_of(frame) == expected(two, range(12), range(10))
+
+
+@parity(48)
+def test_a_frame_is_planned_at_its_first_use(source, bootstrap, two):
+    """It differs: Spark keeps the plan of a data source in Python. Another `load` plans again."""
+    frame = source(stream=False, subscribe=two)
+    assert rows_of(frame) == expected(two, *[range(10)] * 2)
+    produce(bootstrap, two, range(10, 12))
+    assert rows_of(frame) == expected(two, *[range(10)] * 2)
+    assert rows_of(source(stream=False, subscribe=two)) == expected(two, range(12), range(10))
+
+
+def test_an_empty_topic_has_no_rows(source, topic):
+    assert source(stream=False, subscribe=topic(2)).count() == 0
+
+
+@parity(44)
+def test_between_given_offsets(source, two):
+    frame = source(
+        stream=False,
+        subscribe=two,
+        startingOffsets=by_partition(two, 3, -2),
+        endingOffsets=by_partition(two, 6, -1),
+    )
+    assert rows_of(frame) == expected(two, range(3, 6), range(10))
+
+
+@parity(45)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("startingOffsets", "latest"),
+        ("startingOffsets", '{"t": {"0": -1}}'),
+        ("startingOffsets", '{"t": "latest"}'),
+        ("endingOffsets", "earliest"),
+        ("endingOffsets", '{"t": {"0": -2}}'),
+        ("endingOffsets", '{"t": "earliest"}'),
+    ],
+)
+def test_it_begins_not_at_the_end_and_ends_not_at_the_beginning(source, option, value):
+    text = failure(lambda: source(stream=False, subscribe="t", **{option: value}).count())
+    assert f"{option} cannot be used" in text
+    assert "not allowed" in text or "allowed: latest" in text
+
+
+@parity(46)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": (5, 5), "endingOffsets": (5, 2)},
+        {"startingTimestamp": 1005, "endingTimestamp": 1002},
+        {"startingTimestamp": 1005, "endingOffsets": (9, 2)},
+    ],
+)
+def test_it_is_not_read_backwards(source, two, options):
+    given = {
+        name: by_partition(two, *value) if isinstance(value, tuple) else value
+        for name, value in options.items()
+    }
+    text = failure(source(stream=False, subscribe=two, **given).count)
+    assert "A batch cannot be read backwards" in text
+    assert all(name in text for name in options)
+
+
+#: The three ways to say where a read begins at 3, and ends before 7.
+STARTS = {
+    "startingTimestamp": 1003,
+    "startingOffsetsByTimestamp": (1003, 1003),
+    "startingOffsets": (3, 3),
+}
+ENDS = {"endingTimestamp": 1007, "endingOffsetsByTimestamp": (1007, 1007), "endingOffsets": (7, 7)}
+
+
+@parity(47)
+@pytest.mark.parametrize(("start", "end"), [*itertools.product(STARTS, ENDS)])
+def test_all_combinations_of_starts_and_ends(source, two, start, end):
+    given = {
+        name: by_partition(two, *value) if isinstance(value, tuple) else value
+        for name, value in ((start, STARTS[start]), (end, ENDS[end]))
+    }
+    frame = source(stream=False, subscribe=two, **given)
+    assert rows_of(frame) == expected(two, *[range(3, 7)] * 2)
+
+
+@parity(47)
+def test_one_timestamp_wins_over_timestamps_and_those_over_offsets(source, two):
+    options = {
+        "endingTimestamp": 1003,
+        "endingOffsetsByTimestamp": by_partition(two, 1004, 1004),
+        "endingOffsets": by_partition(two, 5, 5),
+    }
+    for end in (3, 4, 5):
+        frame = source(stream=False, subscribe=two, **options)
+        assert rows_of(frame) == expected(two, *[range(end)] * 2)
+        del options[next(iter(options))]
+
+
+@parity(47)
+def test_an_end_after_the_last_record_is_the_end(source, two):
+    frame = source(stream=False, subscribe=two, startingTimestamp=1008, endingTimestamp=2000)
+    assert rows_of(frame) == expected(two, *[range(8, 10)] * 2)
+
+
+@parity(10, 49)
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets", "endingOffsetsByTimestamp"])
+def test_both_places_name_all_partitions(source, two, option):
+    frame = source(stream=False, subscribe=two, **{option: json.dumps({two: {"0": 5}})})
+    assert f"{option} must name exactly the partitions" in failure(frame.count)
+
+
+@parity(26, 27, 50)
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_both_levels_of_isolation(source, bootstrap, topic, level):
+    """Committed, aborted, committed, each larger than a fetch; markers lie between them."""
+    name = topic()
+    writer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"batch-{name}"})
+    writer.init_transactions(30)
+    for number, end in enumerate(("commit", "abort", "commit")):
+        writer.begin_transaction()
+        for offset in range(3000):
+            writer.produce(name, b"%d" % (3001 * number + offset))
+        assert writer.flush(30) == 0  # an abort would drop what was not sent yet
+        getattr(writer, f"{end}_transaction")(30)
+    frame = source(stream=False, subscribe=name, isolationLevel=level)
+    numbers = (0, 2) if level == "read_committed" else (0, 1, 2)
+    ranges = [range(3001 * number, 3001 * number + 3000) for number in numbers]
+    assert rows_of(frame) == [(name, 0, offset) for one in ranges for offset in one]
