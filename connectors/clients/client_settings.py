@@ -19,6 +19,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, libversion, version
 
 from connectors.options.client_options import visible
+from connectors.options.java_settings import WITHOUT_EFFECT
 from transactions.errors import ConfigurationError
 
 _OURS: Final = "sparkonce sets it"
@@ -138,7 +139,7 @@ def librdkafka_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
     settings: dict[str, Any] = {
         _LIBRDKAFKA_NAMES.get(name, name): value
         for name, value in kafka.items()
-        if name not in _SECURITY and name not in _ACKS
+        if name not in _SECURITY and name not in _ACKS and name not in WITHOUT_EFFECT
     }
     if "buffer.memory" in settings:
         settings["queue.buffering.max.kbytes"] = str(int(settings.pop("buffer.memory")) // 1024)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from connectors.options.client_options import ClientOptions, without_secret
+from connectors.options.java_settings import WITHOUT_EFFECT as JAVA
+from connectors.options.java_settings import tell_without_effect
 from connectors.options.option import Option
 from connectors.options.read_place import EARLIEST, ERROR, LATEST, STRATEGIES, Place
 from connectors.options.table import SOURCE
@@ -23,15 +25,23 @@ ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 #: Options that only Spark's own source has: they are refused, never ignored.
 UNSUPPORTED: Final = {
     "subscribePattern": "name the topics in `subscribe`",
-    "groupIdPrefix": "the source joins no consumer group; offsets are committed to the "
-    "application's group",
-    "fetchOffset.numRetries": "retries are bounded by time, see `kafkaConsumer.pollTimeoutMs`",
-    "fetchOffset.retryIntervalMs": "retries are bounded by time",
+}
+_NO_GROUP: Final = "the source joins no group; offsets are committed to the application's own"
+_BY_TIME: Final = "questions are repeated for a time; see kafkaConsumer.pollTimeoutMs"
+#: Options of Spark's own source that mean nothing here, and why.
+WITHOUT_EFFECT: Final = {
+    "groupIdPrefix": _NO_GROUP,
+    "kafka.group.id": _NO_GROUP,
+    "fetchOffset.numRetries": _BY_TIME,
+    "fetchOffset.retryIntervalMs": _BY_TIME,
+    "useDeprecatedOffsetFetching": "offsets are always asked for without a consumer",
 }
 
 _BOOTSTRAP = "bootstrap.servers"
 _SINCE: Final = "milliseconds since 1970 (UTC)"
 _UNSUPPORTED_BY_LOWER_NAME = {name.lower(): name for name in UNSUPPORTED}
+_WITHOUT_EFFECT_BY_LOWER_NAME = {name.lower(): name for name in WITHOUT_EFFECT}
+_PLACE: Final = "options of the source"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +104,21 @@ class KafkaSource:
         object.__setattr__(self, "subscribe", topics)
         if self.assign is not None:
             object.__setattr__(self, "assign", _assigned_json(self.assign))
-        object.__setattr__(self, "kafka", ClientOptions(self.kafka))
+        self._take_over_client_settings()
         self.validate()
+
+    def _take_over_client_settings(self) -> None:
+        """Give `isolation.level` its meaning, and name what has none."""
+        kafka = ClientOptions(self.kafka)
+        level = kafka.pop("isolation.level", self.isolation_level).strip().lower()
+        if level != self.isolation_level != ISOLATION_LEVELS[0]:
+            raise _two_levels(level, self.isolation_level)
+        object.__setattr__(self, "isolation_level", level)
+        found = [(f"kafka.{name}", JAVA[name]) for name in kafka if name in JAVA]
+        if kafka.pop("group.id", None) is not None:
+            found.append(("kafka.group.id", _NO_GROUP))
+        tell_without_effect(_PLACE, found)
+        object.__setattr__(self, "kafka", kafka)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -236,10 +259,15 @@ class KafkaSource:
         for name, value in options.items():
             if SOURCE.passes(name):
                 kafka[name[len(SOURCE.prefix) :].lower()] = value
+            elif useless := _WITHOUT_EFFECT_BY_LOWER_NAME.get(name.lower()):
+                tell_without_effect(_PLACE, [(useless, WITHOUT_EFFECT[useless])])
             elif option := SOURCE.find(name):
                 fields[option.python_name] = _parsed(option, value)
             else:
                 raise _unknown(name, value)
+        levels = kafka.get("isolation.level"), fields.get("isolation_level")
+        if None not in levels and levels[0] != levels[1]:
+            raise _two_levels(*levels)
         return cls(
             bootstrap_servers=kafka.pop(_BOOTSTRAP, ""),
             kafka=kafka,
@@ -347,6 +375,10 @@ def _refused(
         cause="; ".join(hints) or why,
         option=f"{name}={without_secret(name, value)}",
     )
+
+
+def _two_levels(client: object, option: object) -> ConfigurationError:
+    return _refused("kafka.isolation.level", client, f"isolationLevel={option} is given too")
 
 
 def _unknown(name: str, value: str) -> ConfigurationError:

@@ -7,6 +7,7 @@ branches of one source share the batch, the state and the decision.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from functools import reduce
 from typing import Final
 
@@ -20,6 +21,8 @@ from connectors.options.sink import MessageSink, takes_messages
 from connectors.spark.sink_stage import ROUTE
 from transactions.errors import ConfigurationError
 from transactions.sink import Sink
+
+logger = logging.getLogger(__name__)
 
 _BYTES: Final = (t.BinaryType, t.StringType)
 _ACCEPTED: Final[dict[str, tuple[type[t.DataType], ...]]] = {
@@ -61,11 +64,12 @@ def schema_in_a_task(schema: t.StructType, spark: SparkSession) -> pa.Schema:
 
 def make_branch(frame: DataFrame, sink: Sink) -> Branch:
     """Check the columns for a sink. Kafka's columns are key, value, headers, topic, partition and
-    timestamp, and are cast. Another sink checks its columns itself.
+    timestamp, and are cast; other columns are left out, as in Spark's own sink, and named in the
+    log. A sink that is not Kafka's checks its columns itself.
 
     Raises:
-        ConfigurationError: a column is missing, unknown or has a type that the sink cannot write;
-            the text names the column.
+        ConfigurationError: a column is missing, or has a type that the sink cannot write; the text
+            names the column.
     """
     branch = Branch(_as_messages(frame, sink) if takes_messages(sink) else frame, sink)
     sink.check_columns(branch.schema)
@@ -74,10 +78,14 @@ def make_branch(frame: DataFrame, sink: Sink) -> Branch:
 
 def _as_messages(frame: DataFrame, sink: MessageSink) -> DataFrame:
     types = {field.name: field.dataType for field in frame.schema.fields}
+    if others := types.keys() - _ACCEPTED.keys():
+        logger.warning(
+            "sink %s: a Kafka record has no place for the columns %s; they are not written",
+            sink.name,
+            ", ".join(sorted(others)),
+        )
     for name, kind in types.items():
-        if name not in _ACCEPTED:
-            raise _wrong(sink, f"The Kafka sink has no column {name!r}.", "drop or rename it")
-        if not isinstance(kind, _ACCEPTED[name]):
+        if name in _ACCEPTED and not isinstance(kind, _ACCEPTED[name]):
             raise _wrong(
                 sink,
                 f"The column {name!r} has the type {kind.simpleString()}.",

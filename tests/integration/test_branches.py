@@ -23,7 +23,6 @@ REFUSED = {
     ),
     "topic_type": ("SELECT 1 AS topic, 'v' AS value", SINK, "column 'topic' has the type int"),
     "headers_type": ("SELECT 'h' AS headers, 'v' AS value", SINK, "'headers' has the type string"),
-    "unknown_column": ("SELECT 'v' AS value, 1 AS more", SINK, "no column 'more'"),
     "no_topic_at_all": ("SELECT 'v' AS value", NO_TOPIC, "A topic is needed"),
 }
 
@@ -39,6 +38,15 @@ def test_w1_the_topic_option_makes_the_column_stay_at_home(spark):
     frame = spark.sql("SELECT 't' AS topic, 'v' AS value")
     assert make_branch(frame, SINK).frame.columns == ["value"]
     assert make_branch(frame, NO_TOPIC).frame.columns == ["value", "topic"]
+
+
+@pytest.mark.parity(54)
+def test_other_columns_are_left_out_and_named(spark, caplog):
+    """As Spark's own sink does, which says nothing."""
+    frame = spark.sql("SELECT 'v' AS value, 1 AS offset, 0 AS timestampType")
+    assert make_branch(frame, SINK).frame.columns == ["value"]
+    (line,) = caplog.messages
+    assert line.endswith("has no place for the columns offset, timestampType; they are not written")
 
 
 def test_strings_and_small_numbers_are_cast(spark):

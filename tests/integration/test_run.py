@@ -230,7 +230,7 @@ def test_an_unreachable_broker_fails_in_bounded_time(job: Job):
     ("change", "says"),
     [
         ({"app": 'triger = "1 second"'}, "did you mean 'trigger'"),
-        ({"source": 'kafka.group.id = "mine"'}, "group.id"),
+        ({"source": 'kafka.auto.offset.reset = "latest"'}, "auto.offset.reset"),
         ({"transform": 'function = "no_such_module:f"'}, "cannot be imported"),
         ({"transform": 'arrow = "no_such_module:f"'}, "cannot be imported"),
         ({"app": 'mode = "continuous"'}, "shuffle or state"),

@@ -145,8 +145,9 @@ def test_both_places_name_all_partitions(source, two, option):
 
 
 @parity(26, 27, 50)
+@pytest.mark.parametrize("option", ["isolationLevel", "kafka.isolation.level"])
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
-def test_both_levels_of_isolation(source, bootstrap, topic, level):
+def test_both_levels_of_isolation(source, bootstrap, topic, level, option):
     """Committed, aborted, committed, each larger than a fetch; markers lie between them."""
     name = topic()
     writer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"batch-{name}"})
@@ -157,7 +158,7 @@ def test_both_levels_of_isolation(source, bootstrap, topic, level):
             writer.produce(name, b"%d" % (3001 * number + offset))
         assert writer.flush(30) == 0  # an abort would drop what was not sent yet
         getattr(writer, f"{end}_transaction")(30)
-    frame = source(stream=False, subscribe=name, isolationLevel=level)
+    frame = source(stream=False, subscribe=name, **{option: level})
     numbers = (0, 2) if level == "read_committed" else (0, 1, 2)
     ranges = [range(3001 * number, 3001 * number + 3000) for number in numbers]
     assert rows_of(frame) == [(name, 0, offset) for one in ranges for offset in one]

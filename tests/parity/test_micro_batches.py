@@ -240,6 +240,26 @@ def test_no_tasks_are_refused(source, option, value):
     assert f"{option} cannot be used: it must be 1 or more" in text
 
 
+@parity(34)
+def test_groups_and_javas_settings_are_accepted(source, bootstrap, topic, checkpoint):
+    """The source joins no group. What was pasted from Spark's options loses nothing here."""
+    name = topic()
+    produce(bootstrap, name, range(3))
+    frame = earliest(
+        source,
+        name,
+        groupIdPrefix="mine",
+        **{
+            "kafka.group.id": "mine",
+            "kafka.isolation.level": "read_committed",
+            "kafka.max.poll.records": 500,
+            "kafka.default.api.timeout.ms": 60000,
+            "fetchOffset.numRetries": 3,
+        },
+    )
+    assert run_to_its_end(frame, checkpoint).rows == expected(name, range(3))
+
+
 @parity(36, 56)
 @pytest.mark.parametrize(
     "option",

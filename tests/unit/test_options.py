@@ -6,6 +6,8 @@ import pickle
 
 import pytest
 
+from connectors.clients.client_settings import librdkafka_settings
+from connectors.options import java_settings
 from connectors.options.kafka_source import UNSUPPORTED, KafkaSource
 from transactions.errors import ConfigurationError
 
@@ -135,6 +137,39 @@ def test_malformed_values_are_refused_with_their_value(
 
     assert raised.value.option == option
     assert raised.value.cause
+
+
+def test_settings_without_effect_are_named_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java_settings, "_told", set())
+    pasted = {"kafka.group.id": "g", "kafka.max.block.ms": "1", "GroupIdPrefix": "p"}
+    source = KafkaSource.from_options({**MINIMAL, **pasted})
+    text = caplog.text
+    assert all(name in text for name in ("kafka.group.id", "kafka.max.block.ms", "groupIdPrefix"))
+    assert librdkafka_settings(source.client_settings) == {
+        "bootstrap.servers": "b:9092",
+        "security.protocol": "PLAINTEXT",
+    }
+    KafkaSource.from_options({**MINIMAL, **pasted})
+    assert caplog.text == text
+
+
+def test_the_clients_isolation_level_is_the_sources() -> None:
+    uncommitted = {**MINIMAL, "kafka.isolation.level": "read_uncommitted"}
+    assert KafkaSource.from_options(uncommitted).isolation_level == "read_uncommitted"
+    again = KafkaSource.from_options(KafkaSource.from_options(uncommitted).to_options())
+    assert again.isolation_level == "read_uncommitted"
+    for level in ("read_committed", "READ_COMMITTED"):
+        with pytest.raises(ConfigurationError, match="isolationLevel=read_committed is given too"):
+            KafkaSource.from_options({**uncommitted, "isolationLevel": level})
+    with pytest.raises(ConfigurationError, match="isolationLevel=read_uncommitted is given too"):
+        KafkaSource(
+            bootstrap_servers="b:1",
+            subscribe="t",
+            isolation_level="read_uncommitted",
+            kafka={"isolation.level": "read_committed"},
+        )
 
 
 @pytest.mark.parametrize("given", ['{"t": [2, 0, 2], "a": [1]}', {"a": (1,), "t": [2, 0]}])

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 from connectors.clients.transaction_timeout import MOST_TIMEOUT_MS, check_request_timeout
 from connectors.options.client_options import ClientOptions, without_secret
 from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES
+from connectors.options.java_settings import WITHOUT_EFFECT as JAVA
+from connectors.options.java_settings import tell_without_effect
 from connectors.options.option import NAME
 from connectors.options.table import KAFKA_SINK
 from transactions.clock import Deadline
@@ -75,6 +77,8 @@ class KafkaSink:
             ConfigurationError: an option is wrong.
         """
         object.__setattr__(self, "kafka", ClientOptions(self.kafka))
+        found = [(f"kafka.{name}", JAVA[name]) for name in self.kafka if name in JAVA]
+        tell_without_effect("options of the Kafka sink", found)
         if not self.bootstrap_servers:
             raise _wrong("A Kafka sink needs brokers.", "kafka.bootstrap.servers=(absent)")
         if not self.name:
@@ -190,6 +194,8 @@ class KafkaSink:
         for name, value in options.items():
             if KAFKA_SINK.passes(name):
                 kafka[name[len(KAFKA_SINK.prefix) :].lower()] = value
+            elif name.lower() == "includeheaders":
+                continue  # Spark's sink accepts it; a column `headers` is written in any case
             elif option := KAFKA_SINK.find(name):
                 try:
                     fields[option.python_name] = option.kind.parse(value)
