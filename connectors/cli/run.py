@@ -175,7 +175,7 @@ def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wa
 
 def _described(job: JobDefinition) -> str:
     sinks = ", ".join(definition.sink.name for definition in job.sinks)
-    return f"{job.app_id}: {', '.join(job.source.topics)} -> {sinks}"
+    return f"{job.app_id}: {', '.join(job.source.reads)} -> {sinks}"
 
 
 def _say(text: str) -> None:

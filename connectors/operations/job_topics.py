@@ -37,6 +37,13 @@ class JobTopics:
             ConfigurationError: the job does not say which topics hold its output, or it writes to
                 another cluster than it reads from.
         """
+        if job.source.subscribe_pattern is not None and not inputs:
+            raise _refused(
+                job,
+                "The job does not name the topics that it reads.",
+                "a pattern can match other topics now than when they were read",
+                f"subscribePattern={job.source.subscribe_pattern}; --input is not given",
+            )
         sinks = kafka_sinks(job.targets)
         if outputs:
             sinks = [sink for sink in sinks if sink.topic in outputs or sink.topic is None] or sinks

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,10 +23,6 @@ from transactions.errors import ConfigurationError
 
 ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 
-#: Options that only Spark's own source has: they are refused, never ignored.
-UNSUPPORTED: Final = {
-    "subscribePattern": "name the topics in `subscribe`",
-}
 _NO_GROUP: Final = "the source joins no group; offsets are committed to the application's own"
 _BY_TIME: Final = "questions are repeated for a time; see kafkaConsumer.pollTimeoutMs"
 #: Options of Spark's own source that mean nothing here, and why.
@@ -39,7 +36,6 @@ WITHOUT_EFFECT: Final = {
 
 _BOOTSTRAP = "bootstrap.servers"
 _SINCE: Final = "milliseconds since 1970 (UTC)"
-_UNSUPPORTED_BY_LOWER_NAME = {name.lower(): name for name in UNSUPPORTED}
 _WITHOUT_EFFECT_BY_LOWER_NAME = {name.lower(): name for name in WITHOUT_EFFECT}
 _PLACE: Final = "options of the source"
 
@@ -52,6 +48,8 @@ class KafkaSource:
         bootstrap_servers: ``host:port`` list of the cluster.
         subscribe: topics, as a comma-separated string or a sequence.
         assign: partitions instead of whole topics: ``{"topic": [0, 2]}``, as a mapping or as JSON.
+        subscribe_pattern: all topics whose whole name matches; a topic that appears later is read
+            from its beginning. Python's regular expressions; Kafka's own topics never match.
         starting_offsets: where a *new* pipeline begins: earliest, latest or Spark's JSON; when not
             given, latest for a stream and earliest for a batch, as in Spark. A restarted pipeline
             goes on from its checkpoint.
@@ -80,6 +78,7 @@ class KafkaSource:
     bootstrap_servers: str
     subscribe: str | Sequence[str] = ()
     assign: str | Mapping[str, Sequence[int]] | None = None
+    subscribe_pattern: str | None = None
     starting_offsets: str | None = None
     starting_offsets_by_timestamp: str | None = None
     starting_timestamp: int | None = None
@@ -122,7 +121,7 @@ class KafkaSource:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that are read, all or some of their partitions, without duplicates."""
+        """The topics that the user names, without duplicates; none when a pattern names them."""
         assert isinstance(self.subscribe, tuple)
         return self.subscribe or tuple(self.assigned)
 
@@ -139,12 +138,22 @@ class KafkaSource:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What must stay the same at every restart: topics, or ``topic[0 2]`` with partitions."""
+        """What must stay the same at every restart: topics, ``topic[0 2]`` with partitions, or
+        ``pattern ...``; none of them has a comma.
+        """
+        if self.subscribe_pattern is not None:
+            return ("pattern " + self.subscribe_pattern.replace(",", "%2C"),)
         some = self.assigned
         return tuple(
             f"{topic}[{' '.join(map(str, some[topic]))}]" if topic in some else topic
             for topic in self.topics
         )
+
+    def reads_topic(self, topic: str) -> bool:
+        """Return whether a topic is read, all of it or some of its partitions."""
+        if self.subscribe_pattern is not None:
+            return re.fullmatch(self.subscribe_pattern, topic) is not None
+        return topic in self.topics
 
     @property
     def client_settings(self) -> ClientOptions:
@@ -179,10 +188,7 @@ class KafkaSource:
         """
         if not self.bootstrap_servers.strip():
             raise _refused("kafka.bootstrap.servers", "", "no broker is named")
-        if self.subscribe and self.assign:
-            raise _refused("assign", self.assign, "subscribe is given too", hint="give one of them")
-        if not self.topics:
-            raise _refused("subscribe", "", "no topic is named", hint="or name partitions: assign")
+        self._check_topics()
         if self.kafka.get(_BOOTSTRAP, self.bootstrap_servers) != self.bootstrap_servers:
             raise _refused("kafka.bootstrap.servers", self.kafka[_BOOTSTRAP], "it is given twice")
         if self.isolation_level not in ISOLATION_LEVELS:
@@ -208,6 +214,26 @@ class KafkaSource:
         _refuse_offset(
             "endingOffsets", self.ending_offsets, EARLIEST, "a read must end after the first offset"
         )
+
+    def _check_topics(self) -> None:
+        ways = {"subscribe": self.subscribe, "assign": self.assign}
+        given = [name for name, value in ways.items() if value]
+        if self.subscribe_pattern is not None:
+            given.append("subscribePattern")
+        if not given:
+            hint = "subscribe, assign or subscribePattern"
+            raise _refused("subscribe", "", "no topic is named", hint=hint)
+        if len(given) > 1:
+            value = self.assign if given[1] == "assign" else self.subscribe_pattern
+            raise _refused(given[1], value, f"{given[0]} is given too", hint="give one of them")
+        if self.subscribe_pattern is not None:
+            try:
+                re.compile(self.subscribe_pattern)
+            except re.error as error:
+                why = f"it is no regular expression ({error})"
+                raise _refused("subscribePattern", self.subscribe_pattern, why) from error
+            if not self.subscribe_pattern:
+                raise _refused("subscribePattern", "", "it is empty")
 
     def _check_times(self) -> None:
         if self.unmatched_timestamp not in STRATEGIES:
@@ -382,11 +408,9 @@ def _two_levels(client: object, option: object) -> ConfigurationError:
 
 
 def _unknown(name: str, value: str) -> ConfigurationError:
-    if known := _UNSUPPORTED_BY_LOWER_NAME.get(name.lower()):
-        return _refused(known, value, "it is not supported yet", hint=UNSUPPORTED[known])
     return ConfigurationError(
         f"The source has no option {name}.",
         where="options of the source kafka-exactly-once",
-        cause=SOURCE.hint(name, f"{SOURCE.prefix}{_BOOTSTRAP}", *UNSUPPORTED),
+        cause=SOURCE.hint(name, f"{SOURCE.prefix}{_BOOTSTRAP}"),
         option=f"{name}={without_secret(name, value)}",
     )

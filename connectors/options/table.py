@@ -214,6 +214,12 @@ SOURCE: Final = Table(
             says='Partitions instead of whole topics, as JSON: `{"topic": [0, 2]}`.',
         ),
         Option(
+            name="subscribePattern",
+            field="subscribe_pattern",
+            says="All topics whose whole name matches a regular expression, as Python's `re` reads "
+            "it. A topic that appears later is read from its beginning.",
+        ),
+        Option(
             name="startingOffsets",
             field="starting_offsets",
             default="latest",

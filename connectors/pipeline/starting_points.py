@@ -63,7 +63,8 @@ def decide_start(
     for number, source in enumerate(sources):
         decided, said = _decided(log.state, number, source, begun)
         offsets, ids = parse_offsets(decided), topic_ids_in(orjson.loads(decided))
-        missing = not begun and not offsets
+        # A pattern may have begun with no topic at all.
+        missing = not begun and not offsets and not (said and source.subscribe_pattern)
         if missing or not ids.keys() >= set(source.topics):
             planner = planner_of(source)
             if missing:
@@ -88,7 +89,7 @@ def _tell_unused(source: KafkaSource, said: str, offsets: Mapping[str, int]) -> 
         "%s is not used for %s: the decision log says that the reading began at "
         "%s%s. To start again, use another checkpoint, with another app_id or --accept-duplicates",
         now,
-        ",".join(source.topics),
+        ",".join(source.reads),
         said,
         f" ({format_offsets(offsets)[:_SHOWN]})" if offsets else "",
     )
@@ -106,12 +107,13 @@ def _decided(log: LogState, number: int, source: KafkaSource, begun: bool) -> tu
     topics), and the option that it came from, "" if that is not known.
     """
     topics, start = set(source.topics), log.start
+    pattern = source.subscribe_pattern is not None
     some = source.assigned_names
     known = list(itertools.zip_longest(start, log.asked, fillvalue=""))
     for text, said in (*known[number : number + 1], *known):
         nested = orjson.loads(text)
         same = topics == (nested.keys() - {TOPIC_IDS}) | topic_ids_in(nested).keys()
-        if same and (not some or parse_offsets(text).keys() <= some):
+        if pattern or (same and (not some or parse_offsets(text).keys() <= some)):
             return text, said
     if start and not begun:
         raise IdentityMismatchError(

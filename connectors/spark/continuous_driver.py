@@ -16,7 +16,6 @@ next barrier. The decision log, committables, recovery, sweep and sink are the s
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from collections import deque
@@ -36,7 +35,7 @@ from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
 from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.kafka.source.offset_errors import there_again
-from connectors.kafka.source.offsets import flatten, format_offsets, split_key, topic_ids_in
+from connectors.kafka.source.offsets import flatten, format_offsets, split_key
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import Nested, SourceStream
 from connectors.machine.user_folders import checkpoint_folder
@@ -108,9 +107,9 @@ class ContinuousDriver(DriverLife):
     """
 
     _engine = NoFiles()
-    #: Where this run begins to read, and the function that asks for the partitions.
+    #: Where this run begins to read, and what plans it.
     _begin: Nested
-    _partitions: Callable[[], Sequence[str]]
+    _stream: SourceStream
     #: Next offsets of topics that do not exist now.
     _resting: Mapping[str, int] = MappingProxyType({})
 
@@ -221,7 +220,7 @@ class ContinuousDriver(DriverLife):
             options=LoopOptions(
                 timeout_s=self._timeout_s,
                 new_partitions=self._new_partitions,
-                format_offsets=functools.partial(format_offsets, ids=topic_ids_in(self._begin)),
+                format_offsets=self._format_offsets,
                 rerun=self._write_again,
                 completed=self._completed,
             ),
@@ -254,15 +253,14 @@ class ContinuousDriver(DriverLife):
         (start,) = decide_start(
             run.log, [self._source], begun=decision is not None, planner_of=lambda _: planner
         )
-        stream = SourceStream(planner, start)
+        stream = self._stream = SourceStream(planner, start)
         begin = orjson.loads(decision.end_offsets[0]) if decision else stream.initial()
         self._begin = stream.go_on(begin)
-        self._partitions = functools.partial(stream.partitions, self._begin)
         if decision is not None and run.settlement.lost:
             self._heal(run, decision)
         if decision is None or self._begin != begin:
             # A checkpoint that read nothing; it ends where the next one begins.
-            now = format_offsets(flatten(self._begin), topic_ids_in(self._begin))
+            now = self._format_offsets(flatten(self._begin))
             run.log.decide(
                 Decision(
                     checkpoint_id=decision.checkpoint_id + 1 if decision else 0,
@@ -273,7 +271,7 @@ class ContinuousDriver(DriverLife):
                     committables=(),
                 )
             )
-        found = self._partitions()
+        found = stream.partitions(self._begin)
         begins = flatten(self._begin)
         there = {split_key(name)[0] for name in found} or {split_key(name)[0] for name in begins}
         self._resting = {at: begins.pop(at) for at in [*begins] if split_key(at)[0] not in there}
@@ -286,10 +284,13 @@ class ContinuousDriver(DriverLife):
         Raises:
             PhaseOneError: a topic that was missing when this run began exists again.
         """
-        found = self._partitions()
+        found = self._stream.partitions(self._begin)
         if back := self._resting.keys() & found:
             raise there_again(", ".join(sorted(back)))
         return found
+
+    def _format_offsets(self, flat: Mapping[str, int]) -> str:
+        return format_offsets(flat, self._stream.ids_in(self._begin))
 
     def _heal(self, run: Run, decision: Decision) -> None:
         coordinator = CheckpointCoordinator(

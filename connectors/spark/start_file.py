@@ -32,5 +32,5 @@ def write_start(file: Path, start: str) -> None:
 
 
 def read_start(file: Path | None) -> str:
-    """Return the driver's text; an empty object if no driver of ours runs."""
-    return "{}" if file is None else file.read_text("utf-8")
+    """Return the driver's text; an empty text if no driver of ours runs."""
+    return "" if file is None else file.read_text("utf-8")

@@ -239,7 +239,7 @@ def test_k23_the_source_plans_on_without_the_broker_that_it_takes_for_the_contro
     planner = SourcePlanner(reads)
     ends = {f"{name}-{number}": 0 for number in range(3)}
     assert planner.latest_offsets() == ends
-    victim = planner._client().list_topics(timeout=10).controller_id - 1
+    victim = planner._questions.client().list_topics(timeout=10).controller_id - 1
     three.cluster.stop_broker(victim)
     try:
         assert SourcePlanner(reads).latest_offsets() == ends

@@ -223,7 +223,6 @@ def failure(use: Callable[[], object]) -> str:
         ({"subscribe": " "}, "no topic is named"),
         ({"maxOffsetsPerTrigger": 0}, "it must be 1 or more"),
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'?"),
-        ({"subscribePattern": "x.*"}, "it is not supported yet"),
     ],
 )
 def test_wrong_options_are_refused_with_the_reason(source, options, says):

@@ -21,6 +21,7 @@ parity = pytest.mark.parity
 WAYS: dict[str, Callable[[str], str]] = {
     "subscribe": lambda topic: topic,
     "assign": lambda topic: json.dumps({topic: [0, 1, 2]}),
+    "subscribePattern": lambda topic: f"{topic[:-1]}.",
 }
 way = pytest.mark.parametrize(
     "way", [pytest.param(name, marks=parity(row)) for row, name in enumerate(WAYS, 1)]

@@ -55,6 +55,22 @@ def test_of_a_topic_only_the_assigned_partitions_are_compared():
     assert JobTopics.of(job(CLEAN)).partitions == set()
 
 
+def test_topics_of_a_pattern_must_be_given():
+    text = """
+        [app]
+        id = "flights"
+        checkpoint = "state"
+        [source]
+        "kafka.bootstrap.servers" = "a:1,b:1"
+        subscribePattern = "fl.*"
+    """
+    pattern = parse_job(text + CLEAN, Path("/jobs/flights.toml"), {})
+    with pytest.raises(ConfigurationError, match="does not name the topics") as refused:
+        JobTopics.of(pattern)
+    assert "--input is not given" in refused.value.option
+    assert JobTopics.of(pattern, inputs=["flights"]).inputs == ("flights",)
+
+
 def test_topics_that_are_given_win():
     found = JobTopics.of(job(CLEAN, TWO_SINKS), inputs=["trains"], outputs=["late"])
     assert (found.inputs, found.outputs) == (("trains",), ("late",))

@@ -8,7 +8,7 @@ import pytest
 
 from connectors.clients.client_settings import librdkafka_settings
 from connectors.options import java_settings
-from connectors.options.kafka_source import UNSUPPORTED, KafkaSource
+from connectors.options.kafka_source import KafkaSource
 from transactions.errors import ConfigurationError
 
 MINIMAL = {"kafka.bootstrap.servers": "b:9092", "subscribe": "flights"}
@@ -98,14 +98,6 @@ def test_unknown_option_without_a_neighbour_lists_all() -> None:
     assert "startingOffsets" in raised.value.cause
 
 
-@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
-def test_p4_p6_options_that_only_spark_has_are_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="not supported yet") as raised:
-        KafkaSource.from_options({**MINIMAL, name: "1"})
-
-    assert raised.value.cause == UNSUPPORTED[name]
-
-
 @pytest.mark.parametrize(
     ("changed", "option"),
     [
@@ -189,6 +181,33 @@ def test_partitions_that_are_not_partitions_are_refused(given: str) -> None:
     with pytest.raises(ConfigurationError, match="assign cannot be used") as raised:
         KafkaSource(bootstrap_servers="b:1", assign=given)
     assert raised.value.option == f"assign={given}"
+
+
+def test_a_pattern_names_topics() -> None:
+    source = KafkaSource(bootstrap_servers="b:1", subscribe_pattern="a{1,2}")
+    assert (source.topics, source.reads) == ((), ("pattern a{1%2C2}",))
+    assert [source.reads_topic(one) for one in ("a", "aa", "aaa", "ba")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert KafkaSource.from_options(source.to_options()) == source
+
+
+@pytest.mark.parametrize(
+    ("changed", "option"),
+    [
+        ({"subscribePattern": "a.*"}, "subscribePattern=a.*"),
+        ({"subscribe": "", "subscribePattern": ""}, "subscribePattern="),
+        ({"subscribe": "", "subscribePattern": "a("}, "subscribePattern=a("),
+        ({"subscribe": "", "subscribePattern": "a", "assign": '{"t": [0]}'}, "subscribePattern=a"),
+    ],
+)
+def test_wrong_patterns_are_refused(changed: dict[str, str], option: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        KafkaSource.from_options({**MINIMAL, **changed})
+    assert raised.value.option == option
 
 
 def test_topics_and_partitions_are_not_both_given() -> None:

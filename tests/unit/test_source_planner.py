@@ -179,7 +179,8 @@ class FakeCluster(SourcePlanner):
         **options: Any,
     ) -> None:
         topics = sorted({split_key(key)[0] for key in holds}) or ["t"]
-        super().__init__(KafkaSource(bootstrap_servers="b:1", subscribe=topics, **options))
+        named = {} if "subscribe_pattern" in options else {"subscribe": topics}
+        super().__init__(KafkaSource(bootstrap_servers="b:1", **named, **options))
         self.holds = holds
         self.stable = stable or {}
         self.ids = ids or {}

@@ -210,10 +210,13 @@ class Pipeline:
 
     def cluster(self, source: KafkaSource) -> FakeCluster:
         self.asked += 1
-        mine = {key: at for key, at in self.holds.items() if key[0] in source.topics}
+        mine = {key: at for key, at in self.holds.items() if source.reads_topic(key[0])}
         mine = {key: mine[key] for key in source.assigned_names or mine}
-        ids = {topic: self.ids[topic] for topic in source.topics}
-        return FakeCluster(mine, ids=ids, starting_offsets=source.starting_offsets)
+        ids = {key[0]: self.ids[key[0]] for key in mine}
+        options: dict[str, Any] = {"starting_offsets": source.starting_offsets}
+        if source.subscribe_pattern is not None:
+            options["subscribe_pattern"] = source.subscribe_pattern
+        return FakeCluster(mine, ids=ids, **options)
 
     def start(self, *, begun: bool = False, **options: Any) -> list[dict[str, int]]:
         log = DecisionLog.open(self.backend, application_id="app", identity={})
@@ -249,6 +252,59 @@ def test_a1_sources_that_change_places_keep_their_starts() -> None:
     pipeline.sources.reverse()
 
     assert pipeline.start() == [{"u-0": 20}, {"t-0": 10}]
+
+
+def test_a_pattern_that_began_with_no_topic_is_not_looked_up_again() -> None:
+    """A topic that appears before the first checkpoint is read from 0, not from its end."""
+    pipeline = Pipeline()
+    pipeline.sources = [KafkaSource(bootstrap_servers="b:1", subscribe_pattern="[tu]")]
+    holds, pipeline.holds = pipeline.holds, {}
+    assert pipeline.start() == [{}]
+    pipeline.holds = holds
+    assert pipeline.start() == [{}]
+    (start,) = read_log(pipeline.backend).start
+    stream = SourceStream(FakeCluster(holds, ids=NEW, subscribe_pattern="[tu]"), start)
+    assert stream.initial() == {}
+    assert parse_offsets(json.dumps(stream.next_end({}))) == {"t-0": 10, "u-0": 20}
+
+
+def test_a_pattern_begins_where_the_log_says() -> None:
+    pipeline = Pipeline()
+    pipeline.sources = [KafkaSource(bootstrap_servers="b:1", subscribe_pattern="[tu]")]
+    assert pipeline.start() == [{"t-0": 10, "u-0": 20}]
+    pipeline.holds["t-0"] = (0, 90)
+    pipeline.holds["w-0"] = (0, 1)
+    assert pipeline.start() == [{"t-0": 10, "u-0": 20}]
+
+
+def test_the_offsets_of_a_pattern_contain_the_ids_of_all_its_topics() -> None:
+    """The log knows those of the start only; another topic can come later, and be made anew."""
+    cluster = FakeCluster({"t-0": (0, 5)}, ids={"t": "1"}, subscribe_pattern="[tu]")
+    stream = SourceStream(cluster, '{"t":{"0":3},"topic ids":{"t":"1"}}')
+    assert stream.initial() == {"t": {"0": 3}, TOPIC_IDS: {"t": "1"}}
+    cluster.holds["u-0"] = (0, 4)
+    cluster.ids["u"] = "2"
+    end = stream.next_end(stream.next_end(stream.initial()))
+    assert end == {"t": {"0": 5}, "u": {"0": 4}, TOPIC_IDS: {"t": "1", "u": "2"}}
+    cluster.ids["u"] = "3"
+    cluster.holds["u-0"] = (0, 50)
+    later = SourceStream(cluster, '{"t":{"0":3},"topic ids":{"t":"1"}}')
+    with pytest.raises(DataLossError, match="gone"):
+        later.next_end(end)
+
+
+def test_a_topic_of_a_pattern_that_is_gone_is_data_loss() -> None:
+    start = '{"t":{"0":3},"u":{"0":3}}'
+    left = {"t-0": (0, 5)}
+    strict = SourceStream(FakeCluster(left, subscribe_pattern="[tu]"), start)
+    for ask in (strict.partitions, strict.next_end):
+        with pytest.raises(DataLossError) as raised:
+            ask(json.loads(start))
+        assert "no longer there: u-0" in raised.value.where
+    cluster = FakeCluster(left, subscribe_pattern="[tu]", fail_on_data_loss=False)
+    lenient = SourceStream(cluster, start)
+    assert lenient.partitions(json.loads(start)) == ["t-0"]
+    assert lenient.next_end(json.loads(start)) == {"t": {"0": 5}, "u": {"0": 3}}
 
 
 def test_sources_of_some_partitions_keep_their_starts_when_they_change_places() -> None:

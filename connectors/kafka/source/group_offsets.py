@@ -38,7 +38,7 @@ class GroupOffsets:
     def __init__(self, source: KafkaSource, group: str) -> None:
         settings = librdkafka_settings(source.client_settings)
         self._admin = AdminClient({**log_settings(), **settings})
-        self._topics = frozenset(source.topics)
+        self._source = source
         self._group = group
         self._next = Deadline(0.0)
         self._latest: dict[str, int] = {}
@@ -46,7 +46,7 @@ class GroupOffsets:
 
     def decided(self, offsets: Mapping[str, int]) -> None:
         """Record decided offsets, per ``topic-partition``; return at once."""
-        mine = {name: at for name, at in offsets.items() if split_key(name)[0] in self._topics}
+        mine = {at: n for at, n in offsets.items() if self._source.reads_topic(split_key(at)[0])}
         self._latest |= mine
         idle = self._under_way is None or self._under_way.done()
         if self._latest and idle and self._next.expired():

@@ -11,22 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final, TypeVar
 
 from confluent_kafka import (
     IsolationLevel,
-    KafkaException,
     TopicCollection,
     TopicPartition,
     Uuid,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
 
-from connectors.clients import client_errors
-from connectors.clients.client_errors import ErrorWatch
-from connectors.clients.client_log import log_settings
-from connectors.clients.client_settings import librdkafka_settings, settings_checked
 from connectors.kafka.source import offsets
 from connectors.kafka.source.batch_ranges import plan_ranges, split_ranges
 from connectors.kafka.source.offset_errors import (
@@ -38,6 +34,7 @@ from connectors.kafka.source.offset_errors import (
     while_missing,
 )
 from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
+from connectors.kafka.source.source_questions import SourceQuestions
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.read_place import EARLIEST, ERROR, LATEST, Place
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -47,13 +44,13 @@ Answer = TypeVar("Answer")
 
 #: How long we trust a list of partitions; a new partition is seen after this time at most.
 METADATA_AGE_S: Final = 1.0
-_PLANNING_TIMEOUT_S: Final = 30.0
-_FIRST_TIMEOUT_S: Final = 2.5
-_REQUEST_TIMEOUT_S: Final = 10.0
-_RETRY_PAUSE_S: Final = 0.1
 _GOING_BACK: Final = (
     "the topic lost its last records or was created again; or the first batch is planned again, "
     "and `latest` has moved: only the drivers of sparkonce store the first offsets"
+)
+#: Topics that a pattern never means, as in a Java consumer (`exclude.internal.topics`).
+_KAFKAS_OWN: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 )
 #: The answer of a broker that knows no topic ids.
 _NO_ID: Final = str(Uuid(0, 0))
@@ -71,8 +68,7 @@ class SourcePlanner:
     def __init__(self, source: KafkaSource, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.source = source
         self._clock = clock
-        self._admin: AdminClient | None = None
-        self._trouble = ErrorWatch()
+        self._questions = SourceQuestions(source, clock)
         self._partitions: list[str] = []
         self._topic_ids: dict[str, str] = {}
         self._told: set[str] = set()
@@ -187,7 +183,7 @@ class SourcePlanner:
     def partitions(self) -> list[str]:
         """Return all partitions of the topics, as "topic-partition"; cached for a second."""
         if self._partitions_until is None or self._partitions_until.expired():
-            described = self._describe(self.source.topics)
+            described = self._described()
             self._partitions = self._read(described)
             self._check_assigned(self._partitions)
             self._topic_ids = _ids_of(described)
@@ -228,16 +224,37 @@ class SourcePlanner:
                 option=f"assign={self.source.assign}",
             )
 
+    def _described(self) -> Mapping[str, TopicDescription]:
+        if self.source.subscribe_pattern is None:
+            return self._describe(self.source.topics)
+        matching = self._matching()
+        try:
+            return self._describe(matching) if matching else {}
+        except MissingTopicError:  # it was deleted since it was listed
+            return self._what_is_left()
+
+    def _matching(self) -> list[str]:
+        """Return the existing topics whose names the pattern matches, but for Kafka's own."""
+
+        def names(admin: AdminClient, timeout: float) -> dict[str, Future[list[str]]]:
+            found: Future[list[str]] = Future()
+            found.set_result([*admin.list_topics(timeout=timeout).topics])
+            return {"": found}
+
+        where = f"subscribePattern={self.source.subscribe_pattern}"
+        everything = self._questions.ask(where, names)[""]
+        return sorted({*filter(self.source.reads_topic, everything)} - _KAFKAS_OWN)
+
     def _what_is_left(self) -> Mapping[str, TopicDescription]:
         """Describe each existing topic; in one request for all, a missing topic is an error."""
         left: dict[str, TopicDescription] = {}
-        for topic in self.source.topics:
+        for topic in self.source.topics or self._matching():
             with contextlib.suppress(MissingTopicError):
                 left |= self._describe([topic])
         return left
 
     def _describe(self, topics: Sequence[str]) -> Mapping[str, TopicDescription]:
-        return self._ask(
+        return self._questions.ask(
             ", ".join(topics),
             lambda admin, timeout: admin.describe_topics(
                 TopicCollection(list(topics)), request_timeout=timeout
@@ -342,48 +359,13 @@ class SourcePlanner:
         question = {TopicPartition(*split_key(key)): spec for key, spec in specs.items()}
         if not question:
             return {}
-        found = self._ask(
+        found = self._questions.ask(
             ", ".join(sorted(specs)),
             lambda admin, timeout: admin.list_offsets(
                 question, isolation_level=level, request_timeout=timeout
             ),
         )
         return {partition_key(each.topic, each.partition): r.offset for each, r in found.items()}
-
-    def _ask(
-        self, where: str, request: Callable[[AdminClient, float], Mapping[Any, Any]]
-    ) -> dict[Any, Any]:
-        """Send one admin request and wait for all of its answers; try again until the deadline.
-
-        Each try has a client of its own: librdkafka's client keeps the leader epochs and the
-        controller that it knows, and asks for them even after they are gone (its issue 4620; seen).
-        """
-        deadline = Deadline(
-            min(_PLANNING_TIMEOUT_S, self.source.poll_timeout_ms / 1000), self._clock
-        )
-        patience = _FIRST_TIMEOUT_S
-        while True:
-            try:
-                futures = request(self._client(), min(patience, deadline.seconds))
-                return {key: future.result() for key, future in futures.items()}
-            except KafkaException as failure:
-                error = failure.args[0]
-                assert self._admin is not None
-                self._admin.poll(0)
-                error = self._trouble.final or error
-                if client_errors.is_final(error) or deadline.expired():
-                    settings = self.source.client_settings
-                    raise client_errors.translate(error, where, settings) from failure
-                deadline.pause(_RETRY_PAUSE_S)
-                self._admin = None
-                patience = min(2 * patience, _REQUEST_TIMEOUT_S)
-
-    def _client(self) -> AdminClient:
-        if self._admin is None:
-            settings = librdkafka_settings(self.source.client_settings)
-            with settings_checked(self.source.client_settings, "admin client"):
-                self._admin = AdminClient({**log_settings(), **settings, "error_cb": self._trouble})
-        return self._admin
 
     def lost(
         self, where: str, start: Mapping[str, int], end: Mapping[str, int], *, cause: str = GONE

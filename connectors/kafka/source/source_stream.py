@@ -36,11 +36,15 @@ class SourceStream:
             and the first ids that are seen count.
     """
 
-    def __init__(self, planner: SourcePlanner, start: str = "{}") -> None:
-        decided = orjson.loads(start)
+    def __init__(self, planner: SourcePlanner, start: str = "") -> None:
+        decided = orjson.loads(start or "{}")
         self._planner = planner
+        self._has_pattern = planner.source.subscribe_pattern is not None
         self._wait = BatchWait(planner.source)
-        self._initial = flatten(decided)
+        offsets = flatten(decided)
+        # A pattern may have begun with no topic at all.
+        is_decided = bool(offsets) or (bool(start) and self._has_pattern)
+        self._initial = offsets if is_decided else None
         self._known = topic_ids_in(decided)
         self._ceiling: dict[str, int] | None = None
         self._ceiling_ids: Mapping[str, str] = {}
@@ -51,10 +55,10 @@ class SourceStream:
         Raises:
             SparkOnceError: see `SourcePlanner.starting_offsets`.
         """
-        if not self._initial:
+        if self._initial is None:
             self._initial = self._planner.starting_offsets(LATEST)
             self._ids_now()
-        return nest(self._initial)
+        return nest(self._initial, self.ids_in({}))
 
     def latest(self) -> Nested | None:
         """Return the latest offsets, for people; None while a topic is missing and reading goes on.
@@ -109,14 +113,21 @@ class SourceStream:
                 option = "trigger=availableNow (in any case)"
                 where = _told(anew, self._ceiling_ids)
                 raise data_loss(where, flatten(start), self._ceiling, option, _MADE_ANEW)
-        flat = flatten(begin)
+        flat, ids = flatten(begin), self.ids_in(begin)
         end = self._planner.next_end(flat, self._ceiling)
         # A run that reads to a ceiling would take a batch that waits for its end.
         if self._ceiling is None and self._wait.holds_back(flat, end):
             return start
         if limit is not None:
             end = limit_offsets(flat, end, limit)
-        return nest(end, topic_ids_in(begin))
+        return nest(end, ids)
+
+    def ids_in(self, start: Nested) -> dict[str, str]:
+        """Return the topic ids that the offsets after `start` contain: those in `start`. With a
+        pattern these are the ids of all topics, because the log knows only those of the start.
+        """
+        known = self._known if self._has_pattern else {}
+        return {**known, **topic_ids_in(start)}
 
     def plan(self, start: Nested, end: Nested) -> list[OffsetRange]:
         """Return the ranges of a batch, none for equal offsets (then no broker is asked).
@@ -149,6 +160,9 @@ class SourceStream:
         except MissingTopicError as error:
             self._planner.missing(error)
             found = self._planner.partitions_left()
+        # A pattern asks for no topic by its name, so a deleted one is only missing.
+        if gone := flatten(start).keys() - {*found}:
+            self._planner.lost(f"no longer there: {', '.join(sorted(gone))}", flatten(start), {})
         if self.go_on(start) != start:
             raise PhaseOneError(
                 "A topic was deleted and created again while it was read; the next run begins with "

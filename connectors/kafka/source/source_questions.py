@@ -1,0 +1,77 @@
+"""Questions of one source to its brokers, repeated until they are answered or time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from connectors.clients import client_errors
+from connectors.clients.client_errors import ErrorWatch
+from connectors.clients.client_log import log_settings
+from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.options.kafka_source import KafkaSource
+from transactions.clock import Clock, Deadline
+
+_PLANNING_TIMEOUT_S: Final = 30.0
+_FIRST_TIMEOUT_S: Final = 2.5
+_REQUEST_TIMEOUT_S: Final = 10.0
+_RETRY_PAUSE_S: Final = 0.1
+
+
+class SourceQuestions:
+    """Asks with an admin client; connects at the first question.
+
+    Args:
+        source: has the brokers, and how long they may be silent.
+        clock: time source.
+    """
+
+    def __init__(self, source: KafkaSource, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._admin: AdminClient | None = None
+        self._trouble = ErrorWatch()
+
+    def ask(
+        self, where: str, request: Callable[[AdminClient, float], Mapping[Any, Any]]
+    ) -> dict[Any, Any]:
+        """Send one admin request and wait for all of its answers; try again until the deadline.
+
+        Each try has a client of its own: librdkafka's client keeps the leader epochs and the
+        controller that it knows, and asks for them even after they are gone (its issue 4620; seen).
+
+        Args:
+            where: what is asked about, for error texts.
+            request: sends it with a client and a timeout in seconds; returns the futures by key.
+
+        Raises:
+            SparkOnceError: no answer in time, or an error that no other try can cure.
+        """
+        settings = self._source.client_settings
+        longest = min(_PLANNING_TIMEOUT_S, self._source.poll_timeout_ms / 1000)
+        deadline = Deadline(longest, self._clock)
+        patience = _FIRST_TIMEOUT_S
+        while True:
+            admin = self.client()
+            try:
+                futures = request(admin, min(patience, deadline.seconds))
+                return {key: future.result() for key, future in futures.items()}
+            except KafkaException as failure:
+                admin.poll(0)
+                error = self._trouble.final or failure.args[0]
+                if client_errors.is_final(error) or deadline.expired():
+                    raise client_errors.translate(error, where, settings) from failure
+                deadline.pause(_RETRY_PAUSE_S)
+                self._admin = None
+                patience = min(2 * patience, _REQUEST_TIMEOUT_S)
+
+    def client(self) -> AdminClient:
+        """Return the client of the next question."""
+        if self._admin is None:
+            settings = librdkafka_settings(self._source.client_settings)
+            with settings_checked(self._source.client_settings, "admin client"):
+                self._admin = AdminClient({**log_settings(), **settings, "error_cb": self._trouble})
+        return self._admin
