@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from pyspark.sql import DataFrame
 
 Rows = list[tuple[str, int, int]]
@@ -23,10 +23,18 @@ def produce(bootstrap: str, topic: str, *offsets: range, time: Callable[[int], i
         time: the timestamp of an offset, in milliseconds.
     """
     producer = Producer({"bootstrap.servers": bootstrap})
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
     for partition, numbers in enumerate(offsets):
         for number in numbers:
-            producer.produce(topic, b"%d" % number, partition=partition, timestamp=time(number))
+            place = {"partition": partition, "timestamp": time(number)}
+            producer.produce(topic, b"%d" % number, on_delivery=delivered, **place)
     assert producer.flush(30) == 0
+    assert failures == []
 
 
 def rows_of(frame: DataFrame) -> Rows:

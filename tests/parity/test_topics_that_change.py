@@ -35,9 +35,7 @@ class Topics:
         while self._admin.create_topics([new])[name].exception(30) is not None:
             assert not deadline.expired()
             deadline.pause(0.1)
-        while not has_leaders(self._admin, name):
-            assert not deadline.expired()
-            deadline.pause(0.1)
+        self._until_it_has(name, max(1, len(offsets)))
         produce(self.bootstrap, name, *offsets)
 
     def delete(self, short: str) -> None:
@@ -46,6 +44,18 @@ class Topics:
     def add_partition(self, short: str, number: int) -> None:
         name = self.name(short)
         self._admin.create_partitions([NewPartitions(name, number)])[name].result(30)
+        self._until_it_has(name, number)
+
+    def _until_it_has(self, name: str, partitions: int) -> None:
+        """The broker knows them a moment later: before that it refuses records for them."""
+        deadline = Deadline(60.0)
+        while (
+            name not in (known := self._admin.list_topics(timeout=10).topics)
+            or len(known[name].partitions) < partitions
+            or not has_leaders(self._admin, name)
+        ):
+            assert not deadline.expired()
+            deadline.pause(0.1)
 
 
 @pytest.fixture
