@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -11,16 +11,21 @@ from pyspark.sql import DataFrame
 
 Rows = list[tuple[str, int, int]]
 _PATIENCE_S = 120.0
+_AN_HOUR_AGO = int(time.time() * 1000) - 3_600_000
 
 
-def produce(bootstrap: str, topic: str, *offsets: range, time: Callable[[int], int] = int) -> None:
-    """Write a range of offsets to each partition; the value is the offset.
+def at(offset: int) -> int:
+    """Return the time of an offset, in milliseconds; old records would be deleted by retention."""
+    return _AN_HOUR_AGO + offset
+
+
+def produce(bootstrap: str, topic: str, *offsets: range) -> None:
+    """Write a range of offsets to each partition; the value is the offset, the time is `at(it)`.
 
     Args:
         bootstrap: the broker.
         topic: the topic.
         offsets: of partition 0, 1, ...; the next ones that the partition has.
-        time: the timestamp of an offset, in milliseconds.
     """
     producer = Producer({"bootstrap.servers": bootstrap})
     failures: list[KafkaError] = []
@@ -31,7 +36,7 @@ def produce(bootstrap: str, topic: str, *offsets: range, time: Callable[[int], i
 
     for partition, numbers in enumerate(offsets):
         for number in numbers:
-            place = {"partition": partition, "timestamp": time(number)}
+            place = {"partition": partition, "timestamp": at(number)}
             producer.produce(topic, b"%d" % number, on_delivery=delivered, **place)
     assert producer.flush(30) == 0
     assert failures == []

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 
-from tests.parity.query import expected, produce, rows_of
+from tests.parity.query import at, expected, produce, rows_of
 from tests.parity.test_micro_batches import failure
 
 Source = Callable[..., DataFrame]
@@ -19,9 +19,9 @@ parity = pytest.mark.parity
 
 @pytest.fixture
 def two(bootstrap: str, topic: Callable[..., str]) -> str:
-    """A topic with ten records in each of two partitions; offset n has the time 1000 + n."""
+    """A topic with ten records in each of two partitions; offset n has the time `at(n)`."""
     name = topic(2)
-    produce(bootstrap, name, *[range(10)] * 2, time=lambda offset: 1000 + offset)
+    produce(bootstrap, name, *[range(10)] * 2)
     return name
 
 
@@ -84,8 +84,8 @@ def test_it_begins_not_at_the_end_and_ends_not_at_the_beginning(source, option, 
     "options",
     [
         {"startingOffsets": (5, 5), "endingOffsets": (5, 2)},
-        {"startingTimestamp": 1005, "endingTimestamp": 1002},
-        {"startingTimestamp": 1005, "endingOffsets": (9, 2)},
+        {"startingTimestamp": at(5), "endingTimestamp": at(2)},
+        {"startingTimestamp": at(5), "endingOffsets": (9, 2)},
     ],
 )
 def test_it_is_not_read_backwards(source, two, options):
@@ -100,11 +100,15 @@ def test_it_is_not_read_backwards(source, two, options):
 
 #: The three ways to say where a read begins at 3, and ends before 7.
 STARTS = {
-    "startingTimestamp": 1003,
-    "startingOffsetsByTimestamp": (1003, 1003),
+    "startingTimestamp": at(3),
+    "startingOffsetsByTimestamp": (at(3), at(3)),
     "startingOffsets": (3, 3),
 }
-ENDS = {"endingTimestamp": 1007, "endingOffsetsByTimestamp": (1007, 1007), "endingOffsets": (7, 7)}
+ENDS = {
+    "endingTimestamp": at(7),
+    "endingOffsetsByTimestamp": (at(7), at(7)),
+    "endingOffsets": (7, 7),
+}
 
 
 @parity(47)
@@ -121,8 +125,8 @@ def test_all_combinations_of_starts_and_ends(source, two, start, end):
 @parity(47)
 def test_one_timestamp_wins_over_timestamps_and_those_over_offsets(source, two):
     options = {
-        "endingTimestamp": 1003,
-        "endingOffsetsByTimestamp": by_partition(two, 1004, 1004),
+        "endingTimestamp": at(3),
+        "endingOffsetsByTimestamp": by_partition(two, at(4), at(4)),
         "endingOffsets": by_partition(two, 5, 5),
     }
     for end in (3, 4, 5):
@@ -133,7 +137,7 @@ def test_one_timestamp_wins_over_timestamps_and_those_over_offsets(source, two):
 
 @parity(47)
 def test_an_end_after_the_last_record_is_the_end(source, two):
-    frame = source(stream=False, subscribe=two, startingTimestamp=1008, endingTimestamp=2000)
+    frame = source(stream=False, subscribe=two, startingTimestamp=at(8), endingTimestamp=at(1000))
     assert rows_of(frame) == expected(two, *[range(8, 10)] * 2)
 
 

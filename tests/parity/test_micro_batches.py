@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tests.parity.query import Query, expected, produce, run_to_its_end
+from tests.parity.query import Query, at, expected, produce, run_to_its_end
 
 Source = Callable[..., DataFrame]
 Topic = Callable[..., str]
@@ -186,8 +186,8 @@ def test_headers_nulls_and_timestamps(source, bootstrap, topic):
     name = topic()
     producer = Producer({"bootstrap.servers": bootstrap})
     headers = [("h", b"1"), ("n", None), ("h", b"2")]
-    producer.produce(name, b"v", key=b"k", headers=headers, timestamp=1_500)
-    producer.produce(name, None, timestamp=2_000)
+    producer.produce(name, b"v", key=b"k", headers=headers, timestamp=at(0))
+    producer.produce(name, None, timestamp=at(1))
     assert producer.flush(30) == 0
 
     rows = source(stream=False, subscribe=name, includeHeaders=True)
@@ -195,7 +195,7 @@ def test_headers_nulls_and_timestamps(source, bootstrap, topic):
 
     assert (first["key"], first["value"], first["topic"]) == (b"k", b"v", name)
     assert [tuple(header) for header in first["headers"]] == headers
-    assert (first["us"], first["timestampType"]) == (1_500_000, 0)
+    assert (first["us"], first["timestampType"]) == (at(0) * 1000, 0)
     assert (second["key"], second["value"], second["headers"]) == (None, None, None)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.errors import StreamingQueryException
 
 from connectors.clients.topic_leaders import has_leaders
-from tests.parity.query import Query, expected, produce, run_to_its_end
+from connectors.spark.data_source import register
+from tests.pages import block, replaced
+from tests.parity.query import Query, at, expected, produce, run_to_its_end
 from tests.tiers import long, sampled
 from transactions.clock import Deadline
 
@@ -22,7 +22,7 @@ class Topics:
     def __init__(self, bootstrap: str, prefix: str) -> None:
         self.bootstrap = bootstrap
         self.prefix = prefix
-        self.pattern = f"{re.escape(prefix)}-[a-z]"
+        self.pattern = f"{prefix}-[a-z]"
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def name(self, short: str) -> str:
@@ -95,6 +95,24 @@ def test_no_topic_at_first(source, topics, checkpoint):
         query.query.processAllAvailable()
     topics.make("b", range(2))
     assert run_to_its_end(frame, checkpoint).rows == expected(topics.name("b"), range(2))
+
+
+@parity(3, 5, 16)
+def test_the_example_of_the_page(spark, topics, checkpoint):
+    text = block("docs/coming_from_spark.md", 'option("subscribePattern"')
+    here = {
+        "localhost:9092": topics.bootstrap,
+        "flights-.*": topics.pattern,
+        "1764028800000": str(at(1000)),
+    }
+    register(spark)
+    topics.make("a", range(3))
+    names = {"spark": spark}
+    exec(replaced(text, here), names)
+    with Query(names["flights"], checkpoint) as query:
+        query.until_it_has_begun()
+        topics.make("b", range(4))
+        assert query.until(4) == expected(topics.name("b"), range(4))
 
 
 @parity(6)

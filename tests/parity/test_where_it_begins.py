@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from tests.parity.query import Query, expected, produce, run_to_its_end
+from tests.parity.query import Query, at, expected, produce, run_to_its_end
 from tests.tiers import sampled
 
 Source = Callable[..., DataFrame]
@@ -31,9 +31,9 @@ fail_on_data_loss = pytest.mark.parametrize("fail_on_data_loss", sampled(["true"
 
 @pytest.fixture
 def three(bootstrap: str, topic: Topic) -> str:
-    """A topic with ten records in each of three partitions; offset n has the time 1000 + n."""
+    """A topic with ten records in each of three partitions; offset n has the time `at(n)`."""
     name = topic(3)
-    produce(bootstrap, name, *[range(10)] * 3, time=lambda offset: 1000 + offset)
+    produce(bootstrap, name, *[range(10)] * 3)
     return name
 
 
@@ -85,7 +85,7 @@ def test_some_partitions_of_a_topic(source, bootstrap, three, checkpoint, start)
     where = {
         "earliest": {"startingOffsets": "earliest"},
         "json": {"startingOffsets": json.dumps({three: {"0": 8, "2": -2}})},
-        "time": {"startingTimestamp": 1008},
+        "time": {"startingTimestamp": at(8)},
     }[start]
     frame = source(stream=True, assign=json.dumps({three: [2, 0]}), **where)
     begins = {"earliest": (0, 0), "json": (8, 0), "time": (8, 8)}[start]
@@ -113,7 +113,7 @@ def test_from_a_timestamp_for_each_partition(source, three, checkpoint, way, fai
     frame = source(
         stream=True,
         **{way: WAYS[way](three)},
-        startingOffsetsByTimestamp=json.dumps({three: {"0": 1007, "1": 0, "2": 1009}}),
+        startingOffsetsByTimestamp=json.dumps({three: {"0": at(7), "1": 0, "2": at(9)}}),
         startingOffsets="latest",
         failOnDataLoss=fail_on_data_loss,
     )
@@ -128,7 +128,7 @@ def test_from_one_timestamp_for_all(source, three, checkpoint, way):
     frame = source(
         stream=True,
         **{way: WAYS[way](three)},
-        startingTimestamp=1008,
+        startingTimestamp=at(8),
         startingOffsetsByTimestamp=json.dumps({three: {"0": 1, "1": 1, "2": 1}}),
         startingOffsets="latest",
     )
@@ -139,14 +139,14 @@ def test_from_one_timestamp_for_all(source, three, checkpoint, way):
 def test_a_record_of_an_open_transaction_has_its_time_too(source, bootstrap, topic, checkpoint):
     """Spark's source with read_committed finds no record of that time, and fails."""
     name = topic()
-    produce(bootstrap, name, range(3), time=lambda offset: 1000 + offset)
+    produce(bootstrap, name, range(3))
     writer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"open-{name}"})
     writer.init_transactions(30)
     writer.begin_transaction()
     for offset in (3, 4):
-        writer.produce(name, b"%d" % offset, timestamp=2000)
+        writer.produce(name, b"%d" % offset, timestamp=at(1000))
     assert writer.flush(30) == 0
-    with Query(source(stream=True, subscribe=name, startingTimestamp=1500), checkpoint) as query:
+    with Query(source(stream=True, subscribe=name, startingTimestamp=at(500)), checkpoint) as query:
         query.until_it_has_begun()
         assert query.rows == []
         writer.commit_transaction(30)
@@ -157,15 +157,15 @@ def test_a_record_of_an_open_transaction_has_its_time_too(source, bootstrap, top
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_a_timestamp_after_the_last_record_is_an_error(source, three, checkpoint, option):
     time = (
-        2000
+        at(1000)
         if option == "startingTimestamp"
-        else json.dumps({three: {str(p): 2000 for p in range(3)}})
+        else json.dumps({three: {str(p): at(1000) for p in range(3)}})
     )
     frame = source(stream=True, subscribe=three, **{option: time})
     with pytest.raises(StreamingQueryException, match="after the last record") as raised:
         run_to_its_end(frame, checkpoint)
     text = str(raised.value)
-    assert f"{three}-0: no record since 2000" in text
+    assert f"{three}-0: no record since {at(1000)}" in text
     assert "startingOffsetsByTimestampStrategy=error" in text
 
 
@@ -174,12 +174,12 @@ def test_a_timestamp_after_the_last_record_is_an_error(source, three, checkpoint
 def test_a_timestamp_after_the_last_record_can_be_latest(
     source, bootstrap, three, checkpoint, option
 ):
-    times = {"0": 1009, "1": 2000, "2": 2000}
+    times = {"0": at(9), "1": at(1000), "2": at(1000)}
     by_partition = option == "startingOffsetsByTimestamp"
     frame = source(
         stream=True,
         subscribe=three,
-        **{option: json.dumps({three: times}) if by_partition else 2000},
+        **{option: json.dumps({three: times}) if by_partition else at(1000)},
         startingOffsetsByTimestampStrategy="latest",
     )
     with Query(frame, checkpoint) as query:
@@ -217,10 +217,10 @@ def test_json_names_a_whole_topic(source, bootstrap, three, topic, checkpoint):
 @parity(12)
 @pytest.mark.parametrize(
     "later",
-    [{"startingOffsets": "earliest"}, {"startingOffsets": "latest"}, {"startingTimestamp": 1000}],
+    [{"startingOffsets": "earliest"}, {"startingOffsets": "latest"}, {"startingTimestamp": at(0)}],
 )
 def test_a_start_is_recorded(source, bootstrap, three, checkpoint, later):
-    first = source(stream=True, subscribe=three, startingTimestamp=1008)
+    first = source(stream=True, subscribe=three, startingTimestamp=at(8))
     assert run_to_its_end(first, checkpoint).rows == expected(three, *[range(8, 10)] * 3)
     more(bootstrap, three)
     again = source(stream=True, subscribe=three, **later)
