@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tests.parity.query import Query, at, expected, produce, run_to_its_end
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 
 Source = Callable[..., DataFrame]
 Topic = Callable[..., str]
@@ -23,9 +23,12 @@ WAYS: dict[str, Callable[[str], str]] = {
     "assign": lambda topic: json.dumps({topic: [0, 1, 2]}),
     "subscribePattern": lambda topic: f"{topic[:-1]}.",
 }
-way = pytest.mark.parametrize(
-    "way", [pytest.param(name, marks=parity(row)) for row, name in enumerate(WAYS, 1)]
-)
+MARKS = {
+    "subscribe": [parity(1)],
+    "assign": [parity(2), long],
+    "subscribePattern": [parity(3), long],
+}
+way = pytest.mark.parametrize("way", [pytest.param(name, marks=MARKS[name]) for name in WAYS])
 fail_on_data_loss = pytest.mark.parametrize("fail_on_data_loss", sampled(["true", "false"], "true"))
 
 
