@@ -123,6 +123,7 @@ class Janitor:
         self._again: Future[list[str]] | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._shut = False
         self.swept = 0
         if idle_every_s is not None:
             name, arguments = "sparkonce-idle-sweep", (idle_every_s,)
@@ -167,12 +168,16 @@ class Janitor:
             except SparkOnceError:  # published already; the next batch is swept again
                 pass
 
-    def close(self) -> None:
-        """Stop the threads; a sweep under way is waited for."""
+    def close(self, *, wait: bool = True) -> None:
+        """Stop the threads.
+
+        Args:
+            wait: for a sweep under way.
+        """
         self._closed.set()
-        with self._lock:
-            self._idle = False
-        self._executor.shutdown(wait=True)
+        with self._lock:  # the watch submits under this lock
+            self._shut = True
+        self._executor.shutdown(wait=wait)
 
     def _look(self, committed: Sequence[Committable]) -> Deadline:
         """Check that readers see what is committed; return the deadline of the next sweep."""
@@ -200,7 +205,7 @@ class Janitor:
         before: Future[list[str]] | None = None
         while not self._closed.wait(every_s):
             with self._lock:
-                if not self._idle or self._found_hidden():
+                if self._shut or not self._idle or self._found_hidden():
                     continue
                 since_then = self._running if self._running is before else None
                 again = self._again = self._executor.submit(self._sweep_again, since_then)

@@ -684,9 +684,7 @@ class SimulatedDriver(ContinuousDriver):
         self.process.dead = True
         if self._loop is not None:
             self._loop._stage.close()
-            janitor = self._loop._coordinator._janitor
-            janitor._closed.set()
-            janitor._executor.shutdown(wait=False)
+            self._loop._coordinator._janitor.close(wait=False)
 
     def join(self) -> None:
         """Wait until nothing of this driver runs any more."""

@@ -221,3 +221,12 @@ def test_who_waits_for_readers_does_not_wait_for_the_sweep(sink, quiet):
     quiet.start(decided)
     with pytest.raises(HiddenCommitError):
         quiet.await_visible()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_watch_that_wakes_up_as_the_janitor_closes_sweeps_no_more(sink, quiet, wait):
+    """It asked an executor that was shut down, once in eight runs of the tests."""
+    quiet.start()
+    looked(sink)
+    watched(quiet, lambda: quiet.close(wait=wait))
+    assert not sink.looked.acquire(blocking=False)
