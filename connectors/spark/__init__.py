@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from connectors.pipeline.restoring import FromSavepoint
+    from connectors.spark.batch_writer import BatchWriter
     from connectors.spark.continuous_driver import ContinuousDriver
     from connectors.spark.data_source import register
     from connectors.spark.pipeline import arrow_pipeline
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from connectors.spark.streaming_driver import StreamingDriver
 
 __all__ = [
+    "BatchWriter",
     "ContinuousDriver",
     "FromSavepoint",
     "StreamingDriver",
@@ -21,32 +24,19 @@ __all__ = [
     "register",
 ]
 
+_MODULES = {
+    "BatchWriter": "connectors.spark.batch_writer",
+    "ContinuousDriver": "connectors.spark.continuous_driver",
+    "FromSavepoint": "connectors.pipeline.restoring",
+    "StreamingDriver": "connectors.spark.streaming_driver",
+    "arrow_pipeline": "connectors.spark.pipeline",
+    "build_session": "connectors.spark.session",
+    "register": "connectors.spark.data_source",
+}
+
 
 def __getattr__(name: str) -> Any:
     """Import on first use: a Python worker loads the stage that it runs, not the driver."""
-    match name:
-        case "ContinuousDriver":
-            from connectors.spark.continuous_driver import ContinuousDriver  # noqa: PLC0415
-
-            return ContinuousDriver
-        case "FromSavepoint":
-            from connectors.pipeline.restoring import FromSavepoint  # noqa: PLC0415
-
-            return FromSavepoint
-        case "StreamingDriver":
-            from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415
-
-            return StreamingDriver
-        case "arrow_pipeline":
-            from connectors.spark.pipeline import arrow_pipeline  # noqa: PLC0415
-
-            return arrow_pipeline
-        case "build_session":
-            from connectors.spark.session import build_session  # noqa: PLC0415
-
-            return build_session
-        case "register":
-            from connectors.spark.data_source import register  # noqa: PLC0415
-
-            return register
-    raise AttributeError(name)
+    if name not in _MODULES:
+        raise AttributeError(name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""The exact offset range of a running micro-batch, read from Spark's own execution.
+"""What Spark's own execution says of a query: its checkpoint, its sources, a batch's offset range.
 
 Only this file reaches into MicroBatchExecution. The text of offsets/N on disk changes with
 Spark's log format; the objects in memory do not change (seen for formats 1 and 2).
@@ -7,11 +7,20 @@ Spark's log format; the objects in memory do not change (seen for formats 1 and 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import re
+from collections.abc import Iterator
+from typing import Any, Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from transactions.errors import SparkOnceError
+from connectors.spark.sink_stage import BATCH_ID
+from transactions.errors import ConfigurationError, SparkOnceError
+
+#: Local property that Spark sets on the query's thread; `BATCH_ID` is another.
+_QUERY_ID: Final = "sql.streaming.queryId"
+#: The folder that Spark makes for a query without a checkpoint, and deletes at the query's end.
+_TEMPORARY: Final = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +38,73 @@ class BatchOffsets:
     end: tuple[str, ...]
 
 
-def read_batch_offsets(query: StreamingQuery, batch_id: int) -> BatchOffsets:
+def execution_of(query: StreamingQuery) -> Any:
+    """Return the JVM's execution of a query that this process has started."""
+    java: Any = query._jsq  # noqa: SLF001 - Spark has no public way to a batch's offsets
+    return java.streamingQuery() if hasattr(java, "streamingQuery") else java
+
+
+def execution_around(frame: DataFrame, batch_id: int) -> Any:
+    """Return the JVM's execution that has called foreachBatch. Called on the thread of that call.
+
+    The frame's session is a copy that Spark has made for the query, and knows no queries. The state
+    that all sessions share does.
+
+    Raises:
+        ConfigurationError: this is not the thread of foreachBatch, or not its batch.
+    """
+    context = frame.sparkSession.sparkContext
+    query_id, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(BATCH_ID)
+    if query_id is None or batch != str(batch_id):
+        raise ConfigurationError(
+            "The writer of a batch was not called by foreachBatch.",
+            where=f"batch {batch_id}; this thread runs "
+            + ("no batch" if batch is None else f"batch {batch} of the query {query_id}"),
+            cause="another thread calls it, or it was called with another batch's number: only "
+            "the thread that Spark calls knows the batch",
+            option="foreachBatch(writer), or call writer(frame, batch_id) in your own function",
+        )
+    shared: Any = frame._jdf.sparkSession().sharedState()  # noqa: SLF001 - no public way
+    jvm: Any = context._jvm  # noqa: SLF001
+    execution = shared.activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
+    if execution is None:
+        raise SparkOnceError(
+            "Spark does not run the query of this call any more.",
+            where=f"batch {batch_id} of the query {query_id}",
+            cause="the function of a stopped query is still running",
+        )
+    return execution
+
+
+def checkpoint_of(execution: Any) -> str:
+    """Return a query's checkpoint folder, as a path or a URL.
+
+    Raises:
+        ConfigurationError: Spark deletes it at the end of the query.
+    """
+    address = str(execution.resolvedCheckpointRoot())
+    if _TEMPORARY.fullmatch(address.rpartition("/")[2]):
+        raise ConfigurationError(
+            "The query has no checkpoint of its own.",
+            where=f"query {execution.id()}, {address}",
+            cause="Spark deletes this folder at the end of the query; the next start could not "
+            "know what was written",
+            option="option('checkpointLocation', FOLDER) of writeStream",
+        )
+    return "/" + address.removeprefix("file:").lstrip("/") if address[:5] == "file:" else address
+
+
+def source_names(execution: Any) -> list[str]:
+    """Return the class and the description of each source of a query."""
+    return [f"{each.getClass().getSimpleName()} ({each})" for each in _sources(execution)]
+
+
+def read_batch_offsets(execution: Any, batch_id: int) -> BatchOffsets:
     """Return the range of the batch that is running now. Called in foreachBatch, on the driver.
 
     Raises:
         SparkOnceError: the execution runs another batch: the caller is a zombie of a stopped query.
     """
-    java: Any = query._jsq  # noqa: SLF001 - Spark has no public way to a batch's offsets
-    execution = java.streamingQuery() if hasattr(java, "streamingQuery") else java
     running = execution.lastExecution().currentBatchId()
     if running != batch_id:
         raise SparkOnceError(
@@ -44,14 +112,18 @@ def read_batch_offsets(query: StreamingQuery, batch_id: int) -> BatchOffsets:
             where=f"checkpoint {batch_id}, Spark is at {running}",
             cause="the function of a stopped query is still running",
         )
-    sources = execution.sources()
-    every = [sources.apply(number) for number in range(sources.size())]
+    every = list(_sources(execution))
     committed, available = execution.committedOffsets(), execution.availableOffsets()
     return BatchOffsets(
-        query_id=str(query.id),
+        query_id=str(execution.id()),
         start=tuple(_json(committed.get(source)) for source in every),
         end=tuple(_json(available.get(source)) for source in every),
     )
+
+
+def _sources(execution: Any) -> Iterator[Any]:
+    sources = execution.sources()
+    yield from (sources.apply(number) for number in range(sources.size()))
 
 
 def _json(option: Any) -> str:

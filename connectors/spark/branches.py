@@ -62,23 +62,28 @@ def schema_in_a_task(schema: t.StructType, spark: SparkSession) -> pa.Schema:
     return to_arrow_schema(schema, timezone=zone)
 
 
-def make_branch(frame: DataFrame, sink: Sink) -> Branch:
+def make_branch(frame: DataFrame, sink: Sink, *, warn: bool = True) -> Branch:
     """Check the columns for a sink. Kafka's columns are key, value, headers, topic, partition and
     timestamp, and are cast; other columns are left out, as in Spark's own sink, and named in the
     log. A sink that is not Kafka's checks its columns itself.
+
+    Args:
+        frame: what is written.
+        sink: the target.
+        warn: False where the columns that are left out were named before.
 
     Raises:
         ConfigurationError: a column is missing, or has a type that the sink cannot write; the text
             names the column.
     """
-    branch = Branch(_as_messages(frame, sink) if takes_messages(sink) else frame, sink)
+    branch = Branch(_as_messages(frame, sink, warn=warn) if takes_messages(sink) else frame, sink)
     sink.check_columns(branch.schema)
     return branch
 
 
-def _as_messages(frame: DataFrame, sink: MessageSink) -> DataFrame:
+def _as_messages(frame: DataFrame, sink: MessageSink, *, warn: bool) -> DataFrame:
     types = {field.name: field.dataType for field in frame.schema.fields}
-    if others := types.keys() - _ACCEPTED.keys():
+    if warn and (others := types.keys() - _ACCEPTED.keys()):
         logger.warning(
             "sink %s: a Kafka record has no place for the columns %s; they are not written",
             sink.name,

@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.kafka.source.offsets import merged_offsets, parse_offsets
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
@@ -63,8 +62,13 @@ class MicroBatches:
         self._durable = durable
         self._offsets_sink = -1 if offsets_sink is None else self._sinks.index(offsets_sink)
 
-    def run(self, query: StreamingQuery, frame: DataFrame, batch_id: int) -> CheckpointReport:
+    def run(self, execution: Any, frame: DataFrame, batch_id: int) -> CheckpointReport:
         """Make checkpoint `batch_id`; return only when every record of it is committed.
+
+        Args:
+            execution: the query's, in the JVM: see `connectors.spark.batch_offsets`.
+            frame: the batch behind the sink stage.
+            batch_id: Spark's number of the batch.
 
         Raises:
             SparkOnceError: see `CheckpointCoordinator.run`; or Spark's files could not be made
@@ -72,7 +76,7 @@ class MicroBatches:
             Exception: Spark's error while the job ran.
         """
         began = SYSTEM_CLOCK.monotonic()
-        offsets = read_batch_offsets(query, batch_id)
+        offsets = read_batch_offsets(execution, batch_id)
         tasks = _partitions(frame)
         checkpoint = Checkpoint(
             checkpoint_id=batch_id,

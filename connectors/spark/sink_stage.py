@@ -32,6 +32,8 @@ COMMITTABLE_DDL = "committable string"
 ROUTE = "sparkonce_route"
 
 
+#: Local property that Spark sets on the query's thread, and passes on to tasks.
+BATCH_ID = "streaming.sql.batchId"
 #: Local property of the job that carries a batch's order to its tasks.
 ORDER_PROPERTY = "sparkonce.batch"
 
@@ -189,7 +191,7 @@ class Comparing:
 
 def _order_of(context: TaskContext) -> BatchOrder:
     text = context.getLocalProperty(ORDER_PROPERTY)
-    batch = context.getLocalProperty("streaming.sql.batchId")
+    batch = context.getLocalProperty(BATCH_ID)
     order = BatchOrder.from_json(text) if text else None
     if order is None or str(order.checkpoint_id) != batch:
         raise PhaseOneError(

@@ -31,6 +31,7 @@ from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.run import Run, RunOptions, checked_app_id
 from connectors.pipeline.starting_points import decide_start
+from connectors.spark.batch_offsets import execution_of
 from connectors.spark.batch_size import SIZE_FILE_OPTION, BatchSize
 from connectors.spark.branches import Branch, make_branch, places_of_sources, unite
 from connectors.spark.checkpoint_files import (
@@ -321,10 +322,9 @@ class StreamingDriver(DriverLife):
             self._query_ready.wait(self._checkpoint_timeout_s)
             assert self._query is not None
             assert self._batches is not None
-            with cancelled_after(
-                self._checkpoint_timeout_s, self._spark, str(self._query.runId), batch_id
-            ):
-                return self._batches.run(self._query, frame, batch_id)
+            run_id, most_s = str(self._query.runId), self._checkpoint_timeout_s
+            with cancelled_after(most_s, self._spark, run_id, batch_id):
+                return self._batches.run(execution_of(self._query), frame, batch_id)
         except StoppedError as stopped:
             self._failure = stopped
             with self._idle:

@@ -57,6 +57,7 @@ def driver(tmp_path: Path, jvm: Any) -> StreamingDriver:
     made = StreamingDriver(session, app_id="app", checkpoint=tmp_path, checkpoint_timeout_s=10.0)
     made._query_ready.set()
     made._query = SimpleNamespace(  # type: ignore[assignment]
+        _jsq=SimpleNamespace(),
         runId="r",
         isActive=True,
         status={"message": "Processing new data"},

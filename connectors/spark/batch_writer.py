@@ -1,0 +1,369 @@
+"""Exactly-once output from a query of the user's own: a function for `foreachBatch`.
+
+    writer = BatchWriter(KafkaSink(..., topic="clean"), app_id="flights")
+    query = frame.writeStream.option("checkpointLocation", folder).foreachBatch(writer).start()
+
+or, in a function that does more with a batch::
+
+    def each(frame, batch_id):
+        frame.persist()
+        show(frame)
+        writer(frame.select("key", "value"), batch_id)
+
+The source may be any that reads the same records again for the same batch: Kafka, files, a table.
+Spark calls the function between its own offsets/N and commits/N. The call returns only when every
+record of the batch is committed. The user starts the query again after a failure; the first batch
+settles what the run before has decided.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from connectors.machine.user_folders import checkpoint_folder
+from connectors.pipeline.run import Run, RunOptions, checked_app_id
+from connectors.spark.batch_offsets import checkpoint_of, execution_around, source_names
+from connectors.spark.branches import Branch, make_branch
+from connectors.spark.checkpoint_files import finished_checkpoint
+from connectors.spark.durable_files import DurableFiles
+from connectors.spark.micro_batch import MicroBatches
+from connectors.spark.session import RUNTIME_CONF, refuse_connect
+from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
+from connectors.spark.stuck_jobs import cancelled_after
+from transactions.coordinator import CheckpointCoordinator, CheckpointReport
+from transactions.errors import ConfigurationError, ReplayMismatchError
+from transactions.log_backend import LocalFileBackend, make_folder
+from transactions.log_state import LogState
+from transactions.sink import Sink
+
+logger = logging.getLogger(__name__)
+
+#: The folder in the query's checkpoint that holds one folder per application.
+OURS: Final = "sparkonce"
+#: A file of the application's folder: the number of the first batch that this log has seen.
+_FIRST_BATCH: Final = "first-batch"
+_IDLE_SWEEP_SECONDS: Final = 10.0
+_EXIT_SECONDS: Final = 5.0
+#: A source that cannot read a record a second time.
+_NOT_REPLAYABLE: Final = "TextSocket"
+#: Settings of a replay of state that Spark writes into the checkpoint at its first batch.
+_STATE_CONF: Final = tuple(one for one in RUNTIME_CONF if "stateStore" in one)
+
+
+class BatchWriter:
+    """Writes each batch of one query exactly once. Lives in the driver process.
+
+    Its decision log lies in ``sparkonce/<app_id>`` of the query's checkpoint; the commands
+    `sparkonce verify` and `sparkonce transactions` take this folder as ``--checkpoint``.
+
+    Args:
+        sink: the target: a `KafkaSink`, or another two-phase sink.
+        app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
+        checkpoint_timeout_s: how long one batch may take; then its Spark job is cancelled, and the
+            query fails.
+        restart_budget_s: how long a restart of the query may take before the broker may abort what
+            was decided; with the checkpoint timeout it must fit into the transaction timeout.
+        accept_duplicates: start on an old folder: output unknown to this folder is written twice.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        app_id: str,
+        checkpoint_timeout_s: float = 600.0,
+        restart_budget_s: float = 60.0,
+        accept_duplicates: bool = False,
+    ) -> None:
+        self._sink = sink
+        self._app_id = checked_app_id(app_id)
+        self._checkpoint_timeout_s = checkpoint_timeout_s
+        self._restart_budget_s = restart_budget_s
+        self._accept_duplicates = accept_duplicates
+        self._one_at_a_time = threading.RLock()
+        self._query_id = ""
+        self._open: _OpenRun | None = None
+        self._before: Run | None = None
+        self._failed: tuple[str, BaseException] | None = None
+        atexit.register(self._close_at_exit)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Write a batch. Called by foreachBatch, or on its thread, once for each batch.
+
+        Args:
+            frame: the rows to write: the batch, or what was made of it. For a Kafka sink its
+                columns are those of Spark's sink.
+            batch_id: the number that foreachBatch has passed.
+
+        Raises:
+            ConfigurationError: an option, a column, a topic, the checkpoint or the source is wrong.
+            ReplayMismatchError: the batch does not follow the last one that was written.
+            SparkOnceError: the batch is not committed, or not known to be. Let it pass: where
+                foreachBatch returns, Spark takes the batch for written.
+        """
+        refuse_connect(frame.sparkSession)
+        with self._one_at_a_time:
+            execution = execution_around(frame, batch_id)
+            self._check_in_turn(execution, batch_id)
+            try:
+                with _fixed_tasks(frame.sparkSession):
+                    self._write(execution, frame, batch_id)
+            except BaseException as error:
+                self._failed = str(execution.runId()), error
+                raise
+
+    def _write(self, execution: Any, frame: DataFrame, batch_id: int) -> None:
+        if self._open is None:
+            begins_at = self._first_batch(execution, batch_id)
+            branch = make_branch(frame, self._sink)
+            self._open = self._begin(execution, branch, begins_at)
+        else:
+            branch = make_branch(frame, self._sink, warn=False)
+        self._open.write(execution, branch, batch_id)
+
+    def _first_batch(self, execution: Any, batch_id: int) -> int:
+        """Return the first batch that this application was called for, and write it down.
+
+        It is written before anything can fail: a later start must see that a batch is missing, even
+        if the function has caught the error of the first one.
+        """
+        folder = self._folder(execution)
+        make_folder(folder)
+        files = LocalFileBackend(folder)
+        files.put_if_absent(_FIRST_BATCH, str(batch_id).encode())
+        return int(files.get(_FIRST_BATCH) or batch_id)
+
+    def _folder(self, execution: Any) -> Path:
+        return checkpoint_folder(checkpoint_of(execution)) / OURS / self._app_id
+
+    def _check_in_turn(self, execution: Any, batch_id: int) -> None:
+        """Check that the query is ours, and that the batch before was written."""
+        query_id = str(execution.id())
+        if self._query_id not in {"", query_id}:
+            raise ConfigurationError(
+                "A writer can serve one query only.",
+                where=f"application {self._app_id}: query {self._query_id}, and now {query_id}",
+                cause="one BatchWriter is used by two queries, or with two checkpoints",
+                option="BatchWriter(sink, app_id=...): one for each query, with its own app_id",
+            )
+        self._query_id = query_id
+        if self._open is not None and self._open.run_id != str(execution.runId()):
+            self._close(self._open)  # before the thread that waits for the query's end does it
+        run_id, error = self._failed or ("", None)
+        if run_id == str(execution.runId()):
+            raise ReplayMismatchError(
+                "The query went on after a batch that was not written.",
+                where=f"application {self._app_id}, batch {batch_id}; before: {error}",
+                cause="the function of foreachBatch has caught the writer's error",
+                option="foreachBatch: let the error pass, and start the query again",
+            ) from error
+
+    def _begin(self, execution: Any, branch: Branch, first_batch: int) -> _OpenRun:
+        """Take over from the run before: fence, recover, sweep."""
+        _refuse_sources(execution)
+        folder = self._folder(execution)
+        checkpoint = folder.parents[1]
+        _refuse_state(checkpoint, branch.frame.sparkSession)
+        finished = finished_checkpoint(checkpoint)
+        if finished < first_batch:
+            finished = -1  # Spark's batches of the time before this application
+        run = Run(self._run_options(folder, branch), self._before)
+        run.open(finished=finished)
+        try:
+            opened = _OpenRun(
+                run, execution, branch.schema, checkpoint, timeout_s=self._checkpoint_timeout_s
+            )
+        except BaseException:
+            run.close()
+            raise
+        self._before = run
+        ending = threading.Thread(
+            target=self._close_at_end, args=(execution, opened), name="sparkonce-end", daemon=True
+        )
+        ending.start()
+        return opened
+
+    def _run_options(self, folder: Path, branch: Branch) -> RunOptions:
+        return RunOptions(
+            app_id=self._app_id,
+            checkpoint=folder,
+            sources=(),
+            sinks=(self._sink,),
+            schemas={self._sink.name: branch.schema},
+            checkpoint_timeout_s=self._checkpoint_timeout_s,
+            restart_budget_s=self._restart_budget_s,
+            accept_duplicates=self._accept_duplicates,
+        )
+
+    def _close_at_end(self, execution: Any, opened: _OpenRun) -> None:
+        """Wait for the end of the query, then leave nothing open; on a thread of its own."""
+        try:
+            execution.awaitTermination()
+        except Exception as error:  # noqa: BLE001 - the user gets it from his query
+            logger.debug("the query of application %s has ended: %s", self._app_id, error)
+        with self._one_at_a_time:
+            self._close(opened)
+
+    def _close_at_exit(self) -> None:
+        """Close when the process ends; the next start sees to a batch that is still under way."""
+        if self._one_at_a_time.acquire(timeout=_EXIT_SECONDS):
+            self._close(self._open)
+            self._one_at_a_time.release()
+
+    def _close(self, opened: _OpenRun | None) -> None:
+        if opened is not None and self._open is opened:
+            self._open = None
+            opened.close()
+
+
+class _OpenRun:
+    """What the writer holds for one run of the query.
+
+    Attributes:
+        run_id: Spark's; another one at each start of the query.
+    """
+
+    def __init__(
+        self, run: Run, execution: Any, schema: pa.Schema, checkpoint: Path, *, timeout_s: float
+    ) -> None:
+        self.run_id = str(execution.runId())
+        self._run = run
+        self._schema = schema
+        self._timeout_s = timeout_s
+        self._written = -1
+        self._coordinator = CheckpointCoordinator(
+            run.log,
+            run.committers,
+            timeout_s=timeout_s,
+            stopping=lambda: not execution.isActive(),
+            lost=run.settlement.lost,
+            idle_sweep_s=_IDLE_SWEEP_SECONDS,
+        )
+        self._batches = MicroBatches(
+            self._coordinator,
+            run.log,
+            [*run.sinks],
+            offsets_sink=None,
+            spark_checkpoint=checkpoint,
+            durable=DurableFiles(checkpoint),
+        )
+
+    def write(self, execution: Any, branch: Branch, batch_id: int) -> CheckpointReport:
+        """Make the batch one checkpoint; see `MicroBatches.run`."""
+        if branch.schema != self._schema:
+            raise ConfigurationError(
+                "The columns of a batch differ from those of the batches before.",
+                where=f"batch {batch_id}: {_names(branch.schema)}; before: {_names(self._schema)}",
+                cause="the function of foreachBatch makes another DataFrame from this batch",
+                option="writer(frame, batch_id): pass the same columns in every batch",
+            )
+        if batch_id == self._written:
+            raise ConfigurationError(
+                "The writer was called a second time for one batch.",
+                where=f"application {self._run.log.owner.application_id}, batch {batch_id}",
+                cause="a batch is one checkpoint, and it was committed by the first call",
+                option="writer(frame, batch_id): unite the rows, or take another BatchWriter with "
+                "its own app_id",
+            )
+        _refuse_gap(self._run.log.state, batch_id)
+        stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
+        written = branch.frame.mapInArrow(stage, COMMITTABLE_DDL)
+        spark = branch.frame.sparkSession
+        with cancelled_after(self._timeout_s, spark, self.run_id, batch_id):
+            report = self._batches.run(execution, written, batch_id)
+        self._written = batch_id
+        return report
+
+    def close(self) -> None:
+        """Write down that nothing waits, abort what tasks left open, close the connections."""
+        unfinished = self._coordinator.unfinished()
+        settled = self._coordinator.is_settled()
+        self._coordinator.close()
+        if settled:
+            self._run.leave(finished=unfinished is None)
+        if unfinished is not None:
+            logger.warning("the query has ended, and must be started again: %s", unfinished)
+        self._run.close()
+
+
+@contextmanager
+def _fixed_tasks(spark: SparkSession) -> Iterator[None]:
+    """Keep Spark from choosing the number of tasks by the data: a replay needs the same tasks.
+
+    The session is the query's own copy; the user's actions in the same batch keep their setting.
+    """
+    adaptive = "spark.sql.adaptive.enabled"
+    before = spark.conf.get(adaptive)
+    spark.conf.set(adaptive, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(adaptive, before)
+
+
+def _refuse_sources(execution: Any) -> None:
+    """Check that the sources can read a batch again.
+
+    Raises:
+        ConfigurationError: one cannot.
+    """
+    for name in source_names(execution):
+        if name.startswith(_NOT_REPLAYABLE):
+            raise ConfigurationError(
+                "A source of the query cannot read a record twice.",
+                where=f"query {execution.id()}, source {name}",
+                cause="what a socket has delivered is gone; after a failure a batch could not be "
+                "written again",
+                option="readStream.format: kafka-exactly-once, kafka, files, a table",
+            )
+
+
+def _refuse_state(checkpoint: Path, spark: SparkSession) -> None:
+    """Check that the query's state can be made twice.
+
+    Raises:
+        ConfigurationError: Spark would write the state of a repeated batch over the older one.
+    """
+    if not (checkpoint / "state").exists():
+        return
+    for key in _STATE_CONF:
+        if (value := spark.conf.get(key)) != RUNTIME_CONF[key]:
+            raise ConfigurationError(
+                "The state of the query is kept in a way that no batch can be run again with.",
+                where=f"{checkpoint}, {key}={value}",
+                cause="a late task of an older run could replace the state of a decided batch",
+                option=f"{key}={RUNTIME_CONF[key]}, before the query's first start; "
+                "build_session sets it",
+            )
+
+
+def _refuse_gap(log: LogState, batch_id: int) -> None:
+    """Check that each batch since the last decision was written.
+
+    Raises:
+        ReplayMismatchError: one was not.
+    """
+    last = log.decision
+    if last is not None and batch_id > last.checkpoint_id + 1:
+        raise ReplayMismatchError(
+            "Batches were left out: the writer was not called for them.",
+            where=f"application {log.application_id}: the last batch written is "
+            f"{last.checkpoint_id}, this one is {batch_id}",
+            cause="the function of foreachBatch returned without a call of the writer, or has "
+            "caught its error",
+            option="writer(frame, batch_id): call it in every batch, also in an empty one. "
+            "Another app_id goes on from here, without the records of the batches left out",
+        )
+
+
+def _names(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,385 @@
+"""A query of the user's own writes exactly once: `foreachBatch(BatchWriter(...))`.
+
+Seen from outside: a plain Spark script with default settings, SIGKILL at the points of the
+protocol, and an independent read_committed reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from connectors import KafkaSink
+from connectors.machine.java import ensure_java_home
+from connectors.spark import BatchWriter
+from tests.auditor.reader import read_committed
+from tests.integration.job_process import PATIENCE_S
+from tests.integration.test_examples import rewritten, started
+from tests.pages import block, replaced, run_python
+from tests.parity.query import produce
+from tests.shared_broker import assert_no_open_transaction
+from tests.tiers import long, sampled
+from transactions.decision_log import read_log
+from transactions.log_backend import LocalFileBackend
+
+FILES, PER_FILE = 4, 15
+
+POINTS = [
+    "batch_started",
+    "records_flushed",
+    "committables_collected",
+    "prepared_checked",
+    "decision_durable",
+    "one_committed",
+    "all_committed",
+    "batch_finished",
+]
+
+
+def text_files(folder: Path) -> Path:
+    """Make the input: one file is one batch, and each line is there once."""
+    folder.mkdir()
+    for number in range(FILES):
+        lines = (str(number * PER_FILE + line) for line in range(PER_FILE))
+        path = folder / f"{number}.txt"
+        path.write_text("\n".join(lines) + "\n")
+        os.utime(path, (1_700_000_000 + number,) * 2)  # Spark reads the oldest file first
+    return folder
+
+
+class Script:
+    """`examples/own_query.py` with names of a test, as a process."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, app: str, folder: Path, changes: dict[str, str]
+    ) -> None:
+        self.bootstrap, self.topic, self.folder = bootstrap, topic, folder
+        self.ours = folder / "checkpoint/sparkonce" / app
+        names = {
+            "localhost:9092": bootstrap,
+            'topic="lines"': f'topic="{topic}"',
+            'app_id="lines"': f'app_id="{app}"',
+            "checkpoints/lines": str(folder / "checkpoint"),
+        }
+        self._path = rewritten("own_query.py", folder, names | changes)
+
+    def run(self, crash_at: str = "") -> tuple[int, str]:
+        """Run it until it ends or dies; return its exit code and what it has printed."""
+        environment = {"JAVA_HOME": ensure_java_home(), "PYSPARK_PYTHON": sys.executable}
+        if crash_at:
+            environment["SPARKONCE_CRASH_AT"] = crash_at
+        with started([sys.executable, self._path.name], self.folder, **environment) as process:
+            code = process.wait(PATIENCE_S)
+        return code, (self.folder / "out").read_text() + (self.folder / "log").read_text()
+
+    def values(self) -> list[int]:
+        """Return what a reader sees."""
+        found = read_committed(self.bootstrap, self.topic)
+        return sorted(int(one.value or b"") for one in found)
+
+
+@pytest.fixture
+def script(bootstrap, topic, application_id, tmp_path) -> Callable[[dict[str, str]], Script]:
+    return lambda changes: Script(bootstrap, topic(), application_id, tmp_path, changes)
+
+
+@pytest.fixture
+def from_files(script, tmp_path) -> Script:
+    return script({"examples/*.py": str(text_files(tmp_path / "in"))})
+
+
+@pytest.mark.parametrize("point", sampled(POINTS, "decision_durable"))
+def test_a_kill_in_a_batch_loses_and_doubles_nothing(from_files, point):
+    code, said = from_files.run(f"{point}@1")
+    in_a_worker = point == "records_flushed"  # then the query fails, and the script ends
+    assert code == (1 if in_a_worker else -signal.SIGKILL), said
+    if in_a_worker:
+        assert_no_open_transaction(from_files.bootstrap, from_files.ours.name)
+    code, said = from_files.run()
+    assert code == 0, said
+    assert from_files.values() == list(range(FILES * PER_FILE))
+    assert (from_files.ours / "decisions").is_dir()
+
+
+FILE_SOURCE = (
+    """spark.readStream.format("text").option("maxFilesPerTrigger", 1).load("examples/*.py")"""
+)
+RATE_SOURCE = """spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load()
+lines = lines.selectExpr("CAST(value AS STRING)")"""
+KAFKA_SOURCE = """spark.readStream.format("kafka-exactly-once").option(
+    "kafka.bootstrap.servers", "{}").option("subscribe", "{}").option(
+    "startingOffsets", "earliest").option("maxOffsetsPerTrigger", 20).load()"""
+TO_THE_END = "query.trigger(availableNow=True).start().awaitTermination()"
+THREE_BATCHES = """query = query.start()
+while len(query.recentProgress) < 3:
+    query.awaitTermination(0.1)
+query.stop()"""
+
+
+@long
+def test_kafka_as_the_source(script, bootstrap, topic):
+    name = topic(name="in")
+    produce(bootstrap, name, range(60))
+    import_line = "from connectors.spark import BatchWriter"
+    kafka = script(
+        {
+            FILE_SOURCE: KAFKA_SOURCE.format(bootstrap, name),
+            import_line: f"{import_line}, register",
+            "lines = spark": "register(spark)\nlines = spark",
+        }
+    )
+    code, said = kafka.run("one_committed@1")
+    assert code == -signal.SIGKILL, said
+    code, said = kafka.run()
+    assert code == 0, said
+    assert kafka.values() == list(range(60))
+
+
+@long
+def test_a_source_that_counts_and_a_query_that_is_stopped(script):
+    """What Spark prints about the stop may be long, but none of it is ours."""
+    rate = script({FILE_SOURCE: RATE_SOURCE, TO_THE_END: THREE_BATCHES})
+    code, said = rate.run("one_committed@1")
+    assert code == -signal.SIGKILL, said
+    (rate.folder / "log").unlink()
+    code, said = rate.run()
+    assert code == 0, said
+    values = rate.values()
+    assert values == list(range(len(values)))
+    assert len(values) >= 60
+    assert not [line for line in said.splitlines() if "Traceback" in line or "sparkonce" in line]
+
+
+PLAIN = 'SparkSession.builder.master("local[2]").getOrCreate()'
+KEEPS_STATE = """SparkSession.builder.master("local[2]").getOrCreate()
+store = "spark.sql.streaming.stateStore."
+spark.conf.set("spark.sql.shuffle.partitions", "2")
+spark.conf.set(f"{store}checkpointFormatVersion", "2")
+spark.conf.set(f"{store}rocksdb.changelogCheckpointing.enabled", "true")
+spark.conf.set(f"{store}providerClass",
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")"""
+COUNTED = """
+lines = lines.selectExpr("CAST(value AS INT) % 15 AS word").groupBy("word").count()
+lines = lines.selectExpr("CAST(100 * word + count AS STRING) AS value")"""
+
+
+@long
+@pytest.mark.parametrize("point", ["committables_collected", "decision_durable", "all_committed"])
+def test_state_and_output_agree(script, tmp_path, point):
+    """Every file has the same 15 words, so each word is counted 1, 2, 3, 4."""
+    files = FILE_SOURCE.replace("examples/*.py", str(text_files(tmp_path / "in")))
+    counts = script(
+        {
+            PLAIN: KEEPS_STATE,
+            FILE_SOURCE: files + COUNTED,
+            "lines.writeStream.": 'lines.writeStream.outputMode("update").',
+        }
+    )
+    code, said = counts.run(f"{point}@1")
+    assert code == -signal.SIGKILL, said
+    code, said = counts.run()
+    assert code == 0, said
+    expected = [100 * word + count for word in range(15) for count in range(1, FILES + 1)]
+    assert counts.values() == expected
+
+
+@long
+def test_what_the_broker_has_aborted_is_written_again(from_files):
+    code, said = from_files.run("decision_durable@1")
+    assert code == -signal.SIGKILL, said
+    decision = read_log(LocalFileBackend(from_files.ours / "decisions")).decision
+    assert decision is not None
+    lost = [one.transactional_id for one in decision.committables]
+    assert lost
+    for one in lost:  # as an operator does, or Kafka when the transaction is too old
+        settings = {"bootstrap.servers": from_files.bootstrap, "transactional.id": one}
+        Producer(settings).init_transactions(30)
+    assert from_files.values() == list(range(PER_FILE)), "aborted: batch 1 is not there"
+    code, said = from_files.run()
+    assert code == 0, said
+    assert from_files.values() == list(range(FILES * PER_FILE))
+
+
+# --- what is refused: in this process, nothing is killed ------------------------------------------
+
+
+def run(frame: DataFrame, each: Callable[[DataFrame, int], None], checkpoint: str = "") -> str:
+    """Run a query to its end; return the text of its failure, "" for none."""
+    writer = frame.writeStream.foreachBatch(each).trigger(availableNow=True)
+    if checkpoint:
+        writer = writer.option("checkpointLocation", checkpoint)
+    query = writer.start()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        return str(error)
+    finally:
+        query.stop()
+    return ""
+
+
+@pytest.fixture
+def lines(spark, tmp_path) -> DataFrame:
+    """The text files as a stream, one file a batch."""
+    files = str(text_files(tmp_path / "in"))
+    return spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(files)
+
+
+@pytest.fixture
+def writer(bootstrap, topic, application_id) -> BatchWriter:
+    sink = KafkaSink(bootstrap_servers=bootstrap, topic=topic(name="out"))
+    return BatchWriter(sink, app_id=application_id)
+
+
+def test_the_page(spark, bootstrap, topic, application_id, tmp_path):
+    out = topic(name="out")
+    words = {
+        "localhost:9092": bootstrap,
+        'topic="clean"': f'topic="{out}"',
+        'app_id="clean"': f'app_id="{application_id}"',
+        "/data/in": str(text_files(tmp_path / "in")),
+        "/data/clean": str(tmp_path / "checkpoint"),
+    }
+    names: dict[str, Any] = {"spark": spark}
+    run_python(replaced(block("docs/own_query.md", "BatchWriter"), words), names)
+    try:
+        while names["query"].lastProgress is None:
+            assert not names["query"].awaitTermination(0.1), "the query ended"
+        names["query"].processAllAvailable()
+    finally:
+        names["query"].stop()
+    found = read_committed(bootstrap, out)
+    assert sorted(int(one.value or b"") for one in found) == list(range(FILES * PER_FILE))
+
+
+def test_an_error_that_the_function_catches_ends_the_query_at_the_next_batch(
+    lines, writer, checkpoint
+):
+    """And so does the next start: nobody finds out later that batch 0 is missing."""
+
+    def each(frame: DataFrame, batch_id: int) -> None:
+        with contextlib.suppress(Exception):
+            writer(frame.select(f.expr("raise_error('broken')").alias("value")), batch_id)
+
+    def each_well(frame: DataFrame, batch_id: int) -> None:
+        if batch_id > 0:
+            writer(frame, batch_id)
+        else:
+            each(frame, batch_id)
+
+    failure = run(lines, each_well, checkpoint)
+    assert "The query went on after a batch that was not written." in failure
+    assert "broken" in failure
+    again = run(lines, writer, checkpoint)
+    assert "checkpoint 0 is finished, and the log ends with -1" in again
+
+
+def test_a_batch_without_a_call_ends_the_query_at_the_next_one(lines, writer, checkpoint):
+    def each(frame: DataFrame, batch_id: int) -> None:
+        if batch_id != 1:
+            writer(frame, batch_id)
+
+    failure = run(lines, each, checkpoint)
+    assert "Batches were left out: the writer was not called for them." in failure
+    assert "the last batch written is 0, this one is 2" in failure
+
+
+def test_a_second_call_in_a_batch_is_refused(lines, writer, checkpoint):
+    def each(frame: DataFrame, batch_id: int) -> None:
+        writer(frame.where("value < 7"), batch_id)
+        writer(frame.where("value >= 7"), batch_id)
+
+    assert "called a second time for one batch" in run(lines, each, checkpoint)
+
+
+def test_another_thread_is_refused(lines, writer, checkpoint):
+    def each(frame: DataFrame, batch_id: int) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(writer, frame, batch_id).result()
+
+    assert "was not called by foreachBatch" in run(lines, each, checkpoint)
+
+
+def test_a_query_without_a_checkpoint_is_refused(lines, writer):
+    failure = run(lines, writer)
+    assert "The query has no checkpoint of its own." in failure
+    assert "checkpointLocation" in failure
+
+
+def test_a_second_query_is_refused(lines, writer, tmp_path):
+    assert run(lines, writer, str(tmp_path / "one")) == ""
+    assert "A writer can serve one query only." in run(lines, writer, str(tmp_path / "two"))
+
+
+def test_a_socket_is_refused(spark, writer, checkpoint):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        frame = spark.readStream.format("socket").option("host", "127.0.0.1")
+        query = (
+            frame.option("port", port)
+            .load()
+            .writeStream.foreachBatch(writer)
+            .option("checkpointLocation", checkpoint)
+            .start()
+        )
+        client, _ = server.accept()
+        with client:
+            client.sendall(b"one\n")
+            with pytest.raises(StreamingQueryException, match="cannot read a record twice"):
+                query.awaitTermination()
+
+
+def test_other_columns_in_a_later_batch_are_refused(lines, writer, checkpoint):
+    def each(frame: DataFrame, batch_id: int) -> None:
+        writer(frame if batch_id == 0 else frame.withColumn("key", f.lit("a")), batch_id)
+
+    failure = run(lines, each, checkpoint)
+    assert "The columns of a batch differ from those of the batches before." in failure
+
+
+def test_state_that_spark_cannot_make_twice_is_refused(spark, lines, writer, checkpoint):
+    """In a plain session: ours have settings for it."""
+    plain = spark.newSession()
+    version = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+    plain.conf.set(version, "1")
+    counted = plain.readStream.format("text").load(str(Path(checkpoint).parent / "in"))
+    counted = counted.groupBy("value").count().select("value")
+    query = (
+        counted.writeStream.outputMode("update")
+        .foreachBatch(writer)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match=f"{version}=2"):
+        query.awaitTermination()
+
+
+def test_one_writer_serves_a_query_that_is_started_again(lines, writer, checkpoint):
+    """The first query of this process writes two batches and fails; the second goes on."""
+
+    def each(frame: DataFrame, batch_id: int) -> None:
+        if batch_id == 2 and not failed:
+            failed.append(batch_id)
+            raise ValueError("the user's own")
+        writer(frame, batch_id)
+
+    failed: list[int] = []
+    assert "the user's own" in run(lines, each, checkpoint)
+    assert run(lines, each, checkpoint) == ""
+    sink: Any = writer._sink
+    found = read_committed(sink.bootstrap_servers, sink.topic)
+    assert sorted(int(one.value or b"") for one in found) == list(range(FILES * PER_FILE))
