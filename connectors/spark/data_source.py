@@ -43,7 +43,10 @@ NAME = "kafka-exactly-once"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source known to a session; a second call is harmless."""
+    """Make the data source known to a session; a second call is harmless.
+
+    PySpark finds the source of an installed package by itself (`pyspark_sparkonce.py`).
+    """
     spark.dataSource.register(KafkaExactlyOnceSource)
 
 

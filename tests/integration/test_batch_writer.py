@@ -133,14 +133,7 @@ query.stop()"""
 def test_kafka_as_the_source(script, bootstrap, topic):
     name = topic(name="in")
     produce(bootstrap, name, range(60))
-    import_line = "from connectors.spark import BatchWriter"
-    kafka = script(
-        {
-            FILE_SOURCE: KAFKA_SOURCE.format(bootstrap, name),
-            import_line: f"{import_line}, register",
-            "lines = spark": "register(spark)\nlines = spark",
-        }
-    )
+    kafka = script({FILE_SOURCE: KAFKA_SOURCE.format(bootstrap, name)})
     code, said = kafka.run("one_committed@1")
     assert code == -signal.SIGKILL, said
     code, said = kafka.run()

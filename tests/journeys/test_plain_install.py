@@ -6,10 +6,20 @@ see.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
+from connectors.machine.java import ensure_java_home
 from tests.journeys.conftest import PATIENCE_S, ROOT, Stranger, started
+
+#: One word differs from Spark's own source: no import of ours, no call of `register`.
+BY_NAME = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+rows = spark.read.format("kafka-exactly-once").option("kafka.bootstrap.servers", "{}")
+print(rows.option("subscribe", "{}").load().count())
+"""
 
 
 def test_the_package_alone_runs_a_job(stranger: Stranger):
@@ -25,3 +35,14 @@ def test_the_package_alone_runs_a_job(stranger: Stranger):
     ):
         stranger.more_comes_out(reader, pipeline)
         assert pipeline.sigterm() == 0, pipeline.text
+    by_name = subprocess.run(
+        [str(made / "bin/python"), "-c", BY_NAME.format(stranger.bootstrap, stranger.topic)],
+        env=os.environ
+        | {"JAVA_HOME": ensure_java_home(), "PYSPARK_PYTHON": str(made / "bin/python")},
+        cwd=stranger.folder,
+        timeout=PATIENCE_S,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert int(by_name.stdout) > 0, by_name.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.spark.data_source import NAME, register
+from connectors.spark.data_source import NAME
 from tests.parity.table import DIFFERS, ROWS
 
 _ROW = "parity"
@@ -44,7 +44,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture
 def source(spark: SparkSession, bootstrap: str) -> Callable[..., DataFrame]:
     """Read as a user of Spark's own source does, but for the one word."""
-    register(spark)
 
     def load(*, stream: bool, **options: object) -> DataFrame:
         reader = spark.readStream if stream else spark.read

@@ -7,7 +7,6 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.errors import StreamingQueryException
 
 from connectors.clients.topic_leaders import has_leaders
-from connectors.spark.data_source import register
 from tests.pages import block, replaced
 from tests.parity.query import Query, at, expected, produce, run_to_its_end
 from tests.tiers import long, sampled
@@ -105,7 +104,6 @@ def test_the_example_of_the_page(spark, topics, checkpoint):
         "flights-.*": topics.pattern,
         "1764028800000": str(at(1000)),
     }
-    register(spark)
     topics.make("a", range(3))
     names = {"spark": spark}
     exec(replaced(text, here), names)
