@@ -57,6 +57,8 @@ class LoopOptions:
         format_offsets: writes offsets as the decision log keeps them.
         rerun: see `transactions.healing`.
         completed: called after each checkpoint that was decided, on the loop's thread.
+        ends: the loop drains by itself when a decided checkpoint has reached these offsets; None
+            for a loop without an end.
     """
 
     timeout_s: float
@@ -64,6 +66,7 @@ class LoopOptions:
     format_offsets: Callable[[Mapping[str, int]], str]
     rerun: Rerun
     completed: Callable[[CheckpointReport], None]
+    ends: Mapping[str, int] | None = None
 
 
 class CheckpointLoop:
@@ -178,6 +181,7 @@ class CheckpointLoop:
     def _run(self) -> None:
         try:
             self._watch.start()
+            self._drain_at_ends()
             while not self._draining.wait(self._pace.wait_s):
                 # A partition that comes later begins at 0: nobody has ever read from it.
                 added = self._shares.add(dict.fromkeys(self._watch.take(), 0))
@@ -186,6 +190,7 @@ class CheckpointLoop:
                     behind = self._checkpoint(added)
                     took = SYSTEM_CLOCK.monotonic() - began
                     self._pace.after(took, behind=behind)
+                    self._drain_at_ends()
             self._checkpoint({}, last=True)
             self._coordinator.await_visible()  # the end comes after readers see all of it
             self._stage.close()  # the tasks stay until then
@@ -195,6 +200,12 @@ class CheckpointLoop:
         finally:
             self._watch.close()
             self._ended.set()
+
+    def _drain_at_ends(self) -> None:
+        """Drain if everything up to the ends is decided. A partition that is gone has no end."""
+        ends, decided = self._options.ends, self._shares.offsets
+        if ends is not None and all(decided.get(at, end) >= end for at, end in ends.items()):
+            self.drain()
 
     def _checkpoint(self, added: Mapping[int, Mapping[str, int]], *, last: bool = False) -> float:
         """Make one checkpoint and return how far the tasks are behind: see `BarrierPace.after`."""

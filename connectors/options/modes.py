@@ -11,6 +11,7 @@ from typing import Final
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.sink import takes_messages
 from connectors.options.table import CONTINUOUS, MICRO_BATCH, PIPELINE, SOURCE
+from connectors.options.trigger import AVAILABLE_NOW
 from transactions.errors import ConfigurationError, nearest
 from transactions.sink import Sink
 
@@ -64,6 +65,14 @@ def check_options(mode: str, given: Mapping[str, object]) -> None:
                 cause=option.instead,
                 option=f"{written}={given[written]}",
             )
+    if mode == CONTINUOUS and given.get("trigger", AVAILABLE_NOW) != AVAILABLE_NOW:
+        raise ConfigurationError(
+            "A continuous pipeline has no batches that a trigger could start.",
+            where=f"a pipeline in {mode} mode",
+            cause="records move all the time; see target_latency or barrier_interval. Only "
+            f"{AVAILABLE_NOW} has a meaning: read the records that exist, then end",
+            option=f"trigger={given['trigger']}",
+        )
     for name in ("target_latency", "most_interval"):
         if "barrier_interval" in by_name and name in by_name:
             raise ConfigurationError(

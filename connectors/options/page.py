@@ -109,7 +109,8 @@ def _section(heading: str, below: str, table: Table) -> str:
 def _default(option: Option) -> str:
     if isinstance(option.default, str):
         return f"`{option.default}`" if option.default else ""
-    return f"`{option.default[MICRO_BATCH]}`; {CONTINUOUS} `{option.default[CONTINUOUS]}`"
+    batches, continuous = option.default[MICRO_BATCH], option.default[CONTINUOUS]
+    return f"`{batches}`; {CONTINUOUS} " + (f"`{continuous}`" if continuous else "none")
 
 
 def _only(option: Option) -> str:

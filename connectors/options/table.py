@@ -75,11 +75,9 @@ PIPELINE: Final = Table(
         Option(
             name="trigger",
             kind=_TRIGGER,
-            default="0s",
-            mode=MICRO_BATCH,
-            instead="records move all the time; see target_latency or barrier_interval",
+            default={MICRO_BATCH: "0s", CONTINUOUS: ""},
             says="The time from batch to batch, or `available-now`: read the records that exist, "
-            "then end.",
+            "then end. The continuous mode knows only `available-now`.",
         ),
         Option(
             name="target_checkpoint",

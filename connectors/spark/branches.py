@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from functools import reduce
 from typing import Final
 
@@ -15,9 +16,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from connectors.options.modes import refuse_columns
 from connectors.options.sink import MessageSink, takes_messages
+from connectors.records.arrow_transform import columns_of
 from connectors.spark.sink_stage import ROUTE
 from transactions.errors import ConfigurationError
 from transactions.sink import Sink
@@ -60,6 +63,22 @@ def schema_in_a_task(schema: t.StructType, spark: SparkSession) -> pa.Schema:
     """Return the schema that record batches of a Spark schema have in a task."""
     zone = spark.conf.get("spark.sql.session.timeZone")
     return to_arrow_schema(schema, timezone=zone)
+
+
+def told_columns(
+    sink: Sink, columns: Sequence[str] | None, spark: SparkSession
+) -> dict[str, pa.Schema]:
+    """Return the exact schema that a micro-batch would have, for a sink that is not Kafka's.
+
+    Raises:
+        ConfigurationError: the sink cannot write these columns.
+    """
+    refuse_columns(columns, sink)
+    if takes_messages(sink):
+        return {}
+    schema = schema_in_a_task(from_arrow_schema(columns_of(columns)), spark)
+    sink.check_columns(schema)
+    return {sink.name: schema}
 
 
 def make_branch(frame: DataFrame, sink: Sink, *, warn: bool = True) -> Branch:

@@ -24,9 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import orjson
-import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from connectors.continuous.barrier_pace import BarrierPace
 from connectors.continuous.checkpoint_loop import QUERY_ID, CheckpointLoop, LoopOptions
@@ -40,8 +38,8 @@ from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import Nested, SourceStream
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.kafka_source import KafkaSource
-from connectors.options.modes import MOST_INTERVAL_S, longest_interval_s, refuse_columns
-from connectors.options.sink import takes_messages
+from connectors.options.modes import MOST_INTERVAL_S, check_options, longest_interval_s
+from connectors.options.table import CONTINUOUS
 from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.rewriting import Rewriting
@@ -49,13 +47,12 @@ from connectors.pipeline.run import Run, RunOptions, checked_app_id
 from connectors.pipeline.starting_points import decide_start
 from connectors.records.arrow_transform import (
     ArrowFunction,
-    columns_of,
     copy_records,
     fitted,
     load_function,
 )
 from connectors.spark.barrier_stage import BarrierStage
-from connectors.spark.branches import schema_in_a_task
+from connectors.spark.branches import told_columns
 from connectors.spark.checkpoint_files import NoFiles
 from connectors.spark.driver_life import POLL_S, DriverLife
 from connectors.spark.failures import error_in
@@ -94,6 +91,8 @@ class ContinuousDriver(DriverLife):
             fall behind, barriers come less often, down to one in `most_interval_s`.
         most_interval_s: the longest time from one barrier to the next.
         barrier_interval_s: a fixed interval instead of these two, from start to start.
+        trigger: ``"available-now"`` reads at least the records that exist at the start, then ends;
+            None never ends by itself.
         native: tasks hand librdkafka pointers into Arrow buffers where possible. False moves each
             record as a Python object, at three times the CPU.
         checkpoint_timeout_s: how long one checkpoint may take.
@@ -127,6 +126,7 @@ class ContinuousDriver(DriverLife):
         target_latency_s: float = 0.02,
         most_interval_s: float = MOST_INTERVAL_S,
         barrier_interval_s: float | None = None,
+        trigger: str | None = None,
         native: bool = True,
         checkpoint_timeout_s: float = 60.0,
         restart_budget_s: float = 60.0,
@@ -145,6 +145,7 @@ class ContinuousDriver(DriverLife):
             barrier_interval_s=barrier_interval_s,
             checkpoint_timeout_s=checkpoint_timeout_s,
         )
+        check_options(CONTINUOUS, {} if trigger is None else {"trigger": trigger})
         load_function(transform)
         source.check_stream()
         folder = checkpoint_folder(str(checkpoint))
@@ -154,8 +155,10 @@ class ContinuousDriver(DriverLife):
         self._transform = fitted(transform, columns)
         self._parallelism = parallelism
         self._native = native
+        self._ends_by_itself = trigger is not None
+        self._ends: dict[str, int] | None = None
         self._pace = (target_latency_s, most_interval_s, barrier_interval_s)
-        self._schemas = _told_columns(sink, columns, spark)
+        self._schemas = told_columns(sink, columns, spark)
         self._options = RunOptions(
             app_id=checked_app_id(app_id),
             checkpoint=folder,
@@ -198,7 +201,10 @@ class ContinuousDriver(DriverLife):
         self._run.open()
         try:
             self.recommitted += self._run.settlement.recommitted
-            offsets = self._offsets(self._run, SourcePlanner(self._source))
+            planner = SourcePlanner(self._source)
+            offsets = self._offsets(self._run, planner)
+            if self._ends_by_itself and self._ends is None:  # a restart has the ends of the start
+                self._ends = planner.latest_offsets()
             self._finished = self._run.log.state
             parallelism = self._parallelism or min(
                 len(offsets), self._spark.sparkContext.defaultParallelism
@@ -223,6 +229,7 @@ class ContinuousDriver(DriverLife):
                 format_offsets=self._format_offsets,
                 rerun=self._write_again,
                 completed=self._completed,
+                ends=self._ends,
             ),
         )
         ((name, writer),) = run.writers.items()
@@ -401,22 +408,6 @@ class ContinuousDriver(DriverLife):
         if self._run is not None:
             self._run.close()
         return unfinished
-
-
-def _told_columns(
-    sink: Sink, columns: Sequence[str] | None, spark: SparkSession
-) -> dict[str, pa.Schema]:
-    """Return the exact schema that a micro-batch would have, for a sink that is not Kafka's.
-
-    Raises:
-        ConfigurationError: the sink cannot write these columns.
-    """
-    refuse_columns(columns, sink)
-    if takes_messages(sink):
-        return {}
-    schema = schema_in_a_task(from_arrow_schema(columns_of(columns)), spark)
-    sink.check_columns(schema)
-    return {sink.name: schema}
 
 
 def _check_positive(**options: float | None) -> None:

@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--parallelism", type=int)
     parser.add_argument("--interval", type=float)
+    parser.add_argument("--trigger")
     parser.add_argument("--path", choices=("native", "plain"), default="native")
     parser.add_argument("--restart-strategy", default="none")
     parser.add_argument("--metrics-port", type=int)
@@ -54,6 +55,7 @@ def main() -> int:
         ),
         parallelism=given.parallelism,
         barrier_interval_s=given.interval,
+        trigger=given.trigger,
         native=given.path == "native",
         restart_strategy=given.restart_strategy,
         on_checkpoint=say_checkpoint,

@@ -244,6 +244,29 @@ def test_a_task_that_dies_is_replaced_by_the_restart_strategy(copy: Copy):
     assert found["checkpoint_phase_seconds_sum[write]"] > 0.0005 * completed
 
 
+@long
+def test_a_backfill_ends_behind_a_marker_a_death_and_on_an_empty_topic(copy: Copy):
+    """Its ends are those of the start; a run that replaces a failed one has them too."""
+    backfill = {"trigger": "available-now", "restart_strategy": "fixed-delay(attempts=1,delay=1s)"}
+    with copy.running(**backfill) as run:
+        assert run.wait() == 0, run.text()
+    assert read_committed(copy.bootstrap, copy.output) == []
+    producer = Producer(
+        {"bootstrap.servers": copy.bootstrap, "transactional.id": f"{copy.app}-input"}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in range(RECORDS):  # the last offset is a marker, and partition 1 is empty
+        producer.produce(copy.source, b"%08d" % number, partition=0)
+    producer.commit_transaction(30)
+    copy.produced = RECORDS
+    with Follower(copy.bootstrap, copy.output) as follower:
+        with copy.running(crash_at="commit_received", **backfill) as run:
+            assert run.wait() == 0, run.text()
+        assert "event=restarted" in run.text()
+        copy.audit(follower)
+
+
 @pytest.mark.long
 def test_x9_a_lost_transaction_of_continuous_mode_is_healed(copy: Copy):
     """The broker aborts what was decided; the driver reads those offsets again and proves it."""

@@ -210,7 +210,7 @@ def test_an_arrow_function_runs_in_both_modes():
 @pytest.mark.parametrize(
     ("app", "rest", "says"),
     [
-        ('trigger = "1 second"', {}, "option of the micro-batch mode"),
+        ('trigger = "1 second"', {}, "no batches that a trigger could start"),
         ("tolerable_failed_checkpoints = 1", {}, "restart_strategy"),
         ("target_checkpoint = 1", {}, "target_latency"),
         ("barrier_interval = 1\ntarget_latency = 1", {}, "fixed and adaptive"),

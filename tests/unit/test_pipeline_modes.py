@@ -84,7 +84,7 @@ def test_the_defaults_of_source_and_sink(table: Table, target: type):
 @pytest.mark.parametrize(
     ("mode", "options", "says"),
     [
-        ("continuous", {"trigger": "1 second"}, "option of the micro-batch mode"),
+        ("continuous", {"trigger": "1 second"}, "no batches that a trigger could start"),
         ("continuous", {"tolerable_failed_checkpoints": 1}, "restart_strategy"),
         ("micro-batch", {"barrier_interval_s": 1.0}, "barrier_interval_s=1.0"),
         ("micro-batch", {"parallelism": 4}, "minPartitions"),
