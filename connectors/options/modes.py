@@ -93,7 +93,7 @@ def check_source(mode: str, source: KafkaSource) -> None:
     source.check_stream()
     for option in SOURCE.options:
         value = getattr(source, option.python_name)
-        if option.mode not in ("", mode) and value is not None:
+        if option.mode not in ("", mode) and value not in (None, option.value_in(mode)):
             raise ConfigurationError(
                 f"{option.name} is an option of the {option.mode} mode.",
                 where=f"a source in {mode} mode",

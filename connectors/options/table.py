@@ -287,6 +287,8 @@ SOURCE: Final = Table(
             field="max_trigger_delay_ms",
             kind=MILLISECONDS,
             default="15min",
+            mode=MICRO_BATCH,
+            instead="there are no batches that could wait; see target_latency",
             says="With `minOffsetsPerTrigger`: a micro-batch waits no longer than this time after "
             "the start of the batch before.",
         ),

@@ -93,6 +93,7 @@ def test_the_defaults_of_source_and_sink(table: Table, target: type):
         ("continuous", {"barrier_interval_s": 1, "target_latency_s": 1}, "fixed and adaptive"),
         ("continuous", {"source": {"max_offsets_per_trigger": 1}}, "maxOffsetsPerTrigger=1"),
         ("continuous", {"source": {"min_partitions": 4}}, "minPartitions=4"),
+        ("continuous", {"source": {"max_trigger_delay_ms": 5}}, "maxTriggerDelay=5"),
         ("realtime", {}, "known: micro-batch, continuous"),
         ("Continuous", {}, "did you mean 'continuous'"),
         ("continuous", {"transform": "no_such_module:f"}, "cannot be imported"),
