@@ -27,6 +27,7 @@ PARTS = (
     "docker",
     "docs",
     "pyproject.toml",
+    "pyspark_sparkonce.py",
     "README.md",
 )
 MOST_SECONDS = 300
