@@ -46,15 +46,21 @@ class Disk:
         if not self.why_not:
             subprocess.run(["umount", "--lazy", str(self.folder)], check=False)
 
-    def fill(self) -> None:
-        """Use up every byte."""
-        with self._filler().open("wb", buffering=0) as stream:
-            try:
+    def fill(self) -> str:
+        """Use up every byte; return why it could not be done, "" when it was.
+
+        One fault at a time: of a disk that is read-only the filler could not be removed.
+        """
+        try:
+            with self._filler().open("wb", buffering=0) as stream:
                 while True:
                     stream.write(_BLOCK)
-            except OSError as full:
-                if full.errno != errno.ENOSPC:
-                    raise
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                return "the disk is read-only"
+            if error.errno != errno.ENOSPC:
+                raise
+        return ""
 
     def free(self) -> None:
         """Give the bytes back."""
@@ -62,6 +68,8 @@ class Disk:
 
     def read_only(self) -> str:
         """Allow no more writes; return why it could not be done, "" when it was."""
+        if self._filler().exists():
+            return "the disk is full"
         for _ in range(_TRIES):  # refused while a file is open for writing
             if not (why_not := _mount("-o", "remount,ro", str(self.folder))):
                 return ""

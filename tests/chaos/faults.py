@@ -268,7 +268,8 @@ class Faults:
     # -- disk and network ---------------------------------------------------------------------
 
     def _disk_full(self, _fault: Fault) -> Done:
-        self._disk.fill()
+        if why_not := self._disk.fill():
+            return Done(f"not done: {why_not}")
         return Done("checkpoint folder", self._disk.free)
 
     def _read_only(self, _fault: Fault) -> Done:
