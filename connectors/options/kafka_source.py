@@ -7,10 +7,12 @@ could break, before any data moves.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from connectors.options.client_options import ClientOptions, without_secret
@@ -128,7 +130,7 @@ class KafkaSource:
     @property
     def assigned(self) -> Mapping[str, Sequence[int]]:
         """The partitions of `assign` by topic, empty when whole topics are read."""
-        return json.loads(str(self.assign)) if self.assign else {}
+        return _partitions_of(str(self.assign)) if self.assign else {}
 
     @property
     def assigned_names(self) -> frozenset[str]:
@@ -308,6 +310,12 @@ class KafkaSource:
             if value not in (None, ()):
                 options[option.name] = _text(value)
         return options
+
+
+@functools.lru_cache
+def _partitions_of(assign: str) -> Mapping[str, Sequence[int]]:
+    """Parse once: in continuous mode each checkpoint asks for the partitions."""
+    return MappingProxyType(json.loads(assign))
 
 
 def _assigned_json(given: str | Mapping[str, Sequence[int]]) -> str:

@@ -52,7 +52,7 @@ checkpoint = "checkpoint"
 {more_of_app}
 [source]
 "kafka.bootstrap.servers" = "{bootstrap}"
-subscribe = "{topic}"
+{reads}
 {more_of_source}
 [[sink]]
 "kafka.bootstrap.servers" = "{bootstrap}"
@@ -233,15 +233,29 @@ class Stranger:
     # --- what they do -------------------------------------------------------------------------
 
     def job(
-        self, mode: str = MICRO_BATCH, *, app: str = "", source: str = "", sink: str = ""
+        self,
+        mode: str = MICRO_BATCH,
+        *,
+        reads: str = "",
+        app: str = "",
+        source: str = "",
+        sink: str = "",
     ) -> Path:
-        """Write a job file with default options, and what is said here."""
+        """Write a job file with default options, and what is said here.
+
+        Args:
+            mode: a line of [app].
+            reads: the line that names the topics; by default all of the busy one is read.
+            app: more lines of [app].
+            source: more lines of [source].
+            sink: more lines of [[sink]].
+        """
         path = self.folder / "job.toml"
         path.write_text(
             JOB.format(
                 app=self.app,
                 bootstrap=self.bootstrap,
-                topic=self.topic,
+                reads=reads or f'subscribe = "{self.topic}"',
                 output=self.output,
                 more_of_app=f"{mode}\n{app}",
                 more_of_source=source,

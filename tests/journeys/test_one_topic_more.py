@@ -13,9 +13,7 @@ from tests.tiers import long
 @long
 @MODES
 def test_a_topic_that_appears_while_the_pipeline_runs(stranger: Stranger, mode: str):
-    job = stranger.job(mode)
-    pattern = f'subscribePattern = "{stranger.topic}.*"'
-    job.write_text(job.read_text().replace(f'subscribe = "{stranger.topic}"', pattern))
+    job = stranger.job(mode, reads=f'subscribePattern = "{stranger.topic}.*"')
     more = dataclasses.replace(stranger, topic=f"{stranger.topic}-more")
     with stranger.busy_topic(), stranger.follows_output() as reader:
         before = stranger.input_ends()

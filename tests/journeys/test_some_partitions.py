@@ -13,9 +13,7 @@ from tests.tiers import long
 @long
 @MODES
 def test_one_partition_with_a_kill_between(stranger: Stranger, mode: str):
-    job = stranger.job(mode)
-    assigned = f"assign = '{json.dumps({stranger.topic: [1]})}'"
-    job.write_text(job.read_text().replace(f'subscribe = "{stranger.topic}"', assigned))
+    job = stranger.job(mode, reads=f"assign = '{json.dumps({stranger.topic: [1]})}'")
     with stranger.busy_topic(), stranger.follows_output() as reader:
         before = stranger.input_ends()
         with stranger.runs(job) as pipeline:
