@@ -94,8 +94,8 @@ class MicroBatches:
             return committables
 
         def rerun(lost: Sequence[Committable]) -> list[Committable]:
-            only = tuple((self._sinks.index(one.sink), one.subtask) for one in lost)
-            again = dataclasses.replace(order, only=only, compares=self._state.exists())
+            again = order.for_lost(lost, self._sinks)
+            again = dataclasses.replace(again, compares=self._state.exists())
             try:
                 written, replayed = self._run_job(frame, again)
             except Exception as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from connectors.spark.worker_heap import settle_worker_heap
+from transactions.committable import Committable
 from transactions.errors import PhaseOneError
 from transactions.healing import Replayed
 from transactions.sink import AnyWriter, Attempt, DecidedToken, Owner
@@ -76,6 +77,26 @@ class BatchOrder:
     def wants(self, branch: int, subtask: int) -> bool:
         """Return whether a task must write a branch."""
         return self.write and (self.only is None or (branch, subtask) in self.only)
+
+    def for_lost(self, lost: Sequence[Committable], sinks: Sequence[str]) -> BatchOrder:
+        """Return the order to write lost transactions again, with the offsets that were decided.
+
+        This run can have another sink than the run that decided, or none, for the offsets: a user
+        names the cluster in another way, or an older version compared these names. Healing
+        compares the offsets, so they come from the decision.
+
+        Args:
+            lost: what the broker aborted.
+            sinks: names of the sinks, in the order of the branches.
+        """
+        carrier = next((one.sink for one in lost if one.source_offsets), None)
+        decided = {one.subtask: one.source_offsets for one in lost if one.sink == carrier}
+        return dataclasses.replace(
+            self,
+            only=tuple((sinks.index(one.sink), one.subtask) for one in lost),
+            source_offsets=tuple(decided.get(n, {}) for n in range(len(self.source_offsets))),
+            offsets_sink=-1 if carrier is None else sinks.index(carrier),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

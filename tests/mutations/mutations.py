@@ -440,6 +440,14 @@ MUTATIONS = (
         HEAL + "test_a_replay_that_does_not_match_is_refused_and_nothing_of_it_is_visible",
     ),
     Mutation(
+        "healing: with the offsets that were decided",
+        "connectors/spark/sink_stage.py",
+        "decided.get(n, {}) for n in",
+        "self.source_offsets[n] for n in",
+        "tests/unit/test_replays.py"
+        "::test_what_was_lost_is_written_again_with_the_offsets_that_were_decided",
+    ),
+    Mutation(
         "healing: durable before it is committed",
         COORDINATOR,
         "            self._replace([old for old, _ in pairs], new, settlement, number)\n"

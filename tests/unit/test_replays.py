@@ -231,6 +231,23 @@ def test_a5_a_heal_compares_the_subtasks_that_it_does_not_write(stage):
         check_replayed(decided(*written), told(stage(heal, [OTHERS, OTHERS]))[1])
 
 
+def test_what_was_lost_is_written_again_with_the_offsets_that_were_decided():
+    """This run would put offsets into the first sink; the run that decided put them elsewhere."""
+    offsets = [{"in-0": 5}, {"in-1": 6}]
+    order = dataclasses.replace(ORDER, source_offsets=tuple(offsets), offsets_sink=0)
+    first = wrote(0, 3, "aa", "first")
+    second = dataclasses.replace(wrote(1, 3, "bb", "second"), source_offsets={"in-1": 6})
+    both = order.for_lost([first, second], ["first", "second"])
+    assert (both.only, both.offsets_sink) == (((0, 0), (1, 1)), 1)
+    assert both.source_offsets == ({}, {"in-1": 6})
+    none = order.for_lost([first], ["first", "second"])
+    assert (none.only, none.offsets_sink) == (((0, 0),), -1)
+    without = dataclasses.replace(ORDER, offsets_sink=-1)
+    assert without.for_lost([second], ["first", "second"]) == dataclasses.replace(
+        both, only=((1, 1),)
+    )
+
+
 def test_a_plan_without_state_is_not_compared(stage):
     assert stage(dataclasses.replace(ORDER, write=False), [ROWS, NOTHING]) == []
 
