@@ -198,15 +198,40 @@ class Committer(Protocol):
 AnyWriter = Writer[Any, Any]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster as a user names it, and as it names itself.
+
+    Attributes:
+        servers: ``host:port`` of the brokers that the user names.
+        cluster_id: the cluster's own id; "" if it was not asked, or does not tell its id.
+    """
+
+    servers: frozenset[str]
+    cluster_id: str = ""
+
+    def is_same(self, other: Cluster) -> bool:
+        """Return whether both are one cluster. Pure.
+
+        Equal servers are one cluster, so nobody need ask for the ids then. Different servers can
+        be one cluster too: other brokers of it, or another name of one broker. The ids tell. If one
+        of the two ids is not known (a very old or odd broker has none), only the servers are
+        compared.
+        """
+        if self.servers == other.servers:
+            return True
+        return self.cluster_id != "" and self.cluster_id == other.cluster_id
+
+
 @runtime_checkable
 class CarriesOffsets(Protocol):
     """What a writer states if its transactions can contain offsets of the source."""
 
-    def carries_offsets_of(self, servers: frozenset[str]) -> bool:
+    def carries_offsets_of(self, cluster: Cluster) -> bool:
         """Return whether it can contain the offsets of a cluster. On the driver.
 
         Args:
-            servers: ``host:port`` of the cluster that the source reads.
+            cluster: the cluster that the source reads.
         """
 
 
@@ -278,14 +303,12 @@ class Sink(Protocol):
         """
 
 
-def offsets_carrier(
-    sinks: Mapping[str, OpenSink], clusters: Sequence[frozenset[str]]
-) -> str | None:
+def offsets_carrier(sinks: Mapping[str, OpenSink], clusters: Sequence[Cluster]) -> str | None:
     """Return the name of the first sink whose transactions can contain the offsets of all sources.
 
     Args:
         sinks: of the run, in the order of the branches.
-        clusters: ``host:port`` of each source's cluster.
+        clusters: of the sources.
     """
     for name, one in sinks.items():
         writer = one.writer

@@ -14,7 +14,6 @@ from connectors.kafka.sink.plain_stage_writer import PlainStageWriter
 from connectors.kafka.sink.plain_writer import KafkaPlainWriter
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.native.chosen_path import plain_producer_kind, producer_kind, reader_kind
-from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
 from connectors.records.arrow_transform import ArrowFunction
 from transactions.sink import AnyWriter
@@ -31,6 +30,7 @@ class KafkaTask:
         source: what the task reads.
         transform: the user's Arrow function, or its ``module:name``.
         writer: of the sink.
+        carries_offsets: the sink's transactions contain the source's offsets.
         schema: of the rows for a sink that is not Kafka's.
         native: whether records may move as pointers into Arrow buffers.
         timeout_s: how long making producers may take.
@@ -43,6 +43,7 @@ class KafkaTask:
     source: KafkaSource
     transform: str | ArrowFunction
     writer: AnyWriter
+    carries_offsets: bool
     schema: pa.Schema | None
     native: bool
     timeout_s: float
@@ -60,11 +61,10 @@ class KafkaTask:
         if not isinstance(self.writer, KafkaWriter):
             assert self.schema is not None, "the driver has told it to the sink"
             return ContractWriter(self.writer, self.schema)
-        same = self.writer.carries_offsets_of(servers_of(self.source.bootstrap_servers))
         transactional = producer_kind(native=self.native)
         return KafkaStageWriter(
             self.writer,
-            carries_offsets=same,
+            carries_offsets=self.carries_offsets,
             producer_kind=transactional,
             parallelism=self.parallelism,
         )

@@ -39,11 +39,14 @@ _ERRORS: Final[Mapping[Kind, type[SparkOnceError]]] = {
 }
 
 
-def check_source(source: KafkaSource, deadline: Deadline) -> None:
+def check_source(source: KafkaSource, deadline: Deadline) -> SourcePlanner:
     """Check that the source's topics exist and may be read.
 
     Spark plans its first batch in a process of its own, after the query has started. An error there
     would come back as the text of a failed query.
+
+    Returns:
+        The planner that asked: it is connected, for further questions before the start.
 
     Raises:
         MissingTopicError: a topic does not exist, and `failOnDataLoss` is set; without it a
@@ -59,6 +62,7 @@ def check_source(source: KafkaSource, deadline: Deadline) -> None:
     except MissingTopicError:
         if source.fail_on_data_loss:
             raise
+    return planner
 
 
 def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadline) -> None:

@@ -20,6 +20,7 @@ from connectors.doctor.preflight import check_clusters, check_source
 from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.kafka.source.group_offsets import GroupOffsets
 from connectors.kafka.source.offsets import merged_offsets
+from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.option import NAME
@@ -32,7 +33,16 @@ from transactions.log_backend import LocalFileBackend
 from transactions.log_location import LogLocation
 from transactions.log_state import LogState
 from transactions.recovery import Settlement, recover
-from transactions.sink import AnyWriter, Committer, OpenSink, Sink, SinkContext, offsets_carrier
+from transactions.sink import (
+    AnyWriter,
+    CarriesOffsets,
+    Cluster,
+    Committer,
+    OpenSink,
+    Sink,
+    SinkContext,
+    offsets_carrier,
+)
 from transactions.sweeper import refuse_hidden, sweep
 
 logger = logging.getLogger(__name__)
@@ -164,6 +174,8 @@ class Run:
 
     Attributes:
         sinks: by name, in the order of the branches.
+        offsets_sink: the sink whose transactions carry the offsets of all sources; None if there is
+            none. Set by `open`.
         settlement: how the last decision of the run before ended; set by `open`.
 
     Args:
@@ -171,6 +183,7 @@ class Run:
         before: the driver's run before this one, None at its start.
     """
 
+    offsets_sink: str | None = None
     settlement: Settlement
     _takeover: Takeover
     _background: ThreadPoolExecutor | None = None
@@ -196,12 +209,6 @@ class Run:
     def committers(self) -> dict[str, Committer]:
         """The driver's halves of the sinks, by name."""
         return {name: one.committer for name, one in self.sinks.items()}
-
-    @property
-    def offsets_sink(self) -> str | None:
-        """The sink whose transactions carry the offsets of all sources; None if there is none."""
-        clusters = [servers_of(one.bootstrap_servers) for one in self._options.sources]
-        return offsets_carrier(self.sinks, clusters)
 
     @property
     def log(self) -> DecisionLog:
@@ -243,10 +250,10 @@ class Run:
             # Nothing is at stake yet: a wrong address must show before a checkpoint's timeout has
             # passed.
             first_answers = Deadline(min(CONNECT_SECONDS, options.checkpoint_timeout_s))
-            for source in options.sources:
-                check_source(source, first_answers)
+            sources = [check_source(source, first_answers) for source in options.sources]
             check_clusters(kafka_sinks(options.sinks), options.wanted, first_answers)
             self._open_sinks()
+            self.offsets_sink = self._find_offsets_sink(sources)
             self._takeover.write_to(self.committers)
 
             def check(log: LogState) -> tuple[str, ...]:
@@ -355,6 +362,22 @@ class Run:
             sweep(self.committers, self.log.owner, deadline)
         except SparkOnceError as error:
             logger.warning("the last sweep failed, the next start sweeps again: %s", error)
+
+    def _find_offsets_sink(self, sources: Sequence[SourcePlanner]) -> str | None:
+        """Compare the clusters of sources and sinks: first as the user names them, which asks
+        nobody; then, if that finds no sink, by their ids. A sink knows its id from its connection.
+        """
+        clusters = [Cluster(servers_of(one.source.bootstrap_servers)) for one in sources]
+        found = offsets_carrier(self.sinks, clusters)
+        if found is not None or not any(
+            isinstance(one, CarriesOffsets) for one in self.writers.values()
+        ):
+            return found
+        asked = [
+            dataclasses.replace(cluster, cluster_id=source.cluster_id())
+            for cluster, source in zip(clusters, sources, strict=True)
+        ]
+        return offsets_carrier(self.sinks, asked)
 
     def _open_sinks(self) -> None:
         options = self._options

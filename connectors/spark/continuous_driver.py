@@ -16,7 +16,6 @@ next barrier. The decision log, committables, recovery, sweep and sink are the s
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -67,8 +66,6 @@ from transactions.log_location import LogLocation
 from transactions.replay import Checkpoint
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy, is_retried
 from transactions.sink import Sink
-
-logger = logging.getLogger(__name__)
 
 _REPORTS = 1000
 
@@ -240,6 +237,7 @@ class ContinuousDriver(DriverLife):
             source=self._source,
             transform=self._transform,
             writer=writer,
+            carries_offsets=run.offsets_sink is not None,
             schema=self._schemas.get(name),
             native=self._native,
             timeout_s=self._timeout_s,

@@ -440,6 +440,14 @@ MUTATIONS = (
         HEAL + "test_a_replay_that_does_not_match_is_refused_and_nothing_of_it_is_visible",
     ),
     Mutation(
+        "9 offsets are there where the source lies on the sink's cluster, whatever its name",
+        "transactions/sink.py",
+        'self.cluster_id != "" and self.cluster_id == other.cluster_id',
+        "False",
+        "tests/unit/test_cluster_ids.py"
+        "::test_a_start_asks_for_an_id_once_and_only_if_the_servers_differ",
+    ),
+    Mutation(
         "healing: with the offsets that were decided",
         "connectors/spark/sink_stage.py",
         "decided.get(n, {}) for n in",

@@ -205,6 +205,7 @@ def task(sink: Any) -> KafkaTask:
         source=KafkaSource(bootstrap_servers="b:1", subscribe="in"),
         transform="connectors.records.arrow_transform:copy_records",
         writer=sink,
+        carries_offsets=False,
         schema=SINK_SCHEMA,
         native=True,
         timeout_s=SOON_S,

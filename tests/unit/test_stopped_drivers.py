@@ -230,7 +230,8 @@ def test_a_stop_that_came_before_there_was_a_loop_reaches_it(driver, monkeypatch
         monkeypatch.setattr(continuous_driver, name, MagicMock())
     monkeypatch.setattr(continuous_driver, "CheckpointLoop", lambda *_, **__: loop)
     sink = SimpleNamespace(name="out")
-    opened: Any = SimpleNamespace(log=MagicMock(), writers={"out": sink}, committers={"out": sink})
+    halves = {"writers": {"out": sink}, "committers": {"out": sink}}
+    opened: Any = SimpleNamespace(log=MagicMock(), offsets_sink=None, **halves)
     driver._begin, driver._partitions = {}, list
     driver.stop()
     driver._start_loop(opened, {}, 1)

@@ -168,6 +168,7 @@ class KafkaSink:
             self.settings,
             timeout_ms=committer.timeout_ms,
             offsets_partitions=committer.offsets_partitions,
+            cluster_id=committer.wire.cluster_id,
             checkpoint_timeout_s=timeout_s,
         )
         return OpenSink(writer, committer)

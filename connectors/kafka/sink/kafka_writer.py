@@ -23,7 +23,7 @@ from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.errors import SparkOnceError
-from transactions.sink import Attempt, Owner
+from transactions.sink import Attempt, Cluster, Owner
 from transactions.two_phase import Event, Lifecycle
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class KafkaWriter:
         timeout_ms: the transaction timeout, which the driver checked against the broker.
         offsets_partitions: the number of `__consumer_offsets` partitions; 0 if the driver has not
             asked.
+        cluster_id: see `Cluster`.
         producers: the source of a task's producers; None: this process's pool.
 
     Args:
@@ -64,6 +65,7 @@ class KafkaWriter:
         timeout_ms: see above.
         checkpoint_timeout_s: how long any one task may take.
         offsets_partitions: see above.
+        cluster_id: see above.
     """
 
     producers: Producers | None = None
@@ -77,17 +79,20 @@ class KafkaWriter:
         timeout_ms: int,
         checkpoint_timeout_s: float,
         offsets_partitions: int = 0,
+        cluster_id: str = "",
     ) -> None:
         self.name = name
         self.topic = topic
         self.settings = settings
         self.timeout_ms = timeout_ms
         self.offsets_partitions = offsets_partitions
+        self.cluster_id = cluster_id
         self._checkpoint_timeout_s = checkpoint_timeout_s
 
-    def carries_offsets_of(self, servers: frozenset[str]) -> bool:
+    def carries_offsets_of(self, cluster: Cluster) -> bool:
         """See `CarriesOffsets`: a transaction can contain the offsets of its own cluster."""
-        return servers_of(self.settings["bootstrap.servers"]) == servers
+        servers = servers_of(self.settings["bootstrap.servers"])
+        return Cluster(servers, self.cluster_id).is_same(cluster)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the producers out when a closure takes the writer to a worker."""

@@ -180,6 +180,14 @@ class SourcePlanner:
             end[key] = start[key]  # an open transaction is at its end: nothing is readable yet
         return self.plan(start, end)
 
+    def cluster_id(self) -> str:
+        """Return the id of the source's cluster; "" if the brokers do not tell it."""
+        found = self._questions.ask(
+            "the cluster's id",
+            lambda admin, timeout: {"": admin.describe_cluster(request_timeout=timeout)},
+        )
+        return found[""].cluster_id or ""
+
     def partitions(self) -> list[str]:
         """Return all partitions of the topics, as "topic-partition"; cached for a second."""
         if self._partitions_until is None or self._partitions_until.expired():
