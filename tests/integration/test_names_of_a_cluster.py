@@ -19,6 +19,8 @@ from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
 from connectors.cluster.local_cluster import LocalCluster
+from connectors.operations.job_topics import JobTopics
+from connectors.options.job_file import parse_job
 from connectors.pipeline import run
 from connectors.spark import arrow_pipeline
 from connectors.testing.topics import TopicFactory
@@ -82,6 +84,23 @@ def test_two_clusters_are_two(
         copied(spark, application_id, tmp_path, mode, *places)
         assert len(read_committed(other.bootstrap_servers, there)) == PARTITIONS * RECORDS
     assert committed(bootstrap, application_id, source) == [(RECORDS, "")] * PARTITIONS
+
+
+def test_the_proof_of_a_job_reads_both_sides_of_one_cluster(bootstrap: str):
+    read, written = names(bootstrap)
+    text = f"""
+        [app]
+        id = "flights"
+        checkpoint = "state"
+        [source]
+        "kafka.bootstrap.servers" = "{read}"
+        subscribe = "flights"
+        [[sink]]
+        "kafka.bootstrap.servers" = "{written}"
+        topic = "clean"
+    """
+    job = parse_job(text, Path("/jobs/flights.toml"), {})
+    assert JobTopics.of(job).kafka == {"bootstrap.servers": read}
 
 
 def names(bootstrap: str) -> tuple[str, str]:

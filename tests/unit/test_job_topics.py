@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from transactions.log_location import LogLocation
 
 TWO_SINKS = '[[sink]]\n"kafka.bootstrap.servers" = "a:1,b:1"\ntopic = "late"\n'
 ROWS_NAME_IT = '[[sink]]\n"kafka.bootstrap.servers" = "a:1,b:1"\n'
-OTHER_CLUSTER = '[[sink]]\n"kafka.bootstrap.servers" = "c:1"\ntopic = "clean"\n'
+OTHER_BROKERS = '[[sink]]\n"kafka.bootstrap.servers" = "c:1"\ntopic = "clean"\n'
 CLEAN = '[[sink]]\n"kafka.bootstrap.servers" = "b:1, a:1"\ntopic = "clean"\n'
 FILES = '[[sink]]\nkind = "files"\npath = "out"\n'
 
@@ -83,12 +84,34 @@ def test_topics_that_are_given_win():
         ((CLEAN, TWO_SINKS), "does not say which topics"),
         ((ROWS_NAME_IT,), "does not say which topics"),
         ((FILES,), "does not say which topics"),
-        ((OTHER_CLUSTER,), "writes to another cluster"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(sinks: tuple[str, ...], says: str):
     with pytest.raises(ConfigurationError, match=says) as refused:
         JobTopics.of(job(*sinks))
+    assert "/jobs/flights.toml" in str(refused.value)
+
+
+def test_other_brokers_of_one_cluster_are_no_other_cluster():
+    asked: list[str] = []
+
+    def id_of(kafka: Mapping[str, str]) -> str:
+        asked.append(kafka["bootstrap.servers"])
+        return "same"
+
+    assert JobTopics.of(job(OTHER_BROKERS), id_of=id_of).outputs == ("clean",)
+    assert asked == ["a:1,b:1", "c:1"]
+    JobTopics.of(job(CLEAN), id_of=id_of)  # the same brokers in another order: nobody is asked
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("ids", [{"c:1": "other"}, {"c:1": ""}, {"a:1,b:1": "", "c:1": ""}])
+def test_another_cluster_or_one_that_does_not_tell_its_id_is_refused(ids: dict[str, str]):
+    with pytest.raises(ConfigurationError, match="writes to another cluster") as refused:
+        JobTopics.of(
+            job(OTHER_BROKERS), id_of=lambda kafka: ids.get(kafka["bootstrap.servers"], "one")
+        )
+    assert f"{ids['c:1'] or 'not known'} and" in refused.value.cause
     assert "/jobs/flights.toml" in str(refused.value)
 
 
