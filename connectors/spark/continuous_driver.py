@@ -17,6 +17,7 @@ next barrier. The decision log, committables, recovery, sweep and sink are the s
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ from connectors.continuous.running_stage import RunningStage
 from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.kafka.source.offset_errors import there_again
 from connectors.kafka.source.offsets import flatten, format_offsets, split_key
-from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.kafka.source.source_planner import SourcePlanner, refuse_lower_than
 from connectors.kafka.source.source_stream import Nested, SourceStream
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.kafka_source import KafkaSource
@@ -200,8 +201,8 @@ class ContinuousDriver(DriverLife):
             self.recommitted += self._run.settlement.recommitted
             planner = SourcePlanner(self._source)
             offsets = self._offsets(self._run, planner)
-            if self._ends_by_itself and self._ends is None:  # a restart has the ends of the start
-                self._ends = planner.latest_offsets()
+            if self._ends_by_itself:
+                self._fix_ends(planner.latest_offsets())
             self._finished = self._run.log.state
             parallelism = self._parallelism or min(
                 len(offsets), self._spark.sparkContext.defaultParallelism
@@ -283,13 +284,22 @@ class ContinuousDriver(DriverLife):
         # A partition that appeared later begins at 0: none of it was ever read.
         return {**dict.fromkeys(found, 0), **begins}
 
+    def _fix_ends(self, latest: dict[str, int]) -> None:
+        """Set where a backfill ends; a restart keeps the ends of the start, if they are there."""
+        if self._ends is not None:
+            refuse_lower_than(self._ends, latest)
+        self._ends = self._ends or latest
+
     def _new_partitions(self) -> Sequence[str]:
         """Return all partitions that exist; called on a thread of the loop.
 
         Raises:
             PhaseOneError: a topic that was missing when this run began exists again.
+            DataLossError: a topic of a backfill was deleted.
         """
         found = self._stream.partitions(self._begin)
+        if self._ends is not None:
+            refuse_lower_than(self._ends, dict.fromkeys(found, sys.maxsize))
         if back := self._resting.keys() & found:
             raise there_again(", ".join(sorted(back)))
         return found

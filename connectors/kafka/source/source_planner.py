@@ -121,7 +121,7 @@ class SourcePlanner:
         """
         latest = self._known_latest(start)
         if ceiling is not None:
-            _refuse_lower_than(ceiling, latest)
+            refuse_lower_than(ceiling, latest)
             latest = {key: min(end, ceiling[key]) for key, end in latest.items() if key in ceiling}
         # A deleted partition keeps its offset: if it is made anew, it counts as truncated.
         latest = {**start, **latest}
@@ -408,7 +408,7 @@ def _ids_of(described: Mapping[str, TopicDescription]) -> dict[str, str]:
     return {topic: name for topic, name in found.items() if name != _NO_ID}
 
 
-def _refuse_lower_than(ceiling: Mapping[str, int], latest: Mapping[str, int]) -> None:
+def refuse_lower_than(ceiling: Mapping[str, int], latest: Mapping[str, int]) -> None:
     """Refuse a topic that now ends before `ceiling`: the run could never end."""
     lower = [key for key, end in ceiling.items() if latest.get(key, 0) < end]
     if lower:
