@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from transactions.errors import ConfigurationError
 from transactions.log_backend import LogBackend
 from transactions.log_location import LogLocation
+
+#: An address of another file system: two slashes, or one as in ``dbfs:/checkpoints``.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def cache_folder() -> Path:
@@ -27,7 +31,7 @@ def checkpoint_folder(checkpoint: str) -> Path:
         ConfigurationError: it is not on a local file system.
     """
     path = checkpoint.removeprefix("file://")
-    if "://" in path:
+    if _SCHEME.match(path):
         raise ConfigurationError(
             "The checkpoint must be a folder of a local file system.",
             cause="the decision log needs link() and fsync()",
