@@ -98,6 +98,11 @@ def _fold(backend: LogBackend, numbers: range) -> LogState | None:
     return state
 
 
+def this_process() -> str:
+    """Return the ``host/process`` that the Fences of this process name."""
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
 def entry_name(number: int) -> str:
     """Return the name under which entry `number` is stored."""
     return f"{number:020d}"
@@ -191,7 +196,7 @@ class DecisionLog:
                 check_identity(state.identity, identity, backend.describe(), may_change)
             accepted = tuple(check(state))
             log = cls(backend, state, application_id=application_id, clock=clock)
-            host = f"{socket.gethostname()}/{os.getpid()}"
+            host = this_process()
             try:
                 fence = Fence(host=host, identity=dict(identity), accepted=accepted)
                 log.run_epoch = log._append(fence)

@@ -56,14 +56,8 @@ def execution_around(frame: DataFrame, batch_id: int) -> Any:
     context = frame.sparkSession.sparkContext
     query_id, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(BATCH_ID)
     if query_id is None or batch != str(batch_id):
-        raise ConfigurationError(
-            "The writer of a batch was not called by foreachBatch.",
-            where=f"batch {batch_id}; this thread runs "
-            + ("no batch" if batch is None else f"batch {batch} of the query {query_id}"),
-            cause="another thread calls it, or it was called with another batch's number: only "
-            "the thread that Spark calls knows the batch",
-            option="foreachBatch(writer), or call writer(frame, batch_id) in your own function",
-        )
+        told = "no batch" if batch is None else f"batch {batch} of the query {query_id}"
+        raise _other_thread(batch_id, told)
     shared: Any = frame._jdf.sparkSession().sharedState()  # noqa: SLF001 - no public way
     jvm: Any = context._jvm  # noqa: SLF001
     execution = shared.activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
@@ -73,7 +67,21 @@ def execution_around(frame: DataFrame, batch_id: int) -> Any:
             where=f"batch {batch_id} of the query {query_id}",
             cause="the function of a stopped query is still running",
         )
+    # PySpark's InheritableThread takes the query's properties along.
+    here = jvm.java.lang.Thread.currentThread().getId()
+    if here != execution.queryExecutionThread().getId():
+        raise _other_thread(batch_id, f"batch {batch} of the query {query_id} in another thread")
     return execution
+
+
+def _other_thread(batch_id: int, runs: str) -> ConfigurationError:
+    return ConfigurationError(
+        "The writer of a batch was not called by foreachBatch.",
+        where=f"batch {batch_id}; this thread runs {runs}",
+        cause="another thread calls it, it was called with another batch's number, or "
+        "PYSPARK_PIN_THREAD is false: only the thread that Spark calls knows the batch",
+        option="foreachBatch(writer), or call writer(frame, batch_id) in your own function",
+    )
 
 
 def checkpoint_of(execution: Any) -> str:

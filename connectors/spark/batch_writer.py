@@ -21,36 +21,33 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.pipeline.run import Run, RunOptions, checked_app_id
 from connectors.spark.batch_offsets import checkpoint_of, execution_around, source_names
 from connectors.spark.branches import Branch, make_branch
-from connectors.spark.checkpoint_files import finished_checkpoint
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.micro_batch import MicroBatches
+from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.session import RUNTIME_CONF, refuse_connect
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
 from connectors.spark.stuck_jobs import cancelled_after
+from connectors.spark.writer_folder import WriterFolder
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
-from transactions.errors import ConfigurationError, ReplayMismatchError
-from transactions.log_backend import LocalFileBackend, make_folder
+from transactions.errors import ConfigurationError, ReplayMismatchError, StoppedError
 from transactions.log_state import LogState
 from transactions.sink import Sink
 
 logger = logging.getLogger(__name__)
 
-#: The folder in the query's checkpoint that holds one folder per application.
-OURS: Final = "sparkonce"
-#: A file of the application's folder: the number of the first batch that this log has seen.
-_FIRST_BATCH: Final = "first-batch"
+#: Which object has written which run of a query, by the folder of its application.
+_SERVED: Final[dict[Path, tuple[str, BatchWriter]]] = {}
+_LOCK: Final = threading.Lock()
 _IDLE_SWEEP_SECONDS: Final = 10.0
 _EXIT_SECONDS: Final = 5.0
 #: A source that cannot read a record a second time.
@@ -114,36 +111,45 @@ class BatchWriter:
         with self._one_at_a_time:
             execution = execution_around(frame, batch_id)
             self._check_in_turn(execution, batch_id)
+            # A replay needs the same tasks; adaptive execution chooses their number by the data.
+            frame.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
             try:
-                with _fixed_tasks(frame.sparkSession):
-                    self._write(execution, frame, batch_id)
+                self._write(execution, frame, batch_id)
+            except StoppedError as stopped:
+                spark, most_s = frame.sparkSession, self._checkpoint_timeout_s
+                raise as_spark_ends(stopped, spark, most_s) from None
             except BaseException as error:
                 self._failed = str(execution.runId()), error
                 raise
 
     def _write(self, execution: Any, frame: DataFrame, batch_id: int) -> None:
         if self._open is None:
-            begins_at = self._first_batch(execution, batch_id)
+            folder = WriterFolder(checkpoint_folder(checkpoint_of(execution)), self._app_id)
+            self._refuse_twin(folder, execution)
+            folder.note_call(batch_id)
             branch = make_branch(frame, self._sink)
-            self._open = self._begin(execution, branch, begins_at)
+            self._open = self._begin(execution, branch, folder, batch_id)
         else:
             branch = make_branch(frame, self._sink, warn=False)
         self._open.write(execution, branch, batch_id)
 
-    def _first_batch(self, execution: Any, batch_id: int) -> int:
-        """Return the first batch that this application was called for, and write it down.
-
-        It is written before anything can fail: a later start must see that a batch is missing, even
-        if the function has caught the error of the first one.
+    def _refuse_twin(self, folder: WriterFolder, execution: Any) -> None:
+        """Check that no other object has written this run of the query: it has decided its batches,
+        and what this one would write is never decided.
         """
-        folder = self._folder(execution)
-        make_folder(folder)
-        files = LocalFileBackend(folder)
-        files.put_if_absent(_FIRST_BATCH, str(batch_id).encode())
-        return int(files.get(_FIRST_BATCH) or batch_id)
-
-    def _folder(self, execution: Any) -> Path:
-        return checkpoint_folder(checkpoint_of(execution)) / OURS / self._app_id
+        run_id = str(execution.runId())
+        with _LOCK:
+            served, by = _SERVED.get(folder.path, (run_id, self))
+            _SERVED[folder.path] = (run_id, by if served == run_id else self)
+        if served == run_id and by is not self:
+            raise ConfigurationError(
+                "Two writers of one application write the same query.",
+                where=f"application {self._app_id}, run {run_id}",
+                cause="the function of foreachBatch makes a BatchWriter in each call, or two with "
+                "one app_id",
+                option=f"app_id={self._app_id}: make one BatchWriter before the query starts; "
+                "another one needs its own app_id",
+            )
 
     def _check_in_turn(self, execution: Any, batch_id: int) -> None:
         """Check that the query is ours, and that the batch before was written."""
@@ -167,20 +173,20 @@ class BatchWriter:
                 option="foreachBatch: let the error pass, and start the query again",
             ) from error
 
-    def _begin(self, execution: Any, branch: Branch, first_batch: int) -> _OpenRun:
+    def _begin(
+        self, execution: Any, branch: Branch, folder: WriterFolder, batch_id: int
+    ) -> _OpenRun:
         """Take over from the run before: fence, recover, sweep."""
         _refuse_sources(execution)
-        folder = self._folder(execution)
-        checkpoint = folder.parents[1]
-        _refuse_state(checkpoint, branch.frame.sparkSession)
-        finished = finished_checkpoint(checkpoint)
-        if finished < first_batch:
-            finished = -1  # Spark's batches of the time before this application
-        run = Run(self._run_options(folder, branch), self._before)
-        run.open(finished=finished)
+        _refuse_state(folder.checkpoint, execution)
+        folder.check(batch_id, accept_duplicates=self._accept_duplicates)
+        if self._before is not None:
+            self._before.check_newest()  # the newer of two drivers wins
+        run = Run(self._run_options(folder.path, branch), self._before)
+        run.open(finished=folder.finished())
         try:
             opened = _OpenRun(
-                run, execution, branch.schema, checkpoint, timeout_s=self._checkpoint_timeout_s
+                run, execution, branch.schema, folder, timeout_s=self._checkpoint_timeout_s
             )
         except BaseException:
             run.close()
@@ -216,8 +222,12 @@ class BatchWriter:
     def _close_at_exit(self) -> None:
         """Close when the process ends; the next start sees to a batch that is still under way."""
         if self._one_at_a_time.acquire(timeout=_EXIT_SECONDS):
-            self._close(self._open)
-            self._one_at_a_time.release()
+            try:
+                self._close(self._open)
+            except Exception as error:  # noqa: BLE001 - the next start does it
+                logger.warning("application %s was not closed: %s", self._app_id, error)
+            finally:
+                self._one_at_a_time.release()
 
     def _close(self, opened: _OpenRun | None) -> None:
         if opened is not None and self._open is opened:
@@ -233,10 +243,11 @@ class _OpenRun:
     """
 
     def __init__(
-        self, run: Run, execution: Any, schema: pa.Schema, checkpoint: Path, *, timeout_s: float
+        self, run: Run, execution: Any, schema: pa.Schema, folder: WriterFolder, *, timeout_s: float
     ) -> None:
         self.run_id = str(execution.runId())
         self._run = run
+        self._folder = folder
         self._schema = schema
         self._timeout_s = timeout_s
         self._written = -1
@@ -253,8 +264,8 @@ class _OpenRun:
             run.log,
             [*run.sinks],
             offsets_sink=None,
-            spark_checkpoint=checkpoint,
-            durable=DurableFiles(checkpoint),
+            spark_checkpoint=folder.checkpoint,
+            durable=DurableFiles(folder.checkpoint),
         )
 
     def write(self, execution: Any, branch: Branch, batch_id: int) -> CheckpointReport:
@@ -267,12 +278,13 @@ class _OpenRun:
                 option="writer(frame, batch_id): pass the same columns in every batch",
             )
         if batch_id == self._written:
+            self._folder.note_second_call(batch_id)
             raise ConfigurationError(
                 "The writer was called a second time for one batch.",
                 where=f"application {self._run.log.owner.application_id}, batch {batch_id}",
                 cause="a batch is one checkpoint, and it was committed by the first call",
-                option="writer(frame, batch_id): unite the rows, or take another BatchWriter with "
-                "its own app_id",
+                option="writer(frame, batch_id): unite the rows in later batches. The rows of this "
+                "call need another BatchWriter with its own app_id",
             )
         _refuse_gap(self._run.log.state, batch_id)
         stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
@@ -281,6 +293,7 @@ class _OpenRun:
         with cancelled_after(self._timeout_s, spark, self.run_id, batch_id):
             report = self._batches.run(execution, written, batch_id)
         self._written = batch_id
+        self._folder.note_finished(batch_id)
         return report
 
     def close(self) -> None:
@@ -293,21 +306,6 @@ class _OpenRun:
         if unfinished is not None:
             logger.warning("the query has ended, and must be started again: %s", unfinished)
         self._run.close()
-
-
-@contextmanager
-def _fixed_tasks(spark: SparkSession) -> Iterator[None]:
-    """Keep Spark from choosing the number of tasks by the data: a replay needs the same tasks.
-
-    The session is the query's own copy; the user's actions in the same batch keep their setting.
-    """
-    adaptive = "spark.sql.adaptive.enabled"
-    before = spark.conf.get(adaptive)
-    spark.conf.set(adaptive, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(adaptive, before)
 
 
 def _refuse_sources(execution: Any) -> None:
@@ -327,7 +325,7 @@ def _refuse_sources(execution: Any) -> None:
             )
 
 
-def _refuse_state(checkpoint: Path, spark: SparkSession) -> None:
+def _refuse_state(checkpoint: Path, execution: Any) -> None:
     """Check that the query's state can be made twice.
 
     Raises:
@@ -335,8 +333,9 @@ def _refuse_state(checkpoint: Path, spark: SparkSession) -> None:
     """
     if not (checkpoint / "state").exists():
         return
+    conf = execution.sparkSessionForStream().conf()
     for key in _STATE_CONF:
-        if (value := spark.conf.get(key)) != RUNTIME_CONF[key]:
+        if (value := str(conf.get(key))) != RUNTIME_CONF[key]:
             raise ConfigurationError(
                 "The state of the query is kept in a way that no batch can be run again with.",
                 where=f"{checkpoint}, {key}={value}",

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -32,7 +33,9 @@ from tests.pages import block, replaced, run_python
 from tests.parity.query import produce
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long, sampled
+from transactions import crash_points
 from transactions.decision_log import read_log
+from transactions.errors import ConfigurationError
 from transactions.log_backend import LocalFileBackend
 
 FILES, PER_FILE = 4, 15
@@ -74,14 +77,14 @@ class Script:
             'app_id="lines"': f'app_id="{app}"',
             "checkpoints/lines": str(folder / "checkpoint"),
         }
-        self._path = rewritten("own_query.py", folder, names | changes)
+        self.path = rewritten("own_query.py", folder, names | changes)
 
     def run(self, crash_at: str = "") -> tuple[int, str]:
         """Run it until it ends or dies; return its exit code and what it has printed."""
         environment = {"JAVA_HOME": ensure_java_home(), "PYSPARK_PYTHON": sys.executable}
         if crash_at:
             environment["SPARKONCE_CRASH_AT"] = crash_at
-        with started([sys.executable, self._path.name], self.folder, **environment) as process:
+        with started([sys.executable, self.path.name], self.folder, **environment) as process:
             code = process.wait(PATIENCE_S)
         return code, (self.folder / "out").read_text() + (self.folder / "log").read_text()
 
@@ -190,6 +193,22 @@ def test_state_and_output_agree(script, tmp_path, point):
 
 
 @long
+def test_another_app_id_does_not_write_a_decided_batch_again(from_files):
+    code, said = from_files.run("all_committed@1")
+    assert code == -signal.SIGKILL, said
+    app = from_files.ours.name
+    ours = from_files.path.read_text()
+    from_files.path.write_text(ours.replace(f'app_id="{app}"', f'app_id="{app}-new"'))
+    code, said = from_files.run()
+    assert code == 1, said
+    assert "Another application has written this batch." in said
+    from_files.path.write_text(ours)
+    code, said = from_files.run()
+    assert code == 0, said
+    assert from_files.values() == list(range(FILES * PER_FILE))
+
+
+@long
 def test_what_the_broker_has_aborted_is_written_again(from_files):
     code, said = from_files.run("decision_durable@1")
     assert code == -signal.SIGKILL, said
@@ -222,6 +241,13 @@ def run(frame: DataFrame, each: Callable[[DataFrame, int], None], checkpoint: st
     finally:
         query.stop()
     return ""
+
+
+def values_in(writer: BatchWriter) -> list[int]:
+    """Return what a reader sees of a writer's output."""
+    sink: Any = writer._sink
+    found = read_committed(sink.bootstrap_servers, sink.topic)
+    return sorted(int(one.value or b"") for one in found)
 
 
 @pytest.fixture
@@ -277,7 +303,8 @@ def test_an_error_that_the_function_catches_ends_the_query_at_the_next_batch(
     assert "The query went on after a batch that was not written." in failure
     assert "broken" in failure
     again = run(lines, writer, checkpoint)
-    assert "checkpoint 0 is finished, and the log ends with -1" in again
+    assert "Spark has finished a batch that this application has not written." in again
+    assert "remove commits/0" in again
 
 
 def test_a_batch_without_a_call_ends_the_query_at_the_next_one(lines, writer, checkpoint):
@@ -296,6 +323,39 @@ def test_a_second_call_in_a_batch_is_refused(lines, writer, checkpoint):
         writer(frame.where("value >= 7"), batch_id)
 
     assert "called a second time for one batch" in run(lines, each, checkpoint)
+    # A function that is mended now would lose the rows of the second call: batch 0 is committed.
+    assert "The rows of a second call are not written." in run(lines, writer, checkpoint)
+
+
+def test_a_second_writer_of_the_same_application_is_refused(lines, writer, checkpoint):
+    """It would take the batch for written, and drop its rows."""
+    twin = BatchWriter(writer._sink, app_id=writer._app_id)
+
+    def each(frame: DataFrame, batch_id: int) -> None:
+        writer(frame.where("value < 7"), batch_id)
+        twin(frame.where("value >= 7"), batch_id)
+
+    assert "Two writers of one application write the same query." in run(lines, each, checkpoint)
+
+
+def test_a_decided_batch_whose_repeat_is_skipped_is_committed(lines, writer, checkpoint):
+    """Spark writes commits/1 although nobody has committed batch 1: that is no proof."""
+
+    def fail(point: str, checkpoint_id: int) -> None:
+        if (point, checkpoint_id) == ("decision_durable", 1):
+            raise ValueError("between decision and commit")
+
+    def each(frame: DataFrame, batch_id: int) -> None:
+        if batch_id != 1:
+            writer(frame, batch_id)
+
+    crash_points.install(fail)
+    try:
+        assert "between decision and commit" in run(lines, writer, checkpoint)
+    finally:
+        crash_points.install(None)
+    assert run(lines, each, checkpoint) == ""
+    assert values_in(writer) == list(range(FILES * PER_FILE))
 
 
 def test_another_thread_is_refused(lines, writer, checkpoint):
@@ -304,6 +364,24 @@ def test_another_thread_is_refused(lines, writer, checkpoint):
             pool.submit(writer, frame, batch_id).result()
 
     assert "was not called by foreachBatch" in run(lines, each, checkpoint)
+
+
+def test_a_thread_that_inherits_the_batch_is_refused(lines, writer, checkpoint):
+    def each(frame: DataFrame, batch_id: int) -> None:
+        def call() -> None:
+            try:
+                writer(frame, batch_id)
+            except ConfigurationError as error:
+                raised.append(str(error))
+
+        thread = InheritableThread(target=call)
+        thread.start()
+        thread.join()
+
+    raised: list[str] = []
+    assert run(lines, each, checkpoint) == ""
+    assert len(raised) == FILES
+    assert "in another thread" in raised[0]
 
 
 def test_a_query_without_a_checkpoint_is_refused(lines, writer):
@@ -373,6 +451,4 @@ def test_one_writer_serves_a_query_that_is_started_again(lines, writer, checkpoi
     failed: list[int] = []
     assert "the user's own" in run(lines, each, checkpoint)
     assert run(lines, each, checkpoint) == ""
-    sink: Any = writer._sink
-    found = read_committed(sink.bootstrap_servers, sink.topic)
-    assert sorted(int(one.value or b"") for one in found) == list(range(FILES * PER_FILE))
+    assert values_in(writer) == list(range(FILES * PER_FILE))
