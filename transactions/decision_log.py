@@ -193,7 +193,8 @@ class DecisionLog:
                 state = read_log(backend)
             if state.log_id:
                 check_owner(state.application_id, application_id, backend.describe())
-                check_identity(state.identity, identity, backend.describe(), may_change)
+                if state.run_epoch or state.identity:  # else no run was here: only its start is
+                    check_identity(state.identity, identity, backend.describe(), may_change)
             accepted = tuple(check(state))
             log = cls(backend, state, application_id=application_id, clock=clock)
             host = this_process()

@@ -120,8 +120,9 @@ class Start:
     Attributes:
         sources: JSON per source, in the driver's order: offsets, and the ids of its topics. A
             source that goes on from its own offsets has none here.
-        asked: per source, the option that was resolved, for a later change of it; "" where it is
-            not known. Entries of an older version have none.
+        asked: per source, the option that was resolved, for a later change of it, or the query of
+            another system whose end it is; "" where it is not known. Entries of an older version
+            have none.
     """
 
     sources: tuple[str, ...]

@@ -18,11 +18,13 @@ from connectors.kafka.source.offsets import (
     TOPIC_IDS,
     format_offsets,
     parse_offsets,
+    split_key,
     topic_ids_in,
 )
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.read_place import LATEST
+from connectors.pipeline.migration import check_stopped
 from transactions.decision_log import DecisionLog
 from transactions.errors import IdentityMismatchError
 from transactions.log_entries import Start
@@ -57,15 +59,20 @@ def decide_start(
 
     Raises:
         IdentityMismatchError: the start of other sources was decided.
+        ConfigurationError: see `connectors.pipeline.migration.check_stopped`.
         SparkOnceError: see `SourcePlanner.starting_offsets` and `DecisionLog.begin`.
     """
+    if log.state.decision is None:
+        check_stopped(log.state.asked)
     texts, asked = [], []
     for number, source in enumerate(sources):
         decided, said = _decided(log.state, number, source, begun)
         offsets, ids = parse_offsets(decided), topic_ids_in(orjson.loads(decided))
         # A pattern may have begun with no topic at all.
         missing = not begun and not offsets and not (said and source.subscribe_pattern)
-        if missing or not ids.keys() >= set(source.topics):
+        # A migration knows no ids: Spark's own source has none.
+        begun_with = set() if begun else {split_key(name)[0] for name in offsets}
+        if missing or not ids.keys() >= {*source.topics, *begun_with}:
             planner = planner_of(source)
             if missing:
                 there = planner.starting_offsets()

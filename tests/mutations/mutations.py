@@ -566,6 +566,28 @@ MUTATIONS = (
         + "test_f48_a_guarantee_may_rise_across_a_restart_and_not_fall_from_exactly_once",
     ),
     Mutation(
+        "log: options bind from the first run on, not from a start alone",
+        LOG,
+        "if state.run_epoch or state.identity:",
+        "if True:",
+        "tests/unit/test_migration.py::test_a_driver_opens_the_log_and_its_options_count_from_then_on",
+    ),
+    Mutation(
+        "log: a migration begins behind what is committed, not behind what is planned",
+        "connectors/pipeline/migration.py",
+        "progress.planned_ends if planned_batch == SKIP else progress.ends",
+        "progress.planned_ends",
+        "tests/unit/test_migration.py::test_the_word_decides_where_it_begins",
+    ),
+    Mutation(
+        "log: a migrated pipeline does not start beside its old query",
+        "connectors/pipeline/starting_points.py",
+        "        check_stopped(log.state.asked)",
+        "        pass",
+        "tests/unit/test_source_stream.py"
+        "::test_the_query_of_a_migration_must_not_go_on_before_the_first_checkpoint",
+    ),
+    Mutation(
         "log in an object store: put if absent",
         "transactions/object_store.py",
         'self._store.put(name, data, mode="create")',

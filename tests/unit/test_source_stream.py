@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from connectors.kafka.source.offsets import (
@@ -13,13 +15,17 @@ from connectors.kafka.source.offsets import (
     OffsetRange,
     format_offsets,
     parse_offsets,
+    topic_ids_in,
 )
 from connectors.kafka.source.source_stream import SourceStream
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline.starting_points import decide_start
+from tests.unit.samples import decision
 from tests.unit.test_source_planner import FakeCluster
+from transactions.clock import SYSTEM_CLOCK
 from transactions.decision_log import COMPACT_EVERY, DecisionLog, entry_name, read_log
 from transactions.errors import (
+    ConfigurationError,
     DataLossError,
     IdentityMismatchError,
     MissingTopicError,
@@ -252,6 +258,54 @@ def test_a1_sources_that_change_places_keep_their_starts() -> None:
     pipeline.sources.reverse()
 
     assert pipeline.start() == [{"u-0": 20}, {"t-0": 10}]
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_a_migrated_start_keeps_its_offsets_and_gets_ids(pattern: bool) -> None:
+    """Spark's own source has none; `latest` of the pipeline is not looked up."""
+    pipeline = Pipeline("t")
+    if pattern:
+        pipeline.sources = [KafkaSource(bootstrap_servers="b:1", subscribe_pattern="t")]
+    begin_with(pipeline, '{"t":{"0":4}}', checkpoint="/nowhere")
+
+    assert pipeline.start() == [{"t-0": 4}]
+    assert topic_ids_in(orjson.loads(read_log(pipeline.backend).start[0])) == {"t": "id-t"}
+    pipeline.ids["t"] = "another"
+    assert pipeline.start() == [{"t-0": 4}]
+    assert topic_ids_in(orjson.loads(read_log(pipeline.backend).start[0])) == {"t": "id-t"}
+    assert pipeline.asked == 1
+
+
+def test_migrated_sources_are_found_by_their_topics() -> None:
+    pipeline = Pipeline("u", "t")
+    begin_with(pipeline, '{"t":{"0":4}}', '{"u":{"0":5}}', checkpoint="/nowhere")
+
+    assert pipeline.start() == [{"u-0": 5}, {"t-0": 4}]
+    pipeline = Pipeline("t,u")
+    begin_with(pipeline, '{"t":{"0":4}}', '{"u":{"0":5}}', checkpoint="/nowhere")
+    with pytest.raises(IdentityMismatchError, match="sources of the pipeline have changed"):
+        pipeline.start()
+
+
+def test_the_query_of_a_migration_must_not_go_on_before_the_first_checkpoint(
+    tmp_path: Path,
+) -> None:
+    pipeline = Pipeline("t")
+    begin_with(pipeline, '{"t":{"0":4}}', checkpoint=str(tmp_path))
+    with pytest.raises(ConfigurationError, match="went on after its migration"):
+        pipeline.start()
+
+    log = DecisionLog.open(pipeline.backend, application_id="app", identity={})
+    log.decide(decision(0))
+    assert pipeline.start() == [{"t-0": 4}]
+
+
+def begin_with(pipeline: Pipeline, *starts: str, checkpoint: str) -> None:
+    """Begin the log as `sparkonce migrate` does; no batch of the query is in the folder now."""
+    said = f'{{"checkpoint":"{checkpoint}","batch":1,"planned":1}}'
+    backend = pipeline.backend
+    log = DecisionLog(backend, read_log(backend), application_id="app", clock=SYSTEM_CLOCK)
+    log.begin(Start(sources=starts, asked=(said,) * len(starts)))
 
 
 def test_a_pattern_that_began_with_no_topic_is_not_looked_up_again() -> None:
