@@ -24,6 +24,10 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
         "List and repair the transactions of a pipeline.",
     ),
     "savepoint": ("connectors.cli.savepoint:command", "Make, list and delete savepoints."),
+    "migrate": (
+        "connectors.cli.migrate:command",
+        "Begin a pipeline where a query on Spark's own source has ended.",
+    ),
     "bench": ("connectors.cli.bench:command", "Measure latency, throughput and the commit."),
     "verify": ("connectors.cli.verify:command", "Prove exactly-once on your own topics."),
 }
