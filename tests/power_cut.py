@@ -139,18 +139,21 @@ def _written(record: Path) -> Callable[[dict[str, object]], None]:
     return lambda what: (file.write(orjson.dumps(what) + b"\n"), None)[1]
 
 
-def cut(root: Path, syncs: Syncs, rng: random.Random, *, kept: float = 0.5) -> list[str]:
+def cut(
+    root: Path, syncs: Syncs, rng: random.Random, *, kept: float | Callable[[Path], bool] = 0.5
+) -> list[str]:
     """Leave of a folder what a power cut may leave.
 
     Args:
         root: its own name is durable.
         syncs: what was synced in it.
         rng: chooses.
-        kept: how probable it is that something is kept that was not synced.
+        kept: how probable it is that something is kept that was not synced; or whether a file is.
 
     Returns:
         What was done, for the text of a failure.
     """
+    keep: Callable[[Path], bool] = kept if callable(kept) else lambda _: rng.random() < kept
     done: list[str] = []
     now = {
         path: {one.name: one.inode() for one in os.scandir(path)}
@@ -165,13 +168,13 @@ def cut(root: Path, syncs: Syncs, rng: random.Random, *, kept: float = 0.5) -> l
         for name in sorted(names.keys() | durable.keys()):
             path, new, old = folder / name, names.get(name), durable.get(name)
             if new == old:
-                _cut_bytes(path, syncs, rng, kept, done)
+                _cut_bytes(path, syncs, rng, keep, done)
                 continue
             inode = new if new is not None else old
             assert inode is not None
-            keeps = moved.setdefault(inode, rng.random() < kept)
+            keeps = moved.setdefault(inode, keep(path))
             if new is not None and keeps:
-                _cut_bytes(path, syncs, rng, kept, done)
+                _cut_bytes(path, syncs, rng, keep, done)
                 continue
             if new is not None:
                 done.append(f"gone: {path}")
@@ -182,14 +185,16 @@ def cut(root: Path, syncs: Syncs, rng: random.Random, *, kept: float = 0.5) -> l
     return done
 
 
-def _cut_bytes(path: Path, syncs: Syncs, rng: random.Random, kept: float, done: list[str]) -> None:
+def _cut_bytes(
+    path: Path, syncs: Syncs, rng: random.Random, keep: Callable[[Path], bool], done: list[str]
+) -> None:
     if not path.is_file():
         return
     data = path.read_bytes()
     durable = syncs.files.get(path.stat().st_ino)
     if durable is not None and not data.startswith(durable):
         durable = None  # another file, which has got the inode of one that is gone
-    how = WHOLE if data == durable or rng.random() < kept else rng.choice((TORN, EMPTY))
+    how = WHOLE if data == durable or keep(path) else rng.choice((TORN, EMPTY))
     if how == WHOLE:
         return
     left = len(durable or b"") if how == EMPTY else (len(durable or b"") + len(data)) // 2

@@ -13,6 +13,7 @@ import os
 import random
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,19 @@ def run(root: Path, rng: random.Random, *, stateful: bool) -> Engine:
     return engine
 
 
-def story(root: Path, syncs: Syncs, rng: random.Random, *, stateful: bool) -> str:
+def not_state(path: Path) -> bool:
+    """Keep what the engine has written, but for its state: the worst for commits/N."""
+    return "state" not in path.parts
+
+
+def story(
+    root: Path,
+    syncs: Syncs,
+    rng: random.Random,
+    *,
+    stateful: bool,
+    kept: Callable[[Path], bool] | None = None,
+) -> str:
     """Run to the end of the input, across power cuts; return what the last one did."""
     root.mkdir()
     syncs.reboot(root)
@@ -186,7 +199,7 @@ def story(root: Path, syncs: Syncs, rng: random.Random, *, stateful: bool) -> st
                 raise AssertionError(did) from error
         if not syncs.is_off:
             break
-        left = cut(root, syncs, rng, kept=rng.choice((0.0, 0.3, 0.7, 1.0)))
+        left = cut(root, syncs, rng, kept=kept or rng.choice((0.0, 0.3, 0.7, 1.0)))
         did = f"off at {syncs.cut_at}: {left}"
         syncs.reboot(root)
         if rng.random() < 0.5:
@@ -199,9 +212,16 @@ def story(root: Path, syncs: Syncs, rng: random.Random, *, stateful: bool) -> st
     return did
 
 
-@pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful"])
+@pytest.mark.parametrize(
+    ("stateful", "kept"),
+    [(False, None), (True, None), (True, not_state)],
+    ids=["stateless", "stateful", "state-is-lost"],
+)
 def test_b1_a_query_goes_on_after_a_power_cut_at_each_sync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stateful: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stateful: bool,
+    kept: Callable[[Path], bool] | None,
 ):
     cut_at, came = 0, True
     while came:
@@ -210,7 +230,7 @@ def test_b1_a_query_goes_on_after_a_power_cut_at_each_sync(
             syncs = Syncs(cut_at=cut_at)
             syncs.watch(patch)
             root = tmp_path / f"{cut_at}"
-            came = bool(story(root, syncs, random.Random(cut_at), stateful=stateful))
+            came = bool(story(root, syncs, random.Random(cut_at), stateful=stateful, kept=kept))
             syncs.close()
     assert cut_at > 40
 
