@@ -56,6 +56,11 @@ def end(session: SparkSession) -> None:
     Later output of its processes goes to `logging`, level INFO: the real error was raised before.
     """
     _ends.set()
+    # The JVM may close its connection to PySpark's accumulators before PySpark ends that server,
+    # which then prints a stack trace (seen on a slow machine).
+    server = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)  # noqa: SLF001
+    if server is not None:
+        server.handle_error = lambda *_: logger.info("accumulators", exc_info=True)
     session.stop()
 
 

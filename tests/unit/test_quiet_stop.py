@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import socketserver
 import threading
 import traceback
 from pathlib import Path
@@ -160,6 +161,22 @@ def test_what_workers_say_when_their_session_ends_is_no_news(monkeypatch, capfd,
     with caplog.at_level("INFO", logger=driver_jvm.__name__):
         driver_jvm.end(session)
     assert caplog.messages == ["Traceback (most recent call last):"]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_connection_of_accumulators_that_breaks_at_the_end_is_no_news(monkeypatch, capfd, caplog):
+    """PySpark's server may see that the JVM is gone before it is told to end."""
+    server = socketserver.BaseServer(("", 0), socketserver.BaseRequestHandler)
+    context = SimpleNamespace(_accumulatorServer=server)
+    monkeypatch.setattr(driver_jvm.SparkContext, "_active_spark_context", context)
+    monkeypatch.setattr(driver_jvm, "_ends", threading.Event())
+
+    def stop() -> None:
+        server.handle_error(None, ("", 0))
+
+    with caplog.at_level("INFO", logger=driver_jvm.__name__):
+        driver_jvm.end(SimpleNamespace(stop=stop))
+    assert caplog.messages == ["accumulators"]
     assert capfd.readouterr().err == ""
 
 
