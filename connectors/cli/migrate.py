@@ -89,17 +89,18 @@ def command(
 
 
 def _old_folder(old: str) -> Path:
+    from connectors.machine.user_folders import local_path
     from transactions.errors import ConfigurationError
 
-    path = old.removeprefix("file://")
-    if "://" in path:
+    path = local_path(old)
+    if path is None:
         raise ConfigurationError(
             "The checkpoint of the query must be in a local folder.",
             where=old,
             cause="only local files are read",
             option="CHECKPOINT: copy the whole checkpoint to a local folder, and name that folder",
         )
-    return Path(path).absolute()
+    return path
 
 
 def _show(migration: Migration, app_id: str) -> None:

@@ -24,20 +24,29 @@ def state_folder() -> Path:
     return _folder("XDG_STATE_HOME", ".local/state")
 
 
+def local_path(address: str) -> Path | None:
+    """Return the absolute path that an address names: a path, ``file:///data`` or, as Hadoop writes
+    it, ``file:/data``. None for an address of another file system.
+    """
+    path = address.removeprefix("file://")
+    path = path.removeprefix("file:") if path.startswith("file:/") else path
+    return None if _SCHEME.match(path) else Path(path).absolute()
+
+
 def checkpoint_folder(checkpoint: str) -> Path:
     """Return the absolute folder that an option names, as a path or a ``file://`` URL.
 
     Raises:
         ConfigurationError: it is not on a local file system.
     """
-    path = checkpoint.removeprefix("file://")
-    if _SCHEME.match(path):
+    path = local_path(checkpoint)
+    if path is None:
         raise ConfigurationError(
             "The checkpoint must be a folder of a local file system.",
             cause="the decision log needs link() and fsync()",
             option=f"checkpoint={checkpoint}",
         )
-    return Path(path).absolute()
+    return path
 
 
 def existing_log(checkpoint: str, decision_log: LogLocation | None = None) -> LogBackend:

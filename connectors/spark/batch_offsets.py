@@ -85,7 +85,7 @@ def _other_thread(batch_id: int, runs: str) -> ConfigurationError:
 
 
 def checkpoint_of(execution: Any) -> str:
-    """Return a query's checkpoint folder, as a path or a URL.
+    """Return the address of a query's checkpoint folder, as Hadoop writes it.
 
     Raises:
         ConfigurationError: Spark deletes it at the end of the query.
@@ -99,7 +99,7 @@ def checkpoint_of(execution: Any) -> str:
             "know what was written",
             option="option('checkpointLocation', FOLDER) of writeStream",
         )
-    return "/" + address.removeprefix("file:").lstrip("/") if address[:5] == "file:" else address
+    return address
 
 
 def source_names(execution: Any) -> list[str]:

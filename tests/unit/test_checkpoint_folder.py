@@ -17,6 +17,6 @@ def test_another_file_system_is_refused(address: str) -> None:
         checkpoint_folder(address)
 
 
-@pytest.mark.parametrize("address", ["/data/a b:c", "file:///data/a b:c"])
+@pytest.mark.parametrize("address", ["/data/a b:c", "file:///data/a b:c", "file:/data/a b:c"])
 def test_a_path_and_a_file_url_are_folders(address: str) -> None:
     assert checkpoint_folder(address) == Path("/data/a b:c")
