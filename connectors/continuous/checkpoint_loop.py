@@ -202,7 +202,7 @@ class CheckpointLoop:
             self._ended.set()
 
     def _drain_at_ends(self) -> None:
-        """Drain if everything up to the ends is decided. A partition that is gone has no end."""
+        """Drain if everything up to the ends is decided, of the partitions that this run reads."""
         ends, decided = self._options.ends, self._shares.offsets
         if ends is not None and all(decided.get(at, end) >= end for at, end in ends.items()):
             self.drain()

@@ -65,8 +65,8 @@ class Progress:
 
 def newest_batches(place: Path) -> tuple[int, int]:
     """Return the newest batch that is done and the newest one that is planned, -1 for none."""
-    return max(_numbers(place / "commits"), default=-1), max(
-        _numbers(place / "offsets"), default=-1
+    return max(batches_of(place / "commits"), default=-1), max(
+        batches_of(place / "offsets"), default=-1
     )
 
 
@@ -99,7 +99,7 @@ def read_progress(place: Path) -> Progress:
     return Progress(place=place, done=done, planned=planned, ends=ends, planned_ends=planned_ends)
 
 
-def _numbers(folder: Path) -> list[int]:
+def batches_of(folder: Path) -> list[int]:
     """Return the batches of one of Spark's logs; a file that is being written has another name."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return [int(name) for name in names if name.isdecimal()]
@@ -146,7 +146,7 @@ def _refuse_gaps(place: Path, done: int, planned: int) -> None:
     """Spark writes each batch down, but for asynchronous progress tracking. With that, batches may
     have run of which the checkpoint knows nothing.
     """
-    offsets, commits = _numbers(place / "offsets"), _numbers(place / "commits")
+    offsets, commits = batches_of(place / "offsets"), batches_of(place / "commits")
     if done not in offsets:
         raise _torn(f"{place}/offsets/{done}", "the file is missing, and commits has the batch")
     before = done - 1

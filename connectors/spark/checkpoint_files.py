@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from connectors.kafka.source.offsets import merged_offsets, without_topics
+from connectors.pipeline.spark_checkpoint import batches_of
 from transactions.errors import ConfigurationError, SavepointError
 from transactions.log_backend import sync_folder
 
@@ -33,9 +34,7 @@ def finished_checkpoint(spark_checkpoint: Path) -> int:
 
     Spark records it after foreachBatch returned, which happens only when all is proven committed.
     """
-    folder = spark_checkpoint / "commits"
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return max((int(name) for name in names if name.isdigit()), default=-1)
+    return max(batches_of(spark_checkpoint / "commits"), default=-1)
 
 
 def planned_end(spark_checkpoint: Path) -> dict[str, int]:
