@@ -8,13 +8,28 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from transactions.duration import WANTED, milliseconds_of, seconds_of
-from transactions.errors import nearest
+from transactions.errors import ConfigurationError, nearest
 
 #: Names of applications and sinks: transactional ids and names of files contain them.
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 Parse = Callable[[str], object]
 """Return the value of a text, or raise ValueError."""
+
+
+def checked_app_id(app_id: str) -> str:
+    """Return an application id that can be part of transactional ids.
+
+    Raises:
+        ConfigurationError: it cannot be part of one.
+    """
+    if not NAME.fullmatch(app_id):
+        raise ConfigurationError(
+            "An application id may have only letters, digits, _ and -; a dot would end it.",
+            cause="transactional ids are <application>.<log>.<run>.<process>.<slot>",
+            option=f"app_id={app_id}",
+        )
+    return app_id
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

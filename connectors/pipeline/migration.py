@@ -19,7 +19,7 @@ import orjson
 
 from connectors.kafka.source.offsets import format_offsets, split_key
 from connectors.options.kafka_source import KafkaSource
-from connectors.pipeline.run import checked_app_id
+from connectors.options.option import checked_app_id
 from connectors.pipeline.spark_checkpoint import Progress, newest_batches, read_progress
 from transactions.clock import SYSTEM_CLOCK
 from transactions.decision_log import DecisionLog, read_log

@@ -23,12 +23,12 @@ from connectors.kafka.source.offsets import merged_offsets
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
-from connectors.options.option import NAME
 from connectors.options.sink import identity_of
 from connectors.pipeline.takeover import Takeover
 from transactions.clock import Deadline
+from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
-from transactions.errors import ConfigurationError, IdentityMismatchError, SparkOnceError
+from transactions.errors import IdentityMismatchError, SparkOnceError
 from transactions.log_backend import LocalFileBackend
 from transactions.log_location import LogLocation
 from transactions.log_state import LogState
@@ -52,21 +52,6 @@ _LAST_SWEEP_SECONDS = 10.0
 _GUARANTEES = "sinks_guarantee"
 #: A file of the checkpoint folder: the id of its log.
 BOUND_TO = "log-id"
-
-
-def checked_app_id(app_id: str) -> str:
-    """Return an application id that can be part of transactional ids.
-
-    Raises:
-        ConfigurationError: it cannot be part of one.
-    """
-    if not NAME.fullmatch(app_id):
-        raise ConfigurationError(
-            "An application id may have only letters, digits, _ and -; a dot would end it.",
-            cause="transactional ids are <application>.<log>.<run>.<process>.<slot>",
-            option=f"app_id={app_id}",
-        )
-    return app_id
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +328,22 @@ class Run:
         except SparkOnceError:
             return False
         return True
+
+    def end(self, coordinator: CheckpointCoordinator) -> SparkOnceError | None:
+        """Close a run that makes no more checkpoints, its coordinator first. No task runs.
+
+        Args:
+            coordinator: of this run.
+
+        Returns:
+            Why the end is not good: see `CheckpointCoordinator.unfinished`. None if it is good.
+        """
+        unfinished = coordinator.unfinished()
+        coordinator.close()
+        if coordinator.is_settled():
+            self.leave(finished=unfinished is None)
+        self.close()
+        return unfinished
 
     def leave(self, *, finished: bool) -> None:
         """Write down that nothing waits for the next start, and abort what the tasks left open. If

@@ -28,7 +28,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from connectors.machine.user_folders import checkpoint_folder
-from connectors.pipeline.run import Run, RunOptions, checked_app_id
+from connectors.options.option import checked_app_id
+from connectors.pipeline.run import Run, RunOptions
 from connectors.spark.batch_offsets import checkpoint_of, execution_around, source_names
 from connectors.spark.branches import Branch, make_branch
 from connectors.spark.durable_files import DurableFiles
@@ -59,8 +60,8 @@ _STATE_CONF: Final = tuple(one for one in RUNTIME_CONF if "stateStore" in one)
 class BatchWriter:
     """Writes each batch of one query exactly once. Lives in the driver process.
 
-    Its decision log lies in ``sparkonce/<app_id>`` of the query's checkpoint; the commands
-    `sparkonce verify` and `sparkonce transactions` take this folder as ``--checkpoint``.
+    Its decision log lies in ``sparkonce/<app_id>`` of the query's checkpoint. The command `sparkonce
+    transactions` takes this folder as ``--checkpoint``.
 
     Args:
         sink: the target: a `KafkaSink`, or another two-phase sink.
@@ -298,14 +299,8 @@ class _OpenRun:
 
     def close(self) -> None:
         """Write down that nothing waits, abort what tasks left open, close the connections."""
-        unfinished = self._coordinator.unfinished()
-        settled = self._coordinator.is_settled()
-        self._coordinator.close()
-        if settled:
-            self._run.leave(finished=unfinished is None)
-        if unfinished is not None:
+        if unfinished := self._run.end(self._coordinator):
             logger.warning("the query has ended, and must be started again: %s", unfinished)
-        self._run.close()
 
 
 def _refuse_sources(execution: Any) -> None:

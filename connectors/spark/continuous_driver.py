@@ -39,11 +39,12 @@ from connectors.kafka.source.source_stream import Nested, SourceStream
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import MOST_INTERVAL_S, check_options, longest_interval_s
+from connectors.options.option import checked_app_id
 from connectors.options.table import CONTINUOUS
 from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.rewriting import Rewriting
-from connectors.pipeline.run import Run, RunOptions, checked_app_id
+from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.starting_points import decide_start
 from connectors.records.arrow_transform import (
     ArrowFunction,

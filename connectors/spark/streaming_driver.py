@@ -26,10 +26,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.kafka_source import KafkaSource
+from connectors.options.option import checked_app_id
 from connectors.options.trigger import trigger_ms
 from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
-from connectors.pipeline.run import Run, RunOptions, checked_app_id
+from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.starting_points import decide_start
 from connectors.spark.batch_offsets import execution_of
 from connectors.spark.batch_size import SIZE_FILE_OPTION, BatchSize
@@ -415,12 +416,9 @@ class StreamingDriver(DriverLife):
         unfinished = self._left_by_run()
         if self._coordinator is not None:
             assert self._run is not None
-            settled, self._unfinished = self._coordinator.is_settled(), unfinished
-            self._coordinator.close()
+            unfinished = self._unfinished = self._run.end(self._coordinator)
             self._coordinator = None
-            if settled:
-                self._run.leave(finished=unfinished is None)
-        if self._run is not None:
+        elif self._run is not None:
             self._run.close()
         self._query_ready.clear()
         return unfinished
