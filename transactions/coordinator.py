@@ -135,6 +135,22 @@ class CheckpointCoordinator:
         """Return the ids that no task may use again."""
         return frozenset().union(*(sink.retired() for sink in self._sinks.values()))
 
+    @property
+    def lost(self) -> Sequence[Committable]:
+        """What the broker has aborted of the last decision, and no replay has written again."""
+        return self._lost
+
+    def prepare(self) -> None:
+        """Wait for the sweep after the checkpoint before. Only an engine that starts its tasks
+        before `run` calls this, before the tasks begin.
+
+        Raises:
+            FencedError: a newer run owns the log.
+            SparkOnceError: the sweep failed.
+        """
+        self._janitor.finish()
+        self._log.check_newest()
+
     def run(
         self,
         checkpoint: Checkpoint,

@@ -209,6 +209,17 @@ def _text(path: str) -> str:
         raise _torn(path, str(error)) from error
 
 
+def offsets_of_batch(place: Path, batch: int) -> tuple[str, ...]:
+    """Return where a batch ends, per source in the order of the plan, as Spark wrote it; ""
+    if a source has read nothing yet. The sources can be of any kind.
+
+    Raises:
+        ConfigurationError: the file is missing, torn, or of a newer format.
+    """
+    where = f"{place}/offsets/{batch}"
+    return tuple("" if one == _NOTHING_READ else one for one in _sources_in(_text(where), where))
+
+
 def ends_in(text: str, where: str) -> tuple[Mapping[str, int], ...]:
     """Return where a batch ends, per source in the order of the plan.
 
@@ -219,6 +230,11 @@ def ends_in(text: str, where: str) -> tuple[Mapping[str, int], ...]:
     Raises:
         ConfigurationError: see `read_progress`.
     """
+    sources = _sources_in(text, where)
+    return tuple(_end(one, f"{where}, source {number}") for number, one in enumerate(sources))
+
+
+def _sources_in(text: str, where: str) -> list[str]:
     version, *lines = text.split("\n")
     if version not in _VERSIONS and version.strip():
         raise ConfigurationError(
@@ -239,9 +255,7 @@ def ends_in(text: str, where: str) -> tuple[Mapping[str, int], ...]:
             option="startingOffsets: give these offsets to the new pipeline; what the old sink has "
             "of later epochs is there twice",
         )
-    if version == "v2":
-        sources = _in_order(sources, where)
-    return tuple(_end(one, f"{where}, source {number}") for number, one in enumerate(sources))
+    return _in_order(sources, where) if version == "v2" else sources
 
 
 def _in_order(sources: list[str], where: str) -> list[str]:

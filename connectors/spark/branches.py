@@ -100,8 +100,18 @@ def make_branch(frame: DataFrame, sink: Sink, *, warn: bool = True) -> Branch:
     return branch
 
 
-def _as_messages(frame: DataFrame, sink: MessageSink, *, warn: bool) -> DataFrame:
-    types = {field.name: field.dataType for field in frame.schema.fields}
+def kept_columns(schema: t.StructType, sink: MessageSink, *, warn: bool) -> list[str]:
+    """Return the columns of a frame that a record has a place for, in the order of the record.
+
+    Args:
+        schema: of the frame.
+        sink: the target; its topic wins over a column `topic`, as in Spark's sink.
+        warn: name the other columns in the log.
+
+    Raises:
+        ConfigurationError: a column is missing, or has a type that the sink cannot write.
+    """
+    types = {field.name: field.dataType for field in schema.fields}
     if warn and (others := types.keys() - _ACCEPTED.keys()):
         logger.warning(
             "sink %s: a Kafka record has no place for the columns %s; they are not written",
@@ -121,8 +131,11 @@ def _as_messages(frame: DataFrame, sink: MessageSink, *, warn: bool) -> DataFram
         )
     if sink.topic is None and "topic" not in types:
         raise _wrong(sink, "A topic is needed: as an option, or as a column.", "there is neither")
-    # The option wins over the column, as in Spark's sink, so the column is dropped.
-    kept = [name for name in _CASTS if name in types and (name != "topic" or sink.topic is None)]
+    return [name for name in _CASTS if name in types and (name != "topic" or sink.topic is None)]
+
+
+def _as_messages(frame: DataFrame, sink: MessageSink, *, warn: bool) -> DataFrame:
+    kept = kept_columns(frame.schema, sink, warn=warn)
     return frame.select(*(f.col(n).cast(_CASTS[n]).alias(n) for n in kept))
 
 

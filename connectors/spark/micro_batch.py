@@ -15,7 +15,7 @@ from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
 from connectors.spark.batch_size import BatchSize
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.failures import error_in
-from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder
+from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder, told_by_tasks
 from transactions.clock import SYSTEM_CLOCK
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
@@ -132,9 +132,7 @@ class MicroBatches:
             # `DataFrame.collect` opens a socket for its rows (30 ms a batch, measured). A list of
             # rows, each one JSON object, prints as JSON: one call.
             rows: Any = frame._jdf.collectAsList()  # noqa: SLF001
-            told = [row[0] for row in orjson.loads(rows.toString())]
-            written = [Committable.from_dict(one) for one in told if "replayed" not in one]
-            return written, [Replayed(**one["replayed"]) for one in told if "replayed" in one]
+            return told_by_tasks(row[0] for row in orjson.loads(rows.toString()))
         finally:
             context.setLocalProperty(ORDER_PROPERTY, None)
 

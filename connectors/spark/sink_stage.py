@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -78,6 +78,10 @@ class BatchOrder:
         """Return whether a task must write a branch."""
         return self.write and (self.only is None or (branch, subtask) in self.only)
 
+    def writes_again(self, subtask: int) -> bool:
+        """Return whether a task writes the first branch of a decided checkpoint once more."""
+        return self.only is not None and (0, subtask) in self.only
+
     def for_lost(self, lost: Sequence[Committable], sinks: Sequence[str]) -> BatchOrder:
         """Return the order to write lost transactions again, with the offsets that were decided.
 
@@ -113,14 +117,31 @@ class SinkStage:
     owner: Owner
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run one task: begin, invoke for every batch, pre-commit; or abort everything.
+        """Run one task of a streaming driver's plan, and yield what it wrote as one record batch.
 
         Raises:
             PhaseOneError: the order is for another batch: another action runs the plan.
         """
         context = TaskContext.get()
         assert context is not None
-        order = _order_of(context)
+        told = self.write(batches, _order_of(context), context)
+        rows = [one.to_json() for one in told]
+        yield pa.record_batch([_text_array(rows)], schema=COMMITTABLE_SCHEMA)
+        settle_worker_heap()
+
+    def write(
+        self, batches: Iterator[pa.RecordBatch], order: BatchOrder, context: TaskContext
+    ) -> list[Committable | Replayed]:
+        """Write the rows of one task: begin, invoke for every batch, pre-commit; or abort all.
+
+        Args:
+            batches: the task's rows, in the columns of `writers`.
+            order: the driver's.
+            context: the task's.
+
+        Returns:
+            Per branch what the task has prepared, or has only compared.
+        """
         open_transactions: dict[int, tuple[Any, Any]] = {}
         try:
             for number, sink in enumerate(self._writers(order, context.partitionId())):
@@ -132,15 +153,13 @@ class SinkStage:
                     if number in open_transactions:
                         sink, transaction = open_transactions[number]
                         sink.invoke(transaction, part)
-            committables = [sink.pre_commit(one) for sink, one in open_transactions.values()]
+            told = [sink.pre_commit(one) for sink, one in open_transactions.values()]
         except BaseException:
             # This is a Python worker's last chance to abort; the sweep ends the rest.
             for sink, transaction in open_transactions.values():
                 _abort(sink, transaction)
             raise
-        rows = [one.to_json() for one in committables if one is not None]
-        yield pa.record_batch([_text_array(rows)], schema=COMMITTABLE_SCHEMA)
-        settle_worker_heap()
+        return [one for one in told if one is not None]
 
     def _writers(self, order: BatchOrder, subtask: int) -> Iterator[Any]:
         """Yield for each branch the object that takes its rows; None if there is none."""
@@ -208,6 +227,23 @@ class Comparing:
 
     def abort(self, transaction: tuple[int, Any]) -> None:
         """See `Writer`; there is nothing to undo."""
+
+
+def told_by_tasks(
+    told: Iterable[Mapping[str, Any]],
+) -> tuple[list[Committable], list[Replayed]]:
+    """Return what tasks wrote, and the results of those that only compared.
+
+    Args:
+        told: what tasks returned, each as the object of its JSON.
+    """
+    written, replayed = [], []
+    for one in told:
+        if "replayed" in one:
+            replayed.append(Replayed(**one["replayed"]))
+        else:
+            written.append(Committable.from_dict(one))
+    return written, replayed
 
 
 def _order_of(context: TaskContext) -> BatchOrder:

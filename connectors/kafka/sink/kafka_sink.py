@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from connectors.clients.transaction_timeout import MOST_TIMEOUT_MS, check_request_timeout
@@ -184,8 +184,12 @@ class KafkaSink:
         return ClientOptions({**self.kafka, "bootstrap.servers": self.bootstrap_servers})
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Self:
+    def from_options(cls, options: Mapping[str, str], *, also: Sequence[str] = ()) -> Self:
         """Read Spark's option names; they are case-insensitive, ``kafka.*`` passes through.
+
+        Args:
+            options: of the sink.
+            also: names that the user could have meant with an unknown one.
 
         Raises:
             ConfigurationError: an option is unknown or wrong.
@@ -207,7 +211,7 @@ class KafkaSink:
                 raise ConfigurationError(
                     f"The Kafka sink has no option {name!r}.",
                     where="sink options",
-                    cause=KAFKA_SINK.hint(name, f"{KAFKA_SINK.prefix}{_BOOTSTRAP}"),
+                    cause=KAFKA_SINK.hint(name, f"{KAFKA_SINK.prefix}{_BOOTSTRAP}", *also),
                     option=f"{name}={without_secret(name, value)}",
                 )
         servers = kafka.pop(_BOOTSTRAP, "")
