@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from connectors.options.option import Option, Table
+from connectors.options.query_table import QUERY
 from connectors.options.table import (
     APP,
     CONTINUOUS,
@@ -52,6 +53,12 @@ PLACES: Final = (
         "`kafka.*` passes through to the client; `kafka.bootstrap.servers` must be there. Each "
         "`[[sink]]` may have `sql`, a query of its own.",
         KAFKA_SINK,
+    ),
+    (
+        "A query of your own: `writeStream` and `write`",
+        'Options of `format("kafka-exactly-once")` in `df.writeStream` and `df.write`, beside '
+        "those of a Kafka sink; upper and lower case are the same ([own_query.md](own_query.md)).",
+        QUERY,
     ),
     (
         'A sink of files: `[[sink]]` with `kind = "files"`',

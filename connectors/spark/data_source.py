@@ -1,7 +1,7 @@
-"""The data source `kafka-exactly-once` for `spark.readStream` and `spark.read`; no logic here.
+"""The data source `kafka-exactly-once`, for reads and writes of streams and batches; no logic here.
 
-Options, columns and types are those of Spark's own Kafka source. The stream reader runs in a
-process of its own beside the driver; `read` runs in Spark's Python workers.
+Options, columns and types are those of Spark's own Kafka source and sink. The stream reader runs in
+a process of its own beside the driver; `read` and `write` run in Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -38,6 +40,7 @@ from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_
 from connectors.spark.batch_size import SIZE_FILE_OPTION, read_size
 from connectors.spark.start_file import START_FILE_OPTION, read_start
 from connectors.spark.worker_heap import settle_worker_heap
+from transactions.errors import ConfigurationError
 
 NAME = "kafka-exactly-once"
 
@@ -52,6 +55,8 @@ def register(spark: SparkSession) -> None:
 
 class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
     """The data source; see the module."""
+
+    _is_copy = False
 
     @classmethod
     def name(cls) -> str:
@@ -78,6 +83,38 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
         return KafkaStreamReader(
             source, self._file(START_FILE_OPTION), self._file(SIZE_FILE_OPTION)
         )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        """Return the writer of a streaming query: where Spark plans a batch, with the plan of its
+        tasks; where Spark commits one, without.
+        """
+        # Imported here, and below: a worker that only reads loads nothing of this (0.1 s).
+        from connectors.spark.query_options import QueryOptions  # noqa: PLC0415
+        from connectors.spark.query_writer import KafkaStreamWriter, planned  # noqa: PLC0415
+
+        options = QueryOptions.of_query(self.options)
+        return KafkaStreamWriter(options, None if self._is_copy else planned(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch job, with the plan of its tasks."""
+        from connectors.spark.query_options import QueryOptions  # noqa: PLC0415
+        from connectors.spark.query_writer import KafkaJobWriter, planned  # noqa: PLC0415
+
+        options = QueryOptions.of_job(self.options)
+        if overwrite:
+            raise ConfigurationError(
+                "A topic cannot be overwritten.",
+                where=f"sink {options.sink.name!r}",
+                cause="Kafka only appends",
+                option='mode("append")',
+            )
+        return KafkaJobWriter(options, planned(options, schema))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Note that this is a copy: PySpark makes the source where it plans a write, and sends it
+        to where it commits.
+        """
+        self.__dict__.update(state, _is_copy=True)
 
     def _source(self) -> KafkaSource:
         options = dict(self.options)

@@ -7,10 +7,8 @@ protocol, and an independent read_committed reader.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,11 +22,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from connectors import KafkaSink
-from connectors.machine.java import ensure_java_home
 from connectors.spark import BatchWriter
 from tests.auditor.reader import read_committed
-from tests.integration.job_process import PATIENCE_S
-from tests.integration.test_examples import rewritten, started
+from tests.integration.query_script import FILES, PER_FILE, POINTS, Script, text_files
 from tests.pages import block, replaced, run_python
 from tests.parity.query import produce
 from tests.shared_broker import assert_no_open_transaction
@@ -38,65 +34,15 @@ from transactions.decision_log import read_log
 from transactions.errors import ConfigurationError
 from transactions.log_backend import LocalFileBackend
 
-FILES, PER_FILE = 4, 15
-
-POINTS = [
-    "batch_started",
-    "records_flushed",
-    "committables_collected",
-    "prepared_checked",
-    "decision_durable",
-    "one_committed",
-    "all_committed",
-    "batch_finished",
-]
-
-
-def text_files(folder: Path) -> Path:
-    """Make the input: one file is one batch, and each line is there once."""
-    folder.mkdir()
-    for number in range(FILES):
-        lines = (str(number * PER_FILE + line) for line in range(PER_FILE))
-        path = folder / f"{number}.txt"
-        path.write_text("\n".join(lines) + "\n")
-        os.utime(path, (1_700_000_000 + number,) * 2)  # Spark reads the oldest file first
-    return folder
-
-
-class Script:
-    """`examples/own_query.py` with names of a test, as a process."""
-
-    def __init__(
-        self, bootstrap: str, topic: str, app: str, folder: Path, changes: dict[str, str]
-    ) -> None:
-        self.bootstrap, self.topic, self.folder = bootstrap, topic, folder
-        self.ours = folder / "checkpoint/sparkonce" / app
-        names = {
-            "localhost:9092": bootstrap,
-            'topic="lines"': f'topic="{topic}"',
-            'app_id="lines"': f'app_id="{app}"',
-            "checkpoints/lines": str(folder / "checkpoint"),
-        }
-        self.path = rewritten("own_query.py", folder, names | changes)
-
-    def run(self, crash_at: str = "") -> tuple[int, str]:
-        """Run it until it ends or dies; return its exit code and what it has printed."""
-        environment = {"JAVA_HOME": ensure_java_home(), "PYSPARK_PYTHON": sys.executable}
-        if crash_at:
-            environment["SPARKONCE_CRASH_AT"] = crash_at
-        with started([sys.executable, self.path.name], self.folder, **environment) as process:
-            code = process.wait(PATIENCE_S)
-        return code, (self.folder / "out").read_text() + (self.folder / "log").read_text()
-
-    def values(self) -> list[int]:
-        """Return what a reader sees."""
-        found = read_committed(self.bootstrap, self.topic)
-        return sorted(int(one.value or b"") for one in found)
-
 
 @pytest.fixture
 def script(bootstrap, topic, application_id, tmp_path) -> Callable[[dict[str, str]], Script]:
-    return lambda changes: Script(bootstrap, topic(), application_id, tmp_path, changes)
+    def made(changes: dict[str, str]) -> Script:
+        out = topic()
+        own = {'topic="lines"': f'topic="{out}"', 'app_id="lines"': f'app_id="{application_id}"'}
+        return Script("own_query.py", bootstrap, out, tmp_path, own | changes)
+
+    return made
 
 
 @pytest.fixture

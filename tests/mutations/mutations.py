@@ -823,4 +823,34 @@ MUTATIONS = (
         "tests/integration/test_batch_writer.py"
         "::test_a_decided_batch_whose_repeat_is_skipped_is_committed",
     ),
+    Mutation(
+        "query writer: a job that is decided writes nothing",
+        "connectors/spark/query_run.py",
+        "return dataclasses.replace(order, write=False)",
+        "return order",
+        "tests/integration/test_query_writer.py::test_a_job_that_runs_twice_writes_once",
+    ),
+    Mutation(
+        "query writer: what was lost is written again",
+        "connectors/spark/query_run.py",
+        "return order.for_lost(self._coordinator.lost, [self._options.sink.name])",
+        "return dataclasses.replace(order, write=False)",
+        "tests/integration/test_query_writer.py::test_what_the_broker_has_aborted_is_written_again",
+    ),
+    Mutation(
+        "query writer: state that cannot be made twice is refused",
+        "connectors/spark/query_run.py",
+        "if found is not None:",
+        "if False:",
+        "tests/integration/test_query_writer.py"
+        "::test_state_that_spark_cannot_make_twice_is_refused",
+    ),
+    Mutation(
+        "query writer: the commit process ends with its JVM",
+        "connectors/spark/commit_process.py",
+        "while is_running(pid, started):",
+        "while True:",
+        "tests/integration/test_query_writer.py"
+        "::test_a_driver_killed_while_its_commit_process_sleeps",
+    ),
 )

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from connectors import KafkaSink, KafkaSource
 from connectors.spark import StreamingDriver
+from connectors.spark.data_source import NAME
+from connectors.spark.failures import error_in
 from connectors.testing.auditor.reader import Record, read_committed
 from tests.parity.query import produce
 from tests.tiers import long
@@ -25,11 +28,47 @@ pytestmark = long
 Write = Callable[..., list[Record]]
 
 
-@pytest.fixture
-def write(spark, bootstrap, topic, application_id, tmp_path: Path) -> Write:
-    """Write ten records through a frame that the test makes; return what a reader sees."""
+@pytest.fixture(params=["driver", "query", "job"])
+def write(request, spark, bootstrap, topic, application_id, tmp_path: Path) -> Write:
+    """Write ten records through a frame that the test makes; return what a reader sees. There are
+    three ways: a driver, a query with one word changed, a batch job with one word changed.
+    """
     source = topic(2)
     produce(bootstrap, source, range(5), range(5))
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribe": source}
+    checkpoint = str(tmp_path / "checkpoint")
+
+    def by_driver(make: Callable[[DataFrame], DataFrame], options: dict[str, str]) -> None:
+        driver = StreamingDriver(
+            spark,
+            app_id=application_id,
+            checkpoint=checkpoint,
+            trigger="available-now",
+            restart_strategy="none",
+        )
+        reads = KafkaSource(
+            bootstrap_servers=bootstrap, subscribe=source, starting_offsets="earliest"
+        )
+        driver.write(make(driver.read(reads)), KafkaSink.from_options(options))
+        driver.run()
+        assert driver.query.lastProgress is not None
+
+    def by_query(make: Callable[[DataFrame], DataFrame], options: dict[str, str]) -> None:
+        rows = spark.readStream.format(NAME).options(**given, startingOffsets="earliest").load()
+        writer = make(rows).writeStream.format(NAME).options(**options)
+        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        query = writer.start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    def by_job(make: Callable[[DataFrame], DataFrame], options: dict[str, str]) -> None:
+        rows = spark.read.format(NAME).options(**given).load()
+        writer = make(rows).write.format(NAME).mode("append").options(**options)
+        writer.option("checkpointLocation", checkpoint).option("job.id", application_id).save()
+
+    way = {"driver": by_driver, "query": by_query, "job": by_job}[request.param]
 
     def run(
         make: Callable[[DataFrame], DataFrame],
@@ -38,22 +77,13 @@ def write(spark, bootstrap, topic, application_id, tmp_path: Path) -> Write:
         named: str | None = None,
         **options: str,
     ) -> list[Record]:
-        given = {"kafka.bootstrap.servers": bootstrap, **options}
+        options = {"kafka.bootstrap.servers": bootstrap, **options}
         if named is not None:
-            given["topic"] = named
-        driver = StreamingDriver(
-            spark,
-            app_id=application_id,
-            checkpoint=tmp_path / "checkpoint",
-            trigger="available-now",
-            restart_strategy="none",
-        )
-        reads = KafkaSource(
-            bootstrap_servers=bootstrap, subscribe=source, starting_offsets="earliest"
-        )
-        driver.write(make(driver.read(reads)), KafkaSink.from_options(given))
-        driver.run()
-        assert driver.query.lastProgress is not None
+            options["topic"] = named
+        try:
+            way(make, options)
+        except PySparkException as error:
+            raise error_in(str(error)) or error from None
         return read_committed(bootstrap, output)
 
     return run
@@ -166,3 +196,24 @@ def test_more_than_the_buffer_holds(write, topic):
         **{"kafka.buffer.memory": "1048576"},
     )
     assert sorted(len(one.value or b"") for one in records) == [300_000] * 10
+
+
+@parity(61)
+def test_the_save_modes_of_a_batch(spark, bootstrap, topic, application_id, tmp_path):
+    """A topic is appended to. Spark's own sink appends by default too; Spark itself demands the
+    word "append" of a data source in Python.
+    """
+    output = topic()
+    writer = spark.sql("SELECT '1' AS value").write.format(NAME)
+    writer = writer.option("kafka.bootstrap.servers", bootstrap).option("topic", output)
+    writer = writer.option("checkpointLocation", str(tmp_path)).option("job.id", application_id)
+    for mode, says in {
+        "overwrite": "cannot be overwritten",
+        "error": "Append or Overwrite",
+        "ignore": "Append or Overwrite",
+    }.items():
+        with pytest.raises(PySparkException, match=says):
+            writer.mode(mode).save()
+    assert read_committed(bootstrap, output) == []
+    writer.mode("append").save()
+    assert values(read_committed(bootstrap, output)) == ["1"]

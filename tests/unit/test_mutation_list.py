@@ -39,5 +39,6 @@ def test_every_rule_is_broken_at_least_once():
         "verify",
         "janitor",
         "batch",
+        "query",
     }
     assert first == {*map(str, range(1, 15)), *others}

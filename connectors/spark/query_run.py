@@ -1,0 +1,282 @@
+"""One query, or one batch job, in the commit process: from the first plan to the last commit.
+
+plan      before the tasks of a batch: take over, settle what was decided, say what tasks write
+(tasks)   write and prepare, in Spark's workers
+commit    after the tasks: decide, commit, prove
+abort     Spark gives the batch up, or stops the query: end the run; never undo a decision
+
+Spark writes offsets/N before the plan, and commits/N after the commit. An error ends the run; Spark
+fails the query, and the plan of its next start begins a new run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import orjson
+import pyarrow as pa
+
+from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.spark_checkpoint import batches_of, offsets_of_batch
+from connectors.spark.commit_requests import TaskPlan
+from connectors.spark.durable_files import DurableFiles
+from connectors.spark.query_options import QueryOptions, query_id
+from connectors.spark.sink_stage import BatchOrder, SinkStage, told_by_tasks
+from connectors.spark.writer_folder import WriterFolder
+from transactions.committable import Committable
+from transactions.coordinator import CheckpointCoordinator
+from transactions.errors import ConfigurationError, PhaseOneError
+from transactions.healing import check_replayed, not_healed
+from transactions.replay import Checkpoint
+from transactions.sink import Owner
+
+logger = logging.getLogger(__name__)
+
+_IDLE_SWEEP_SECONDS: Final = 10.0
+_JOB: Final = 0
+#: Files of a state store of version 1: their names say only the batch.
+_STATE_V1: Final = re.compile(r"\d+\.(delta|snapshot|changelog|zip)")
+
+
+class QueryRun:
+    """Lives in the commit process; one call at a time.
+
+    Args:
+        options: of the query or job.
+    """
+
+    def __init__(self, options: QueryOptions) -> None:
+        self._options = options
+        self._folder = WriterFolder(options.checkpoint, options.app_id)
+        self._before: Run | None = None
+        self._run: Run | None = None
+        self._coordinator: CheckpointCoordinator | None = None
+        self._schema: pa.Schema | None = None
+        self._durable = DurableFiles(self._folder.path if options.is_job else options.checkpoint)
+        self._order: BatchOrder | None = None
+
+    def plan(self, options: QueryOptions, schema: pa.Schema) -> TaskPlan:
+        """Say what the tasks of the next batch write. Called before they begin.
+
+        Args:
+            options: as they are now: a restarted query can have others.
+            schema: of the record batches that the tasks get.
+
+        Raises:
+            ConfigurationError: an option, a topic, the checkpoint or the columns are wrong.
+            ReplayMismatchError: the batch does not follow the last one that was written.
+            SparkOnceError: see `Run.open`.
+        """
+        try:
+            number = self._planned()
+            if self._run is None or options != self._options or schema != self._schema:
+                self.close()
+                self._options, self._schema = options, schema
+                self._open(number)
+            assert self._run is not None
+            assert self._coordinator is not None
+            self._coordinator.prepare()
+            self._order = self._order_for(number)
+            stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
+            return TaskPlan(stage=stage, order=self._order, columns=(*schema.names,))
+        except BaseException:
+            self.close()
+            raise
+
+    def commit(self, number: int, owners: frozenset[Owner], told: Sequence[bytes]) -> None:
+        """Make the batch one checkpoint; return only when every record of it is committed.
+
+        Args:
+            number: Spark's number of the batch; 0 for a job.
+            owners: of the tasks' transactions; none if there were no tasks.
+            told: per task, what `SinkStage.write` has returned, as JSON lines.
+
+        Raises:
+            PhaseOneError: the tasks have another plan than this run's.
+            SparkOnceError: see `CheckpointCoordinator.run`.
+        """
+        try:
+            self._check_plan(number, owners)
+            self._commit(number, told)
+        except BaseException:
+            self.close()
+            raise
+        if self._options.is_job:
+            self.close()
+
+    def abort(self) -> None:
+        """End the run: its tasks have failed, or Spark stops the query. A decided batch stays
+        decided: Spark calls this also after the last commit of a stopped query.
+        """
+        self.close()
+
+    def close(self) -> None:
+        """Leave nothing open; the next plan begins a new run."""
+        run, coordinator = self._run, self._coordinator
+        self._run = self._coordinator = self._order = None
+        if run is not None:
+            self._before = run
+        if run is not None and coordinator is not None:
+            if unfinished := run.end(coordinator):
+                logger.warning("the run has ended, and must be started again: %s", unfinished)
+        elif run is not None:
+            run.close()
+
+    # --- plan ---------------------------------------------------------------------------------
+
+    def _planned(self) -> int:
+        """Return the batch that Spark plans now: it has written its offsets."""
+        if self._options.is_job:
+            return _JOB
+        planned = max(batches_of(self._options.checkpoint / "offsets"), default=-1)
+        if planned < 0:
+            raise ConfigurationError(
+                "Spark has written no offsets for the batch that it plans.",
+                where=f"{self._options.checkpoint}/offsets",
+                cause="the query uses asyncProgressTrackingEnabled, or Spark keeps its checkpoint "
+                "in another place",
+                option=f"checkpointLocation={self._options.checkpoint}, "
+                "asyncProgressTrackingEnabled=false",
+            )
+        return planned
+
+    def _open(self, number: int) -> None:
+        """Take over from the run before: fence, recover, sweep."""
+        options = self._options
+        self._folder.note_call(number)
+        if not options.is_job:
+            self._folder.check(number, accept_duplicates=options.accept_duplicates)
+        if self._before is not None:
+            self._before.check_newest()  # the newer of two drivers wins
+        self._run = Run(self._run_options(), self._before)
+        self._run.open(finished=-1 if options.is_job else self._folder.finished())
+        self._coordinator = CheckpointCoordinator(
+            self._run.log,
+            self._run.committers,
+            timeout_s=options.checkpoint_timeout_s,
+            stopping=lambda: False,
+            lost=self._run.settlement.lost,
+            idle_sweep_s=_IDLE_SWEEP_SECONDS,
+        )
+
+    def _run_options(self) -> RunOptions:
+        options = self._options
+        return RunOptions(
+            app_id=options.app_id,
+            checkpoint=self._folder.path,
+            sources=(),
+            sinks=(options.sink,),
+            schemas={options.sink.name: self._schema},
+            checkpoint_timeout_s=options.checkpoint_timeout_s,
+            restart_budget_s=options.restart_budget_s,
+            accept_duplicates=options.accept_duplicates,
+        )
+
+    def _order_for(self, number: int) -> BatchOrder:
+        assert self._run is not None
+        assert self._coordinator is not None
+        order = BatchOrder(
+            checkpoint_id=number,
+            write=True,
+            last_decided=self._coordinator.last_decided(),
+            retired=self._coordinator.retired(),
+        )
+        last = self._run.log.state.decision
+        if last is None or last.checkpoint_id < number:
+            return order
+        if self._options.is_job and not self._coordinator.lost:
+            logger.warning("job %s was written before; nothing is written", self._options.app_id)
+        order = dataclasses.replace(order, compares=self._has_state())
+        if self._coordinator.lost:
+            return order.for_lost(self._coordinator.lost, [self._options.sink.name])
+        return dataclasses.replace(order, write=False)
+
+    # --- commit -------------------------------------------------------------------------------
+
+    def _check_plan(self, number: int, owners: frozenset[Owner]) -> None:
+        ours = None if self._coordinator is None else self._coordinator.owner
+        planned = None if self._order is None else self._order.checkpoint_id
+        if not owners <= {ours} or number != planned:
+            raise PhaseOneError(
+                "The tasks of a batch belong to a plan that is not the newest; nothing of the "
+                "batch is visible.",
+                where=f"batch {number} of {sorted(map(str, owners))}; the newest plan is of batch "
+                f"{planned}, {ours}",
+                cause="the process that commits was killed, or Spark has planned the query again",
+                option="start the query again",
+            )
+
+    def _commit(self, number: int, told: Sequence[bytes]) -> None:
+        assert self._run is not None
+        assert self._coordinator is not None
+        log, order = self._run.log, self._order
+        assert order is not None
+        written, replayed = told_by_tasks(
+            orjson.loads(line) for one in told for line in one.splitlines()
+        )
+        _refuse_state(self._options.checkpoint, self._has_state())
+        durable = self._durable.begin()
+
+        def phase_one() -> list[Committable]:
+            durable()  # what a replay reads must be durable before the decision is
+            return written
+
+        def rerun(lost: Sequence[Committable]) -> list[Committable]:
+            if any(not order.writes_again(one.subtask) for one in lost):
+                raise not_healed(lost)  # Spark runs the batch again, and then it is healed
+            check_replayed(log.state, replayed)
+            return written
+
+        report = self._coordinator.run(self._checkpoint(number, len(told)), phase_one, rerun)
+        if report.replayed and not report.healed:
+            check_replayed(log.state, replayed)
+        if self._has_state():
+            self._durable.begin()()  # before commits/N, which names the state for the next batch
+        self._folder.note_finished(number)
+
+    def _checkpoint(self, number: int, tasks: int) -> Checkpoint:
+        partitioning: Mapping[str, str] = {"sink_tasks": str(tasks)}
+        place = self._options.checkpoint
+        if self._options.is_job:
+            name = self._options.app_id
+            return Checkpoint(
+                checkpoint_id=number,
+                query_id=name,
+                start_offsets=(),
+                end_offsets=(),
+                partitioning=partitioning,
+            )
+        end = offsets_of_batch(place, number)
+        return Checkpoint(
+            checkpoint_id=number,
+            query_id=query_id(place),
+            start_offsets=offsets_of_batch(place, number - 1) if number else ("",) * len(end),
+            end_offsets=end,
+            partitioning=partitioning,
+        )
+
+    def _has_state(self) -> bool:
+        return not self._options.is_job and (self._options.checkpoint / "state").exists()
+
+
+def _refuse_state(checkpoint: Path, has_state: bool) -> None:
+    """Check, before a decision, that the query's state can be made twice.
+
+    Raises:
+        ConfigurationError: Spark would write the state of a repeated batch over the older one.
+    """
+    names = (checkpoint / "state").glob("*/*/**/*") if has_state else ()
+    found = next((path for path in names if _STATE_V1.fullmatch(path.name)), None)
+    if found is not None:
+        raise ConfigurationError(
+            "The state of the query is kept in a way that no batch can be run again with.",
+            where=str(found),
+            cause="a late task of an older run could replace the state of a decided batch",
+            option="spark.sql.streaming.stateStore.checkpointFormatVersion=2 and the RocksDB state "
+            "store, before the query's first start; build_session sets them",
+        )

@@ -1,0 +1,83 @@
+"""An example with a query of the user's own, as a process: its input, its kills, its output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from connectors.machine.java import ensure_java_home
+from tests.auditor.reader import read_committed
+from tests.integration.job_process import PATIENCE_S
+from tests.integration.test_examples import rewritten, started
+
+FILES, PER_FILE = 4, 15
+
+POINTS = [
+    "batch_started",
+    "records_flushed",
+    "committables_collected",
+    "prepared_checked",
+    "decision_durable",
+    "one_committed",
+    "all_committed",
+    "batch_finished",
+]
+
+
+def text_files(folder: Path) -> Path:
+    """Make the input: one file is one batch, and each line is there once."""
+    folder.mkdir()
+    for number in range(FILES):
+        lines = (str(number * PER_FILE + line) for line in range(PER_FILE))
+        path = folder / f"{number}.txt"
+        path.write_text("\n".join(lines) + "\n")
+        os.utime(path, (1_700_000_000 + number,) * 2)  # Spark reads the oldest file first
+    return folder
+
+
+class Script:
+    """An example that writes lines of text, with names of a test.
+
+    Args:
+        example: its file.
+        bootstrap: the broker.
+        topic: the target.
+        folder: of the test.
+        changes: words of the example and what the test has in their place.
+    """
+
+    def __init__(
+        self, example: str, bootstrap: str, topic: str, folder: Path, changes: dict[str, str]
+    ) -> None:
+        self.bootstrap, self.topic, self.folder = bootstrap, topic, folder
+        names = {"localhost:9092": bootstrap, "checkpoints/lines": str(folder / "checkpoint")}
+        self.path = rewritten(example, folder, names | changes)
+
+    @property
+    def ours(self) -> Path:
+        """The folder of the one application in the query's checkpoint."""
+        (found,) = (self.folder / "checkpoint/sparkonce").iterdir()
+        return found
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return what a process of it needs."""
+        return {"JAVA_HOME": ensure_java_home(), "PYSPARK_PYTHON": sys.executable, **more}
+
+    def run(self, crash_at: str = "", **more: str) -> tuple[int, str]:
+        """Run it until it ends or dies; return its exit code and what it has printed."""
+        if crash_at:
+            more["SPARKONCE_CRASH_AT"] = crash_at
+        environment = self.environment(**more)
+        with started([sys.executable, self.path.name], self.folder, **environment) as process:
+            code = process.wait(PATIENCE_S)
+        return code, self.said()
+
+    def said(self) -> str:
+        """Return what its processes have printed so far."""
+        return (self.folder / "out").read_text() + (self.folder / "log").read_text()
+
+    def values(self) -> list[int]:
+        """Return what a reader sees."""
+        found = read_committed(self.bootstrap, self.topic)
+        return sorted(int(one.value or b"") for one in found)

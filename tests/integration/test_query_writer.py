@@ -1,0 +1,413 @@
+"""The one word: `writeStream.format("kafka-exactly-once")`, and `df.write` with the same word.
+
+Seen from outside: a plain Spark script with default settings, SIGKILL at the points of the
+protocol, and an independent read_committed reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tests.auditor.reader import assert_no_open_transaction as log_ends
+from tests.auditor.reader import read_committed
+from tests.integration.query_script import FILES, PER_FILE, POINTS, Script, text_files
+from tests.integration.test_examples import started
+from tests.pages import block, replaced, run_python
+from tests.parity.query import produce
+from tests.shared_broker import assert_no_open_transaction
+from tests.tiers import long, sampled
+from transactions.clock import Deadline
+from transactions.decision_log import read_log
+from transactions.log_backend import LocalFileBackend
+
+ALL = list(range(FILES * PER_FILE))
+PROCESS = "connectors.spark.commit_process"
+
+
+#: Points that the commit process reaches.
+DRIVER_POINTS = [point for point in POINTS if point != "records_flushed"]
+
+
+def commit_processes(folder: str) -> list[psutil.Process]:
+    """Return the commit processes that a script of a test has started, told by its variable."""
+    found = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if PROCESS in one.cmdline() and one.environ().get("OF_TEST") == folder:
+                found.append(one)
+    return found
+
+
+def await_no_commit_process(folder: str) -> None:
+    deadline = Deadline(20)
+    while commit_processes(folder):
+        assert not deadline.expired(), "the commit process has not ended with its JVM"
+        deadline.pause(0.1)
+
+
+@pytest.fixture
+def script(bootstrap, topic, tmp_path) -> Iterator[Callable[[dict[str, str]], Script]]:
+    os.environ["OF_TEST"] = str(tmp_path)
+
+    def made(changes: dict[str, str]) -> Script:
+        out = topic()
+        own = {'"topic", "lines"': f'"topic", "{out}"'}
+        return Script("one_word.py", bootstrap, out, tmp_path, own | changes)
+
+    yield made
+    del os.environ["OF_TEST"]
+    await_no_commit_process(str(tmp_path))
+
+
+@pytest.fixture
+def from_files(script, tmp_path) -> Script:
+    return script({"examples/*.py": str(text_files(tmp_path / "in"))})
+
+
+@long
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_in_a_batch_loses_and_doubles_nothing(from_files, point):
+    """A worker dies, or the commit process: the query fails, and says so."""
+    code, said = from_files.run(f"{point}@1")
+    assert code == 1, said
+    if point != "records_flushed":
+        assert "The process that commits has died" in said
+    code, said = from_files.run()
+    assert code == 0, said
+    assert from_files.values() == ALL
+    assert (from_files.ours / "decisions").is_dir()
+
+
+@pytest.mark.parametrize("point", sampled(DRIVER_POINTS, "decision_durable"))
+def test_a_driver_killed_while_its_commit_process_sleeps(from_files, point):
+    """The JVM and its Python die; the commit process stands still, and wakes up too late."""
+    environment = from_files.environment(
+        SPARKONCE_CRASH_AT=f"{point}@1", SPARKONCE_CRASH_SIGNAL="STOP"
+    )
+    with started([sys.executable, "one_word.py"], from_files.folder, **environment):
+        deadline = Deadline(120)
+        while not (asleep := stopped(from_files.folder)):
+            assert not deadline.expired(), from_files.said()
+            deadline.pause(0.05)
+    code, said = from_files.run()
+    assert code == 0, said
+    assert from_files.values() == ALL
+    for one in asleep:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.resume()
+    await_no_commit_process(str(from_files.folder))
+    assert from_files.values() == ALL, "the sleeper has changed what the newer run wrote"
+    assert_no_open_transaction(from_files.bootstrap, from_files.ours.name)
+
+
+def stopped(folder: Path) -> list[psutil.Process]:
+    """Return the commit processes of a test that stand still."""
+    return [one for one in commit_processes(str(folder)) if one.status() == psutil.STATUS_STOPPED]
+
+
+KAFKA_SOURCE = """spark.readStream.format("kafka-exactly-once").option(
+    "kafka.bootstrap.servers", "{}").option("subscribe", "{}").option(
+    "startingOffsets", "earliest").option("maxOffsetsPerTrigger", 20).load()"""
+FILE_SOURCE = (
+    """spark.readStream.format("text").option("maxFilesPerTrigger", 1).load("examples/*.py")"""
+)
+PLAIN = 'SparkSession.builder.master("local[2]").getOrCreate()'
+KEEPS_STATE = """SparkSession.builder.master("local[2]").getOrCreate()
+store = "spark.sql.streaming.stateStore."
+spark.conf.set("spark.sql.shuffle.partitions", "2")
+spark.conf.set(f"{store}checkpointFormatVersion", "2")
+spark.conf.set(f"{store}rocksdb.changelogCheckpointing.enabled", "true")
+spark.conf.set(f"{store}providerClass",
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")"""
+COUNTED = """
+lines = lines.selectExpr("CAST(value AS INT) % 15 AS word").groupBy("word").count()
+lines = lines.selectExpr("CAST(100 * word + count AS STRING) AS value")"""
+
+
+@long
+def test_kafka_as_the_source(script, bootstrap, topic):
+    name = topic(name="in")
+    produce(bootstrap, name, range(60))
+    kafka = script({FILE_SOURCE: KAFKA_SOURCE.format(bootstrap, name)})
+    code, said = kafka.run("one_committed@1")
+    assert code == 1, said
+    code, said = kafka.run()
+    assert code == 0, said
+    assert kafka.values() == list(range(60))
+
+
+@long
+@pytest.mark.parametrize("point", ["committables_collected", "decision_durable", "all_committed"])
+def test_state_and_output_agree(script, tmp_path, point):
+    """Every file has the same 15 words, so each word is counted 1, 2, 3, 4. In mode complete each
+    batch writes all words.
+    """
+    files = FILE_SOURCE.replace("examples/*.py", str(text_files(tmp_path / "in")))
+    changes = {PLAIN: KEEPS_STATE, FILE_SOURCE: files + COUNTED}
+    counts = script({**changes, "lines.writeStream.": 'lines.writeStream.outputMode("complete").'})
+    code, said = counts.run(f"{point}@1")
+    assert code == 1, said
+    code, said = counts.run()
+    assert code == 0, said
+    assert counts.values() == sorted(
+        100 * word + count for word in range(15) for count in range(1, FILES + 1)
+    )
+
+
+@long
+def test_what_the_broker_has_aborted_is_written_again(from_files):
+    code, said = from_files.run("decision_durable@1")
+    assert code == 1, said
+    decision = read_log(LocalFileBackend(from_files.ours / "decisions")).decision
+    assert decision is not None
+    lost = [one.transactional_id for one in decision.committables]
+    assert lost
+    for one in lost:  # as an operator does, or Kafka when the transaction is too old
+        settings = {"bootstrap.servers": from_files.bootstrap, "transactional.id": one}
+        Producer(settings).init_transactions(30)
+    assert from_files.values() == list(range(PER_FILE)), "aborted: batch 1 is not there"
+    code, said = from_files.run()
+    assert code == 0, said
+    assert from_files.values() == ALL
+
+
+# --- in one session -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """The text files as a stream, one file a batch."""
+    files = str(text_files(tmp_path / "in"))
+    return spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(files)
+
+
+def to_topic(writer: Any, bootstrap: str, topic: str, checkpoint: str, **options: str) -> Any:
+    """Set the options of a write."""
+    return (
+        writer.format("kafka-exactly-once")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", topic)
+        .option("checkpointLocation", checkpoint)
+        .options(**options)
+    )
+
+
+def run(writer: DataStreamWriter) -> str:
+    """Run a query to its end; return the text of its failure, "" for none."""
+    query = None
+    try:
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+    except (PySparkException, StreamingQueryException) as error:
+        return str(error)
+    finally:
+        if query is not None:
+            query.stop()
+    return ""
+
+
+def values_of(bootstrap: str, topic: str) -> list[int]:
+    return sorted(int(one.value or b"") for one in read_committed(bootstrap, topic))
+
+
+def test_the_page(spark, lines, bootstrap, topic, tmp_path, application_id):
+    out = topic(name="out")
+    own = {"localhost:9092": bootstrap, '"topic", "lines"': f'"topic", "{out}"'}
+    names: dict[str, Any] = {"lines": lines, "table": spark.sql("SELECT '60' AS value")}
+    query = replaced(block("docs/own_query.md", 'it was "kafka"'), own | {"/data/": f"{tmp_path}/"})
+    run_python(query, names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    job = own | {"/data/": f"{tmp_path}/", "load-2026-11-25": application_id}
+    run_python(replaced(block("docs/own_query.md", "job.id"), job), names)
+    assert values_of(bootstrap, out) == [*ALL, 60]
+
+
+def test_two_queries_of_one_session_that_are_stopped_and_started(
+    spark, lines, bootstrap, topic, tmp_path
+):
+    """One process commits for both; a stop undoes nothing, and a start goes on."""
+    outs = [topic(name="one"), topic(name="two")]
+
+    def start() -> list[Any]:
+        return [
+            to_topic(lines.writeStream, bootstrap, out, str(tmp_path / f"checkpoint-{out}")).start()
+            for out in outs
+        ]
+
+    queries = start()
+    for query in queries:
+        while query.lastProgress is None:
+            assert not query.awaitTermination(0.1), "the query ended"
+        query.stop()
+    queries = start()
+    for query in queries:
+        query.processAllAvailable()
+        query.stop()
+    for out in outs:
+        assert values_of(bootstrap, out) == ALL
+        (ours,) = (tmp_path / f"checkpoint-{out}/sparkonce").iterdir()
+        assert_no_open_transaction(bootstrap, ours.name)
+
+
+def test_a_batch_that_fails_leaves_nothing_and_runs_again(lines, bootstrap, topic, checkpoint):
+    out = topic(name="out")
+    broken = lines.select(f.expr("IF(value = '29', raise_error('broken'), value)").alias("value"))
+    failure = run(to_topic(broken.writeStream, bootstrap, out, checkpoint))
+    assert "broken" in failure
+    (ours,) = Path(checkpoint, "sparkonce").iterdir()
+    assert_no_open_transaction(bootstrap, ours.name)
+    assert values_of(bootstrap, out) == list(range(PER_FILE))
+    assert run(to_topic(lines.writeStream, bootstrap, out, checkpoint)) == ""
+    assert values_of(bootstrap, out) == ALL
+
+
+def test_a_commit_process_that_is_killed_between_two_queries(
+    spark, lines, bootstrap, topic, tmp_path
+):
+    """The next plan starts another one."""
+    for name in ("one", "two"):
+        out = topic(name=name)
+        assert run(to_topic(lines.writeStream, bootstrap, out, str(tmp_path / name))) == ""
+        assert values_of(bootstrap, out) == ALL
+        (process,) = of_this_session()
+        process.kill()
+
+
+def of_this_session() -> list[psutil.Process]:
+    """Return the commit processes of the JVM of this test's session."""
+    ours = [str(one.pid) for one in psutil.Process().children(recursive=True)]
+    found = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if PROCESS in one.cmdline() and one.cmdline()[-2] in ours:
+                found.append(one)
+    return found
+
+
+def test_state_that_spark_cannot_make_twice_is_refused(spark, bootstrap, topic, checkpoint):
+    """In a plain session: ours have settings for it."""
+    plain = spark.newSession()
+    plain.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
+    folder = str(text_files(Path(checkpoint).parent / "in"))
+    counted = plain.readStream.format("text").load(folder).groupBy("value").count().select("value")
+    out = topic(name="out")
+    writer = to_topic(counted.writeStream.outputMode("complete"), bootstrap, out, checkpoint)
+    assert "stateStore.checkpointFormatVersion=2" in run(writer)
+    assert values_of(bootstrap, out) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"topci": "a"}, "The Kafka sink has no option 'topci'"),
+        ({"checkpointTimeout": "soon"}, "The value of checkpointTimeout cannot be used"),
+        ({"job.id": "a"}, "The option job.id does not belong here."),
+        ({"app.id": "a.b"}, "An application id may have only letters"),
+        ({"kafka.transaction.timeout.ms": "1000"}, "kafka.transaction.timeout.ms has no effect"),
+    ],
+)
+def test_an_option_that_is_wrong_is_refused(lines, bootstrap, topic, checkpoint, options, says):
+    out = topic(name="out")
+    assert says in run(to_topic(lines.writeStream, bootstrap, out, checkpoint, **options))
+    assert values_of(bootstrap, out) == []
+
+
+def test_columns_that_are_wrong_are_refused(lines, bootstrap, topic, checkpoint):
+    numbers = lines.select(f.length("value").alias("value"))
+    failure = run(to_topic(numbers.writeStream, bootstrap, topic(name="out"), checkpoint))
+    assert "The column 'value' has the type int." in failure
+
+
+# --- df.write -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def numbers(spark: SparkSession) -> DataFrame:
+    return spark.range(60, numPartitions=3).selectExpr("CAST(id AS STRING) AS value")
+
+
+def save(writer: DataFrameWriter) -> str:
+    try:
+        writer.mode("append").save()
+    except PySparkException as error:
+        return str(error)
+    return ""
+
+
+def test_a_job_that_runs_twice_writes_once(numbers, bootstrap, topic, checkpoint, application_id):
+    out = topic(name="out", partitions=2)
+    options = {"job.id": application_id}
+    assert save(to_topic(numbers.write, bootstrap, out, checkpoint, **options)) == ""
+    assert values_of(bootstrap, out) == ALL
+    ends = log_ends(bootstrap, out)
+    assert save(to_topic(numbers.write, bootstrap, out, checkpoint, **options)) == ""
+    assert values_of(bootstrap, out) == ALL
+    assert log_ends(bootstrap, out) == ends, "the second run has written something"
+    another = {"job.id": f"{application_id}-2"}
+    assert save(to_topic(numbers.write, bootstrap, out, checkpoint, **another)) == ""
+    assert values_of(bootstrap, out) == sorted(2 * ALL)
+
+
+def test_a_job_whose_task_fails_writes_nothing(
+    numbers, bootstrap, topic, checkpoint, application_id
+):
+    out = topic(name="out")
+    broken = numbers.select(f.expr("IF(value = '59', raise_error('broken'), value)").alias("value"))
+    options = {"job.id": application_id}
+    assert "broken" in save(to_topic(broken.write, bootstrap, out, checkpoint, **options))
+    assert_no_open_transaction(bootstrap, application_id)
+    assert values_of(bootstrap, out) == []
+    assert save(to_topic(numbers.write, bootstrap, out, checkpoint, **options)) == ""
+    assert values_of(bootstrap, out) == ALL
+
+
+def test_a_job_without_a_name_is_refused(numbers, bootstrap, topic, checkpoint):
+    assert "A batch write needs a name." in save(
+        to_topic(numbers.write, bootstrap, topic(name="out"), checkpoint)
+    )
+
+
+def test_a_topic_cannot_be_overwritten(numbers, bootstrap, topic, checkpoint):
+    writer = to_topic(numbers.write, bootstrap, topic(name="out"), checkpoint, **{"job.id": "a"})
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        writer.mode("overwrite").save()
+
+
+JOB = """import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+numbers = spark.range(60, numPartitions=3).selectExpr("CAST(id AS STRING) AS value")
+writer = numbers.write.format("kafka-exactly-once").mode("append")
+writer = writer.option("kafka.bootstrap.servers", "{}").option("topic", "{}")
+writer.option("checkpointLocation", "{}").option("job.id", "{}").save()
+"""
+
+
+@pytest.mark.parametrize("point", sampled(POINTS, "one_committed"))
+def test_a_job_that_is_killed_is_completed_by_its_next_run(
+    script, bootstrap, topic, tmp_path, application_id, point
+):
+    job = script({})
+    job.path = tmp_path / "job.py"
+    job.topic = topic(name="out", partitions=2)
+    place = str(tmp_path / "checkpoint")
+    job.path.write_text(JOB.format(bootstrap, job.topic, place, application_id))
+    code, said = job.run(point)
+    assert code == 1, said
+    code, said = job.run()
+    assert code == 0, said
+    assert job.values() == ALL

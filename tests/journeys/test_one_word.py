@@ -1,0 +1,65 @@
+"""Somebody has a query of Spark's guide, and changes one word on each side. Their topic is written
+all the time, nothing else is set, and the machine dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from connectors.machine.java import ensure_java_home
+from tests.journeys.conftest import Process, Stranger
+from tests.pages import block, replaced
+
+BEGINS = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+flights = spark.readStream.format("kafka-exactly-once")
+flights = flights.option("kafka.bootstrap.servers", "{}").option("subscribe", "{}").load()
+lines = flights.selectExpr("key", "CAST(value AS STRING) AS value")
+"""
+ENDS = "query.awaitTermination()\n"
+
+
+def one_word(stranger: Stranger) -> Path:
+    """Write the script: the page's own lines between a start and an end."""
+    here = {
+        "localhost:9092": stranger.bootstrap,
+        '"topic", "lines"': f'"topic", "{stranger.output}"',
+        "/data/lines": str(stranger.folder / "checkpoint"),
+    }
+    path = stranger.folder / "one_word.py"
+    page = replaced(block("docs/own_query.md", 'it was "kafka"'), here)
+    path.write_text(BEGINS.format(stranger.bootstrap, stranger.topic) + page + ENDS)
+    return path
+
+
+@pytest.mark.timeout(600)
+def test_one_word_makes_a_query_exactly_once(stranger: Stranger):
+    script = one_word(stranger)
+    environment = {"JAVA_HOME": ensure_java_home(), "PYSPARK_PYTHON": sys.executable}
+    with stranger.follows_output() as reader, contextlib.ExitStack() as writing:
+        writing.enter_context(stranger.busy_topic())
+        before = stranger.input_ends()
+        with stranger.runs(script, **environment) as query:
+            stranger.more_comes_out(reader, query, records=300)
+            seen = stranger.input_ends()
+            query.kill_all()
+        with stranger.runs(script, **environment) as query:
+            stranger.more_comes_out(reader, query)
+            writing.close()
+            stranger.comes_to(stranger.input_ends(), reader, query)
+            assert_quiet(query)
+    begins = {partition: range(before[partition], seen[partition]) for partition in before}
+    stranger.assert_each_record_came_once(begins)
+
+
+def assert_quiet(query: Process) -> None:
+    """What is said is Spark's, or our own warnings, each once; no stack trace."""
+    assert "Traceback" not in query.text, query.text
+    ours = [line for line in query.lines if "connectors." in line]
+    assert len(ours) == len({*ours}) <= 5, query.text
