@@ -19,7 +19,14 @@ from connectors.options.client_options import ClientOptions, without_secret
 from connectors.options.java_settings import WITHOUT_EFFECT as JAVA
 from connectors.options.java_settings import tell_without_effect
 from connectors.options.option import Option
-from connectors.options.read_place import EARLIEST, ERROR, LATEST, STRATEGIES, Place
+from connectors.options.read_place import (
+    EARLIEST,
+    ERROR,
+    LATEST,
+    STRATEGIES,
+    Place,
+    first_place,
+)
 from connectors.options.table import SOURCE
 from transactions.errors import ConfigurationError
 
@@ -61,6 +68,7 @@ class KafkaSource:
             wins over both.
         unmatched_timestamp: what to do with a partition that has no record of that time or later:
             error, or latest.
+        starting_group: what this consumer group has committed; it wins over all others.
         ending_offsets: where a batch read ends: latest (default) or Spark's JSON.
         ending_offsets_by_timestamp: before the first record of that time or later; at the end of a
             partition that has none. It wins over `ending_offsets`.
@@ -85,6 +93,7 @@ class KafkaSource:
     starting_offsets_by_timestamp: str | None = None
     starting_timestamp: int | None = None
     unmatched_timestamp: str = ERROR
+    starting_group: str | None = None
     ending_offsets: str | None = None
     ending_offsets_by_timestamp: str | None = None
     ending_timestamp: int | None = None
@@ -165,7 +174,12 @@ class KafkaSource:
     @property
     def start(self) -> Place | None:
         """Where a new pipeline begins, None when the user does not say."""
-        return _place(
+        return first_place("", startingGroupId=self.starting_group) or self.start_without_group
+
+    @property
+    def start_without_group(self) -> Place | None:
+        """Where it begins in partitions of which `starting_group` has no offset."""
+        return first_place(
             self.unmatched_timestamp,
             startingTimestamp=self.starting_timestamp,
             startingOffsetsByTimestamp=self.starting_offsets_by_timestamp,
@@ -175,7 +189,7 @@ class KafkaSource:
     @property
     def end(self) -> Place | None:
         """Where a batch read ends, None when the user does not say."""
-        return _place(
+        return first_place(
             LATEST,
             endingTimestamp=self.ending_timestamp,
             endingOffsetsByTimestamp=self.ending_offsets_by_timestamp,
@@ -339,14 +353,6 @@ def _are_numbers(found: object) -> bool:
     if not isinstance(found, Sequence) or isinstance(found, str):
         return False
     return len(found) > 0 and all(type(one) is int and one >= 0 for one in found)
-
-
-def _place(unmatched: str, **options: object) -> Place | None:
-    """Return the first place that is given."""
-    for option, said in options.items():
-        if said is not None:
-            return Place(option, str(said), unmatched)
-    return None
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,6 @@
-"""Where a read begins or ends, as a user says it. Spark has three options for each."""
+"""Where a read begins or ends, as a user says it. Spark has three options for each; a consumer
+group that has read before is another way to say where to begin.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ LATEST: Final = "latest"
 ERROR: Final = "error"
 STRATEGIES: Final = (ERROR, LATEST)
 
+#: The option that names a group.
+GROUP: Final = "startingGroupId"
 _OFFSETS: Final = ("startingOffsets", "endingOffsets")
 
 
@@ -36,6 +40,11 @@ class Place:
         return self.option in _OFFSETS
 
     @property
+    def is_group(self) -> bool:
+        """Whether it names a consumer group."""
+        return self.option == GROUP
+
+    @property
     def is_end(self) -> bool:
         """Whether a read ends there, and does not begin there."""
         return self.option.startswith("ending")
@@ -53,3 +62,11 @@ class Place:
     def __str__(self) -> str:
         """Return ``option=value``, for texts."""
         return f"{self.option}={self.said}"
+
+
+def first_place(unmatched: str, **options: object) -> Place | None:
+    """Return the first place that is given, None when there is none."""
+    for option, said in options.items():
+        if said is not None:
+            return Place(option, str(said), unmatched)
+    return None

@@ -253,6 +253,13 @@ SOURCE: Final = Table(
             "`latest` to begin at its end.",
         ),
         Option(
+            name="startingGroupId",
+            field="starting_group",
+            says="Where a new pipeline begins: at the offsets that this consumer group has "
+            "committed. It wins over all others; they count for partitions of which the group has "
+            "no offset. If none of them is given, such a partition is an error.",
+        ),
+        Option(
             name="endingOffsetsByTimestamp",
             field="ending_offsets_by_timestamp",
             says="Where a batch read ends: before the first record of a time or later, by "

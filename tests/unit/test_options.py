@@ -54,6 +54,7 @@ def test_options_survive_the_way_through_spark_and_pickle() -> None:
         starting_offsets_by_timestamp='{"a":{"0":7},"b.c-d":{"0":5}}',
         starting_timestamp=1_700_000_000_000,
         unmatched_timestamp="latest",
+        starting_group="old",
         ending_offsets="latest",
         ending_offsets_by_timestamp='{"a":{"0":9},"b.c-d":{"0":9}}',
         ending_timestamp=1_700_000_000_001,

@@ -35,6 +35,7 @@ from connectors.kafka.source.offset_errors import (
 )
 from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
 from connectors.kafka.source.source_questions import SourceQuestions
+from connectors.kafka.source.starting_group import committed_offsets, nothing_committed
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.read_place import EARLIEST, ERROR, LATEST, Place
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -303,6 +304,8 @@ class SourcePlanner:
     def _wanted(self, place: Place) -> dict[str, int]:
         """Return the offset that a user wants in each partition, with -1 and -2 still in it."""
         there = self.partitions()
+        if place.is_group:
+            return self._in_group(place, there)
         if not place.is_offsets:
             return self._at_times(place, there)
         if not place.is_json:
@@ -311,6 +314,17 @@ class SourcePlanner:
         wanted = offsets.parse_wanted(place.said, there)
         if set(there) != set(wanted):
             raise other_partitions(place, wanted, there)
+        return wanted
+
+    def _in_group(self, place: Place, there: Sequence[str]) -> dict[str, int]:
+        """Return the offsets of a group, and the fallback's where the group has none."""
+        committed = committed_offsets(self._questions, place.said)
+        wanted = {key: committed[key] for key in there if key in committed}
+        if missing := set(there) - set(wanted):
+            fallback = self.source.start_without_group
+            if fallback is None:
+                raise nothing_committed(place, missing)
+            wanted = {**self._wanted(fallback), **wanted}
         return wanted
 
     def _at_times(self, place: Place, there: Sequence[str]) -> dict[str, int]:

@@ -1,0 +1,44 @@
+"""Where a consumer group stands: the start of a pipeline that takes over from another client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from confluent_kafka import ConsumerGroupTopicPartitions
+
+from connectors.kafka.source.offsets import partition_key
+from connectors.kafka.source.source_questions import SourceQuestions
+from connectors.options.read_place import Place
+from transactions.errors import ConfigurationError
+
+
+def committed_offsets(questions: SourceQuestions, group: str) -> dict[str, int]:
+    """Return what a group has committed, per ``topic-partition``, of any topic. Offsets in a
+    transaction count when it has ended, so the question is repeated until then.
+
+    Raises:
+        AuthorizationError: the principal may not describe the group.
+        SparkOnceError: no answer.
+    """
+    found = questions.ask(
+        f"the consumer group {group}",
+        lambda admin, timeout: admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=timeout
+        ),
+    )[group]
+    return {
+        partition_key(each.topic, each.partition): each.offset
+        for each in found.topic_partitions
+        if each.offset >= 0 and each.error is None
+    }
+
+
+def nothing_committed(place: Place, keys: Iterable[str]) -> ConfigurationError:
+    """Return the error for partitions of which the group has no offset."""
+    return ConfigurationError(
+        "The consumer group has committed no offset in a partition.",
+        where=", ".join(sorted(keys)),
+        cause="the name of the group is wrong, its offsets have expired "
+        "(offsets.retention.minutes), or it has never read this partition",
+        option=f"{place}; with startingOffsets=earliest or latest such a partition begins there",
+    )

@@ -1,0 +1,91 @@
+"""A pipeline begins where another client has stopped: at the offsets of its consumer group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from connectors import KafkaSource
+from connectors.kafka.source.source_planner import SourcePlanner
+from tests.pages import block, replaced, run_python
+from tests.parity.query import produce
+from transactions.errors import ConfigurationError, DataLossError, SparkOnceError
+
+
+@pytest.fixture
+def busy(bootstrap, topic) -> str:
+    """A topic with two partitions of ten records."""
+    name = str(topic(2, name="in"))
+    produce(bootstrap, name, range(10), range(10))
+    return name
+
+
+def read_by(group: str, bootstrap: str, *stands: TopicPartition) -> None:
+    """A consumer of this group has read up to here, and has stopped."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer.commit(offsets=[*stands], asynchronous=False)
+    consumer.close()
+
+
+def begins(bootstrap: str, topic: str, **options: Any) -> dict[str, int]:
+    source = KafkaSource(bootstrap_servers=bootstrap, subscribe=topic, **options)
+    return {
+        name.removeprefix(topic): at
+        for name, at in SourcePlanner(source).starting_offsets().items()
+    }
+
+
+def test_the_page(bootstrap, busy, application_id):
+    read_by(application_id, bootstrap, TopicPartition(busy, 0, 7))
+    here = {"localhost:9092": bootstrap, '"flights"': f'"{busy}"'}
+    names: dict[str, Any] = {}
+    page = block("docs/coming_from_spark.md", "starting_group")
+    run_python(replaced(page, here | {"flights-consumer": application_id}), names)
+    assert SourcePlanner(names["source"]).starting_offsets() == {f"{busy}-0": 7, f"{busy}-1": 0}
+
+
+def test_it_begins_where_the_group_stands(bootstrap, busy, application_id):
+    read_by(application_id, bootstrap, TopicPartition(busy, 0, 7), TopicPartition(busy, 1, 10))
+    assert begins(bootstrap, busy, starting_group=application_id) == {"-0": 7, "-1": 10}
+    # They win over an option that says another place.
+    given = {"starting_group": application_id, "starting_offsets": "earliest"}
+    assert begins(bootstrap, busy, **given) == {"-0": 7, "-1": 10}
+
+
+def test_a_partition_that_the_group_has_never_read_is_an_error(bootstrap, busy, application_id):
+    """A misspelt group would otherwise begin at the end, and nobody would see it."""
+    read_by(application_id, bootstrap, TopicPartition(busy, 0, 7))
+    with pytest.raises(ConfigurationError, match="has committed no offset") as raised:
+        begins(bootstrap, busy, starting_group=application_id)
+    assert raised.value.where == f"{busy}-1"
+    assert f"startingGroupId={application_id}" in raised.value.option
+    with pytest.raises(ConfigurationError, match="has committed no offset"):
+        begins(bootstrap, busy, starting_group=f"{application_id}-misspelt")
+
+
+def test_records_that_the_group_has_not_read_and_that_are_gone(bootstrap, busy, application_id):
+    read_by(application_id, bootstrap, TopicPartition(busy, 0, 99), TopicPartition(busy, 1, 0))
+    with pytest.raises(DataLossError, match="gone") as raised:
+        begins(bootstrap, busy, starting_group=application_id)
+    assert "startingGroupId" in raised.value.where
+    lenient = {"starting_group": application_id, "fail_on_data_loss": False}
+    assert begins(bootstrap, busy, **lenient) == {"-0": 10, "-1": 0}
+
+
+def test_offsets_in_an_open_transaction_count_when_it_has_ended(bootstrap, busy, application_id):
+    """The other client was exactly-once too: its transaction carries them."""
+    read_by(application_id, bootstrap, TopicPartition(busy, 0, 2), TopicPartition(busy, 1, 2))
+    settings = {"bootstrap.servers": bootstrap, "transactional.id": f"{application_id}-other"}
+    producer = Producer(settings)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    member = Consumer({"bootstrap.servers": bootstrap, "group.id": application_id})
+    moved = [TopicPartition(busy, 0, 5), TopicPartition(busy, 1, 6)]
+    producer.send_offsets_to_transaction(moved, member.consumer_group_metadata(), 30)
+    with pytest.raises(SparkOnceError):  # it is asked again and again, here for a second
+        begins(bootstrap, busy, starting_group=application_id, poll_timeout_ms=1000)
+    producer.commit_transaction(30)
+    member.close()
+    assert begins(bootstrap, busy, starting_group=application_id) == {"-0": 5, "-1": 6}
