@@ -60,8 +60,8 @@ _STATE_CONF: Final = tuple(one for one in RUNTIME_CONF if "stateStore" in one)
 class BatchWriter:
     """Writes each batch of one query exactly once. Lives in the driver process.
 
-    Its decision log lies in ``sparkonce/<app_id>`` of the query's checkpoint. The command `sparkonce
-    transactions` takes this folder as ``--checkpoint``.
+    Its decision log lies in ``sparkonce/<app_id>`` of the query's checkpoint. The command
+    `sparkonce transactions` takes this folder as ``--checkpoint``.
 
     Args:
         sink: the target: a `KafkaSink`, or another two-phase sink.

@@ -36,6 +36,17 @@ def text_files(folder: Path) -> Path:
     return folder
 
 
+def plain_spark() -> dict[str, str]:
+    """Return what a script with a plain session needs here: Java, the workers' Python, and a JVM
+    that starts soon; it lives a minute, and the second compiler costs more than it gains.
+    """
+    return {
+        "JAVA_HOME": ensure_java_home(),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.ui.enabled=false",
+    }
+
+
 class Script:
     """An example that writes lines of text, with names of a test.
 
@@ -62,7 +73,7 @@ class Script:
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return what a process of it needs."""
-        return {"JAVA_HOME": ensure_java_home(), "PYSPARK_PYTHON": sys.executable, **more}
+        return plain_spark() | more
 
     def run(self, crash_at: str = "", **more: str) -> tuple[int, str]:
         """Run it until it ends or dies; return its exit code and what it has printed."""

@@ -397,7 +397,8 @@ writer.option("checkpointLocation", "{}").option("job.id", "{}").save()
 """
 
 
-@pytest.mark.parametrize("point", sampled(POINTS, "one_committed"))
+@long
+@pytest.mark.parametrize("point", POINTS)
 def test_a_job_that_is_killed_is_completed_by_its_next_run(
     script, bootstrap, topic, tmp_path, application_id, point
 ):

@@ -5,12 +5,11 @@ all the time, nothing else is set, and the machine dies.
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 
 import pytest
 
-from connectors.machine.java import ensure_java_home
+from tests.integration.query_script import plain_spark
 from tests.journeys.conftest import Process, Stranger
 from tests.pages import block, replaced
 
@@ -41,7 +40,7 @@ def one_word(stranger: Stranger) -> Path:
 @pytest.mark.timeout(600)
 def test_one_word_makes_a_query_exactly_once(stranger: Stranger):
     script = one_word(stranger)
-    environment = {"JAVA_HOME": ensure_java_home(), "PYSPARK_PYTHON": sys.executable}
+    environment = plain_spark()
     with stranger.follows_output() as reader, contextlib.ExitStack() as writing:
         writing.enter_context(stranger.busy_topic())
         before = stranger.input_ends()
