@@ -59,7 +59,7 @@ integration: archive  ## of make test, those with a real broker and a real Spark
 	$(PYTEST) tests/integration $(ARGS)
 
 parity: archive  ## the table of tests/parity: what Spark's own Kafka source and sink can do, row by row
-	$(PYTEST) tests/parity -m '' $(ARGS)
+	$(PYTEST) tests -m parity $(ARGS)
 
 docs: $(DOCS_STAMP)  ## the documentation site in build/site; a dead link is an error
 	rm -rf build/pages build/site

@@ -244,6 +244,7 @@ def test_a_task_that_dies_is_replaced_by_the_restart_strategy(copy: Copy):
     assert found["checkpoint_phase_seconds_sum[write]"] > 0.0005 * completed
 
 
+@pytest.mark.parity(63)
 @long
 def test_a_backfill_ends_behind_a_marker_a_death_and_on_an_empty_topic(copy: Copy):
     """Its ends are those of the start; a run that replaces a failed one has them too."""

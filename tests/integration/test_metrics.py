@@ -72,6 +72,7 @@ def scraped_until(run: JobProcess, **expected: float) -> dict[str, float]:
         deadline.pause(0.5)
 
 
+@pytest.mark.parity(33, 59)
 @long
 def test_a_recovery_is_in_the_log_and_in_the_metrics(bootstrap, job, application_id):
     """Killed between decision and commit; the next run says what it did about it."""

@@ -6,10 +6,13 @@ comes later has nothing that was there before the pipeline.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.journeys.conftest import MODES, Stranger
 from tests.tiers import long
 
 
+@pytest.mark.parity(6, 63)
 @long
 @MODES
 def test_while_the_pipeline_runs(stranger: Stranger, mode: str):

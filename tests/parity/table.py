@@ -78,5 +78,9 @@ ROWS: Final[dict[int, str]] = {
 DIFFERS: Final[dict[int, str]] = {
     13: "not here: the start is in the decision log",
     22: "not here: a batch is a decision, so its progress must be durable before its commit",
+    33: "not in Spark's progress: the metric input_lag_records of the drivers, by partition",
     48: "a frame is planned at its first use: Spark keeps the plan of a data source in Python",
+    59: "the drivers' metric is exact; Spark counts messages of tasks for a sink in Python",
+    61: "append only, with a name of the job: a second run of a job writes nothing",
+    63: "the continuous mode: it reads one source, so there is no union",
 }

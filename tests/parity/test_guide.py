@@ -16,6 +16,7 @@ from connectors.testing.auditor.reader import read_committed
 from tests.parity.query import Query, produce
 from tests.tiers import long
 
+parity = pytest.mark.parity
 pytestmark = long
 
 
@@ -44,6 +45,7 @@ def filled(options: dict[str, str], topics: tuple[str, str]) -> dict[str, str]:
     }
 
 
+@parity(1, 3, 32)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_stream_reads(spark, bootstrap, topics, checkpoint, way):
     """By default from the latest offsets on: what is written before the start does not come."""
@@ -78,6 +80,7 @@ BATCHES: dict[str, tuple[dict[str, str], int]] = {
 }
 
 
+@parity(43, 44)
 @pytest.mark.parametrize("way", BATCHES)
 def test_a_batch_reads(spark, bootstrap, topics, way):
     options, count = BATCHES[way]
@@ -93,6 +96,7 @@ def written(bootstrap: str, topic: str) -> list[int]:
     return sorted(int(one.value or b"") for one in read_committed(bootstrap, topic))
 
 
+@parity(51, 61)
 @pytest.mark.parametrize("way", ["option", "column"])
 def test_a_stream_and_a_batch_write(
     spark, bootstrap, topics, topic, checkpoint, application_id, way
