@@ -151,6 +151,12 @@ class CheckpointCoordinator:
         self._janitor.finish()
         self._log.check_newest()
 
+    def resume(self) -> None:
+        """Sweep again: what `prepare` was called for is given up, and its tasks may have left
+        transactions. Precondition: `unfinished` returns None.
+        """
+        self._janitor.start(self._log.state.decision)
+
     def run(
         self,
         checkpoint: Checkpoint,

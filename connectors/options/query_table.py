@@ -33,7 +33,8 @@ QUERY: Final = Table(
             field="checkpoint_timeout_s",
             kind=DURATION,
             default="10min",
-            says="How long a task may hold its transaction, and how long a commit may take.",
+            says="How long one batch or job may take, from its plan to its commit. What takes "
+            "longer is given up: it fails at its commit, and nothing of it is visible.",
         ),
         Option(
             name="restartBudget",

@@ -112,12 +112,8 @@ def kept_columns(schema: t.StructType, sink: MessageSink, *, warn: bool) -> list
         ConfigurationError: a column is missing, or has a type that the sink cannot write.
     """
     types = {field.name: field.dataType for field in schema.fields}
-    if warn and (others := types.keys() - _ACCEPTED.keys()):
-        logger.warning(
-            "sink %s: a Kafka record has no place for the columns %s; they are not written",
-            sink.name,
-            ", ".join(sorted(others)),
-        )
+    if warn:
+        tell_left_out(sink.name, left_out(schema))
     for name, kind in types.items():
         if name in _ACCEPTED and not isinstance(kind, _ACCEPTED[name]):
             raise _wrong(
@@ -132,6 +128,21 @@ def kept_columns(schema: t.StructType, sink: MessageSink, *, warn: bool) -> list
     if sink.topic is None and "topic" not in types:
         raise _wrong(sink, "A topic is needed: as an option, or as a column.", "there is neither")
     return [name for name in _CASTS if name in types and (name != "topic" or sink.topic is None)]
+
+
+def left_out(schema: t.StructType) -> list[str]:
+    """Return the columns that no record has a place for."""
+    return sorted(set(schema.names) - _ACCEPTED.keys())
+
+
+def tell_left_out(sink: str, columns: Sequence[str]) -> None:
+    """Name these columns in the log, if there are any."""
+    if columns:
+        logger.warning(
+            "sink %s: a Kafka record has no place for the columns %s; they are not written",
+            sink,
+            ", ".join(columns),
+        )
 
 
 def _as_messages(frame: DataFrame, sink: MessageSink, *, warn: bool) -> DataFrame:

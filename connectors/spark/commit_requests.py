@@ -29,12 +29,13 @@ from transactions.clock import Deadline
 from transactions.errors import OutcomeUnknownError, SparkOnceError
 from transactions.sink import Owner
 
-#: Files in the process's folder: the key that a caller must know, and where it listens.
-KEY: Final = "key"
+#: Files in the process's folder: where it listens, and what it locks for its life.
 SOCKET: Final = "socket"
-_LOCK: Final = "lock"
-_OF_A_JVM: Final = "jvm-"
+LOCK: Final = "lock"
+_STARTING: Final = "starting"
 _STARTS_S: Final = 60.0
+#: The longest address of a socket that every system takes.
+_LONGEST_ADDRESS: Final = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Plan:
 
     options: QueryOptions
     schema: pa.Schema
+    left_out: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class Abort:
     """Asks `QueryRun.abort`; answered with None."""
 
     options: QueryOptions
+    owners: frozenset[Owner]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +92,8 @@ def ask(request: Request) -> Any:
         SparkOnceError: the request failed.
         OutcomeUnknownError: the process has died; the next start of the query finds out.
     """
-    folder = _folder_of(_jvm())
     try:
-        with _connected(folder, starts=isinstance(request, Plan)) as connection:
+        with _connected(starts=isinstance(request, Plan)) as connection:
             connection.send(request)
             answer = connection.recv()
     except (EOFError, OSError) as error:
@@ -102,7 +104,7 @@ def ask(request: Request) -> Any:
             "start.",
             where=f"application {request.options.app_id} in {request.options.checkpoint}: {error}",
             cause="it was killed, or the machine has no memory left",
-            option="start the query again",
+            option="start the query or job again",
         ) from error
     if isinstance(answer, Exception):
         raise answer
@@ -110,41 +112,43 @@ def ask(request: Request) -> Any:
 
 
 @contextlib.contextmanager
-def _connected(folder: Path, *, starts: bool) -> Iterator[Connection]:
+def _connected(*, starts: bool) -> Iterator[Connection]:
     """Connect to the process, and start it if there is none."""
+    pid, born = _jvm()
+    folder = _folder_of(pid, born)
     try:
         connection = _connection(folder)
     except OSError:
         if not starts:
             raise
-        with _locked(folder):  # two queries can begin at once
+        with (folder / _STARTING).open("w") as file:  # two queries can begin at once
+            fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 connection = _connection(folder)
             except OSError:
-                connection = _started(folder)
+                connection = _started(folder, pid, born)
     with connection:
         yield connection
 
 
 def _connection(folder: Path) -> Connection:
-    return Client(str(folder / SOCKET), family="AF_UNIX", authkey=(folder / KEY).read_bytes())
+    return Client(str(folder / SOCKET), family="AF_UNIX")
 
 
-def _started(folder: Path) -> Connection:
+def _started(folder: Path, pid: int, born: str) -> Connection:
     """Start the process. A session of its own keeps ctrl-C away: it ends with the JVM."""
-    (folder / KEY).unlink(missing_ok=True)
     _remove_old(folder)
-    jvm = _jvm()
     command = [sys.executable, "-m", "connectors.spark.commit_process", str(folder)]
     process = subprocess.Popen(
-        [*command, str(jvm.pid), str(jvm.create_time())],
+        [*command, str(pid), born],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     deadline = Deadline(_STARTS_S)
-    while process.poll() is None and not deadline.expired():
+    # Its code is 0 if another process serves the JVM already: then that one answers soon.
+    while not process.poll() and not deadline.expired():
         with contextlib.suppress(OSError):
             return _connection(folder)
         deadline.pause(0.02)
@@ -158,16 +162,29 @@ def _started(folder: Path) -> Connection:
 
 
 @functools.cache
-def _jvm() -> psutil.Process:
+def _jvm() -> tuple[int, str]:
     """Return Spark's JVM: it has started this worker, or the daemon that forked this worker."""
     parents = psutil.Process().parents()
     found = (one for one in parents if one.name().lower().startswith("java"))
-    return next(found, parents[0])
+    pid = next(found, parents[0]).pid
+    return pid, born(pid)
 
 
-def _folder_of(jvm: psutil.Process) -> Path:
-    """Return the folder of the commit process of a JVM; nobody else can read it."""
-    home = Path(tempfile.gettempdir()) / f"sparkonce-commits-{os.getuid()}"
+def _folder_of(pid: int, born: str) -> Path:
+    """Return the folder of the commit process of a JVM; nobody else can read it.
+
+    Raises:
+        SparkOnceError: there can be no such folder.
+    """
+    home = Path(tempfile.gettempdir()) / f"sparkonce-{os.getuid()}"
+    folder = home / f"{pid}-{born}"
+    if len(str(folder / SOCKET)) > _LONGEST_ADDRESS:
+        raise SparkOnceError(
+            "The address of the process that commits would be too long.",
+            where=str(folder),
+            cause=f"the address of a socket may have {_LONGEST_ADDRESS} characters",
+            option=f"TMPDIR={tempfile.gettempdir()}: a shorter path",
+        )
     home.mkdir(mode=0o700, exist_ok=True)
     if home.stat().st_uid != os.getuid() or home.is_symlink():
         raise SparkOnceError(
@@ -176,31 +193,36 @@ def _folder_of(jvm: psutil.Process) -> Path:
             cause="another user of this machine has made it",
             option="TMPDIR: a folder of your own",
         )
-    folder = home / f"{_OF_A_JVM}{jvm.pid}-{int(jvm.create_time())}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
 def _remove_old(folder: Path) -> None:
     """Remove what killed processes have left: folders of JVMs that have ended."""
-    for other in folder.parent.glob(f"{_OF_A_JVM}*"):
-        pid, _, started = other.name.removeprefix(_OF_A_JVM).partition("-")
-        if other != folder and not is_running(int(pid), float(started)):
+    for other in folder.parent.iterdir():
+        pid, _, born_then = other.name.partition("-")
+        if other != folder and pid.isdecimal() and not is_running(int(pid), born_then):
             shutil.rmtree(other, ignore_errors=True)
 
 
-def is_running(pid: int, started: float) -> bool:
-    """Return whether a process runs that began at this time: a number can be used again."""
+def is_running(pid: int, born_then: str) -> bool:
+    """Return whether a process runs that was born then: a number can be used again."""
     try:
-        process = psutil.Process(pid)
-        same = abs(process.create_time() - started) <= 1
-        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
+        return born(pid) == born_then and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / _LOCK).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def born(pid: int) -> str:
+    """Return when a process was born, by a clock that nobody sets.
+
+    Linux counts ticks from the boot. psutil makes a time of day of them, which a step of the wall
+    clock changes.
+
+    Raises:
+        psutil.NoSuchProcess: it does not run.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
+    except OSError:
+        return str(int(psutil.Process(pid).create_time()))

@@ -25,7 +25,8 @@ class QueryOptions:
         checkpoint: the folder of the user's ``checkpointLocation``.
         app_id: the application: of a query, or the ``job.id`` of a job.
         is_job: it is a job of ``df.write``, not a streaming query.
-        checkpoint_timeout_s: how long a task may hold its transaction, and a commit may take.
+        checkpoint_timeout_s: how long one batch may take, from its plan to its commit; the commit
+            has as long again.
         restart_budget_s: how long a restart may take.
         accept_duplicates: see `RunOptions`.
     """

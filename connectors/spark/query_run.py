@@ -3,7 +3,7 @@
 plan      before the tasks of a batch: take over, settle what was decided, say what tasks write
 (tasks)   write and prepare, in Spark's workers
 commit    after the tasks: decide, commit, prove
-abort     Spark gives the batch up, or stops the query: end the run; never undo a decision
+abort     Spark gives the batch up, or stops the query: sweep, and never undo a decision
 
 Spark writes offsets/N before the plan, and commits/N after the commit. An error ends the run; Spark
 fails the query, and the plan of its next start begins a new run.
@@ -23,11 +23,13 @@ import pyarrow as pa
 
 from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.spark_checkpoint import batches_of, offsets_of_batch
+from connectors.spark.branches import tell_left_out
 from connectors.spark.commit_requests import TaskPlan
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.query_options import QueryOptions, query_id
 from connectors.spark.sink_stage import BatchOrder, SinkStage, told_by_tasks
 from connectors.spark.writer_folder import WriterFolder
+from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator
 from transactions.errors import ConfigurationError, PhaseOneError
@@ -38,6 +40,9 @@ from transactions.sink import Owner
 logger = logging.getLogger(__name__)
 
 _IDLE_SWEEP_SECONDS: Final = 10.0
+#: How long a run goes on sweeping after an abort, or after the commit of a job: sibling tasks and
+#: speculative ones can still open transactions, until Spark kills their workers.
+_RESTS_S: Final = 30.0
 _JOB: Final = 0
 #: Files of a state store of version 1: their names say only the batch.
 _STATE_V1: Final = re.compile(r"\d+\.(delta|snapshot|changelog|zip)")
@@ -53,19 +58,25 @@ class QueryRun:
     def __init__(self, options: QueryOptions) -> None:
         self._options = options
         self._folder = WriterFolder(options.checkpoint, options.app_id)
-        self._before: Run | None = None
         self._run: Run | None = None
         self._coordinator: CheckpointCoordinator | None = None
+        self._durable: DurableFiles | None = None
         self._schema: pa.Schema | None = None
-        self._durable = DurableFiles(self._folder.path if options.is_job else options.checkpoint)
+        #: Of the newest plan; None when no tasks have a plan.
         self._order: BatchOrder | None = None
+        #: When the run ends without a further call; None between two batches of a query.
+        self._ends: Deadline | None = None
+        self._state_checked = False
 
-    def plan(self, options: QueryOptions, schema: pa.Schema) -> TaskPlan:
+    def plan(
+        self, options: QueryOptions, schema: pa.Schema, left_out: Sequence[str] = ()
+    ) -> TaskPlan:
         """Say what the tasks of the next batch write. Called before they begin.
 
         Args:
             options: as they are now: a restarted query can have others.
             schema: of the record batches that the tasks get.
+            left_out: columns that no record has a place for.
 
         Raises:
             ConfigurationError: an option, a topic, the checkpoint or the columns are wrong.
@@ -74,14 +85,18 @@ class QueryRun:
         """
         try:
             number = self._planned()
-            if self._run is None or options != self._options or schema != self._schema:
+            rests = self._order is None and self._ends is not None  # this is another start
+            if rests or options != self._options or schema != self._schema:
                 self.close()
+            if self._run is None:
                 self._options, self._schema = options, schema
+                tell_left_out(options.sink.name, left_out)
                 self._open(number)
             assert self._run is not None
             assert self._coordinator is not None
             self._coordinator.prepare()
             self._order = self._order_for(number)
+            self._ends = Deadline(options.checkpoint_timeout_s)
             stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
             return TaskPlan(stage=stage, order=self._order, columns=(*schema.names,))
         except BaseException:
@@ -100,32 +115,62 @@ class QueryRun:
             PhaseOneError: the tasks have another plan than this run's.
             SparkOnceError: see `CheckpointCoordinator.run`.
         """
+        self._check_plan(number, owners)
         try:
-            self._check_plan(number, owners)
             self._commit(number, told)
         except BaseException:
             self.close()
             raise
-        if self._options.is_job:
-            self.close()
+        self._order = None
+        self._ends = Deadline(_RESTS_S) if self._options.is_job else None
 
-    def abort(self) -> None:
-        """End the run: its tasks have failed, or Spark stops the query. A decided batch stays
-        decided: Spark calls this also after the last commit of a stopped query.
+    def abort(self, owners: frozenset[Owner]) -> None:
+        """Give the newest plan up: its tasks have failed, or Spark stops the query. A decided batch
+        stays decided: Spark calls this also after the last commit of a stopped query.
+
+        Tasks may still run. What they open is swept, for half a minute.
+
+        Args:
+            owners: of the tasks' transactions, as far as they are known.
         """
+        coordinator = self._coordinator
+        if coordinator is None or not owners <= {coordinator.owner}:
+            return
+        self._order = None
+        if coordinator.unfinished() is not None:
+            self.close()
+            return
+        coordinator.resume()
+        self._ends = Deadline(_RESTS_S)
+
+    def look(self) -> None:
+        """End a run that nobody calls any more. Called every second or so."""
+        if self._ends is None or not self._ends.expired():
+            return
+        if self._order is not None:
+            logger.warning(
+                "application %s: batch %d is given up, it has no commit after %g s "
+                "(checkpointTimeout)",
+                self._options.app_id,
+                self._order.checkpoint_id,
+                self._options.checkpoint_timeout_s,
+            )
         self.close()
 
     def close(self) -> None:
         """Leave nothing open; the next plan begins a new run."""
         run, coordinator = self._run, self._coordinator
-        self._run = self._coordinator = self._order = None
-        if run is not None:
-            self._before = run
+        self._run = self._coordinator = self._order = self._ends = None
         if run is not None and coordinator is not None:
             if unfinished := run.end(coordinator):
                 logger.warning("the run has ended, and must be started again: %s", unfinished)
         elif run is not None:
             run.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds a run."""
+        return self._run is not None
 
     # --- plan ---------------------------------------------------------------------------------
 
@@ -149,12 +194,14 @@ class QueryRun:
         """Take over from the run before: fence, recover, sweep."""
         options = self._options
         self._folder.note_call(number)
-        if not options.is_job:
-            self._folder.check(number, accept_duplicates=options.accept_duplicates)
-        if self._before is not None:
-            self._before.check_newest()  # the newer of two drivers wins
-        self._run = Run(self._run_options(), self._before)
-        self._run.open(finished=-1 if options.is_job else self._folder.finished())
+        if options.is_job:
+            finished, place = self._folder.noted(), self._folder.path
+        else:
+            self._folder.check(number, accept_duplicates=options.accept_duplicates, alone=True)
+            finished, place = self._folder.finished(), options.checkpoint
+        self._durable = DurableFiles(place)
+        self._run = Run(self._run_options())
+        self._run.open(finished=finished)
         self._coordinator = CheckpointCoordinator(
             self._run.log,
             self._run.committers,
@@ -203,12 +250,13 @@ class QueryRun:
         planned = None if self._order is None else self._order.checkpoint_id
         if not owners <= {ours} or number != planned:
             raise PhaseOneError(
-                "The tasks of a batch belong to a plan that is not the newest; nothing of the "
-                "batch is visible.",
+                "The tasks of a batch belong to a plan that is not the newest; what they wrote is "
+                "not committed.",
                 where=f"batch {number} of {sorted(map(str, owners))}; the newest plan is of batch "
                 f"{planned}, {ours}",
-                cause="the process that commits was killed, or Spark has planned the query again",
-                option="start the query again",
+                cause="the process that commits was killed, Spark has planned the query or job "
+                "again, or the batch took longer than checkpointTimeout",
+                option=f"checkpointTimeout={self._options.checkpoint_timeout_s:g}s; start it again",
             )
 
     def _commit(self, number: int, told: Sequence[bytes]) -> None:
@@ -216,10 +264,13 @@ class QueryRun:
         assert self._coordinator is not None
         log, order = self._run.log, self._order
         assert order is not None
+        assert self._durable is not None
         written, replayed = told_by_tasks(
             orjson.loads(line) for one in told for line in one.splitlines()
         )
-        _refuse_state(self._options.checkpoint, self._has_state())
+        if not self._state_checked and self._has_state():
+            _refuse_state(self._options.checkpoint)
+            self._state_checked = True
         durable = self._durable.begin()
 
         def phase_one() -> list[Committable]:
@@ -264,13 +315,13 @@ class QueryRun:
         return not self._options.is_job and (self._options.checkpoint / "state").exists()
 
 
-def _refuse_state(checkpoint: Path, has_state: bool) -> None:
+def _refuse_state(checkpoint: Path) -> None:
     """Check, before a decision, that the query's state can be made twice.
 
     Raises:
         ConfigurationError: Spark would write the state of a repeated batch over the older one.
     """
-    names = (checkpoint / "state").glob("*/*/**/*") if has_state else ()
+    names = (checkpoint / "state").glob("*/*/**/*")
     found = next((path for path in names if _STATE_V1.fullmatch(path.name)), None)
     if found is not None:
         raise ConfigurationError(

@@ -21,9 +21,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from connectors.kafka.sink.kafka_writer import KafkaWriter
 from connectors.options.sink import takes_messages
 from connectors.records.arrow_transform import normalised
-from connectors.spark.branches import kept_columns
+from connectors.spark.branches import kept_columns, left_out
 from connectors.spark.commit_requests import Abort, Commit, Plan, TaskPlan, ask
 from connectors.spark.query_options import QueryOptions
 from connectors.spark.sink_stage import BATCH_ID
@@ -55,9 +56,9 @@ def planned(options: QueryOptions, schema: StructType) -> TaskPlan:
         SparkOnceError: see `QueryRun.plan`.
     """
     assert takes_messages(options.sink)
-    kept = kept_columns(schema, options.sink, warn=True)
+    kept = kept_columns(schema, options.sink, warn=False)
     arrow = to_arrow_schema(StructType([schema[name] for name in kept]), timezone="UTC")
-    plan: TaskPlan = ask(Plan(options=options, schema=arrow))
+    plan: TaskPlan = ask(Plan(options=options, schema=arrow, left_out=(*left_out(schema),)))
     return plan
 
 
@@ -94,8 +95,8 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         _commit(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """End the run; Spark calls it also when a query is stopped after a good commit."""
-        ask(Abort(options=self._options))
+        """Give the batch up. Spark calls it also when a query is stopped after a good commit."""
+        ask(Abort(options=self._options, owners=_owners(messages)))
 
 
 class KafkaJobWriter(DataSourceArrowWriter):  # type: ignore[misc]
@@ -111,18 +112,26 @@ class KafkaJobWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task."""
+        """Write the rows of one task.
+
+        A worker serves the tasks of many jobs, and no later task of this one would close the
+        producers of its pool.
+        """
         context = TaskContext.get()
         assert context is not None
-        return _write(self._plan, iterator, context)
+        writer, owner = self._plan.stage.writers[0], self._plan.stage.owner
+        if not isinstance(writer, KafkaWriter):
+            return _write(self._plan, iterator, context)
+        with writer.own_producers(owner):
+            return _write(self._plan, iterator, context)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Decide and commit; an error fails the job, and the next run of the job goes on."""
         _commit(self._options, messages, _JOB)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        """End the run: its tasks have failed."""
-        ask(Abort(options=self._options))
+        """Give the job up: its tasks have failed."""
+        ask(Abort(options=self._options, owners=frozenset({self._plan.stage.owner})))
 
 
 def _write(plan: TaskPlan, batches: Iterator[pa.RecordBatch], context: TaskContext) -> Prepared:
@@ -141,7 +150,11 @@ def _commit(
         Commit(
             options=options,
             number=number,
-            owners=frozenset(one.owner for one in told),
+            owners=_owners(messages),
             told=tuple(one.told for one in told),
         )
     )
+
+
+def _owners(messages: Sequence[WriterCommitMessage | None]) -> frozenset[Owner]:
+    return frozenset(one.owner for one in messages if isinstance(one, Prepared))

@@ -71,8 +71,20 @@ class WriterFolder:
         """Return the last batch that is finished for sure, -1 for none."""
         return min(finished_checkpoint(self.checkpoint), self._number(_FINISHED))
 
-    def check(self, batch_id: int, *, accept_duplicates: bool) -> None:
+    def noted(self) -> int:
+        """Return the last batch of `note_finished`, -1 for none: all of a job, which has no log of
+        Spark's.
+        """
+        return self._number(_FINISHED)
+
+    def check(self, batch_id: int, *, accept_duplicates: bool, alone: bool = False) -> None:
         """Check that a run may begin with a batch.
+
+        Args:
+            batch_id: the batch.
+            accept_duplicates: write it even if another application has written it.
+            alone: the query has this one writer, so another application of this process is an
+                earlier name of it. A foreachBatch function can have several writers.
 
         Raises:
             ReplayMismatchError: rows of an earlier batch are not written, and will not be.
@@ -95,22 +107,24 @@ class WriterFolder:
                 where=f"application {self._app_id} in {self.path}: its last batch is {last}, and "
                 f"commits/{spark} is there",
                 cause="the function of foreachBatch did not call the writer, or has caught its "
-                "error; or the folder was restored from a backup",
+                "error; the query had another sink meanwhile; or the folder was restored from a "
+                "backup",
                 option=f"if only batch {last + 1} is missing, remove commits/{last + 1} and its "
                 "checksum, and Spark runs it again. Another app_id goes on from here, without the "
                 "records of the batches left out",
             )
         if log.decision is None and not accept_duplicates:
-            self._refuse_others(batch_id)
+            self._refuse_others(batch_id, alone=alone)
 
-    def _refuse_others(self, batch_id: int) -> None:
+    def _refuse_others(self, batch_id: int, *, alone: bool) -> None:
         """Check that no other application of an earlier process has decided this batch: Spark runs
         it again, and a new application would write it a second time.
         """
         for other in sorted(self.path.parent.iterdir()):
             log = _log_in(other)
             decided = -1 if log.decision is None else log.decision.checkpoint_id
-            if other != self.path and decided >= batch_id and log.host != this_process():
+            ours = log.host == this_process() and not alone
+            if other != self.path and decided >= batch_id and not ours:
                 raise IdentityMismatchError(
                     "Another application has written this batch.",
                     where=f"batch {batch_id}; application {other.name}, in {log.host}, has decided "

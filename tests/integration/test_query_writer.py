@@ -91,7 +91,7 @@ def test_a_kill_in_a_batch_loses_and_doubles_nothing(from_files, point):
     assert (from_files.ours / "decisions").is_dir()
 
 
-@pytest.mark.parametrize("point", sampled(DRIVER_POINTS, "decision_durable"))
+@pytest.mark.parametrize("point", sampled(DRIVER_POINTS, "prepared_checked"))
 def test_a_driver_killed_while_its_commit_process_sleeps(from_files, point):
     """The JVM and its Python die; the commit process stands still, and wakes up too late."""
     environment = from_files.environment(
@@ -271,6 +271,20 @@ def test_a_batch_that_fails_leaves_nothing_and_runs_again(lines, bootstrap, topi
     (ours,) = Path(checkpoint, "sparkonce").iterdir()
     assert_no_open_transaction(bootstrap, ours.name)
     assert values_of(bootstrap, out) == list(range(PER_FILE))
+    assert run(to_topic(lines.writeStream, bootstrap, out, checkpoint)) == ""
+    assert values_of(bootstrap, out) == ALL
+
+
+def test_another_app_id_does_not_write_a_decided_batch_again(lines, bootstrap, topic, checkpoint):
+    """Spark runs a batch again whose commits/N is missing: a stop came before Spark wrote it."""
+    out = topic(name="out")
+    assert run(to_topic(lines.writeStream, bootstrap, out, checkpoint)) == ""
+    last = FILES - 1
+    for path in Path(checkpoint, "commits").glob(f"*{last}*"):
+        path.unlink()
+    renamed = {"app.id": f"another-{out}"}
+    failure = run(to_topic(lines.writeStream, bootstrap, out, checkpoint, **renamed))
+    assert "Another application has written this batch." in failure
     assert run(to_topic(lines.writeStream, bootstrap, out, checkpoint)) == ""
     assert values_of(bootstrap, out) == ALL
 

@@ -853,4 +853,40 @@ MUTATIONS = (
         "tests/integration/test_query_writer.py"
         "::test_a_driver_killed_while_its_commit_process_sleeps",
     ),
+    Mutation(
+        "query writer: only the newest plan is committed",
+        "connectors/spark/query_run.py",
+        "if not owners <= {ours} or number != planned:",
+        "if number != planned:",
+        "tests/integration/test_query_run.py::test_messages_of_an_older_plan_are_refused_and_harm_nobody",
+    ),
+    Mutation(
+        "query writer: an abort of an older plan harms nobody",
+        "connectors/spark/query_run.py",
+        "if coordinator is None or not owners <= {coordinator.owner}:",
+        "if coordinator is None:",
+        "tests/integration/test_query_run.py::test_messages_of_an_older_plan_are_refused_and_harm_nobody",
+    ),
+    Mutation(
+        "query writer: it sweeps after an abort",
+        "connectors/spark/query_run.py",
+        "coordinator.resume()",
+        "pass",
+        "tests/integration/test_query_run.py::test_what_a_sibling_opens_after_the_abort_is_swept",
+    ),
+    Mutation(
+        "query writer: a plan without a commit is given up",
+        "connectors/spark/query_run.py",
+        "if self._ends is None or not self._ends.expired():",
+        "if True:",
+        "tests/integration/test_query_run.py::test_a_plan_that_nobody_commits_is_given_up",
+    ),
+    Mutation(
+        "query writer: another name does not write a decided batch again",
+        "connectors/spark/query_run.py",
+        "alone=True",
+        "alone=False",
+        "tests/integration/test_query_writer.py"
+        "::test_another_app_id_does_not_write_a_decided_batch_again",
+    ),
 )

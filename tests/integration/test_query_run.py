@@ -1,0 +1,166 @@
+"""The commit process's half of a query or job, without Spark: plans, tasks and commits in orders
+that Spark gives only now and then. The tasks write to a real broker, and an independent reader says
+what came of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from connectors import KafkaSink
+from connectors.spark import commit_requests, query_run
+from connectors.spark.commit_requests import TaskPlan
+from connectors.spark.query_options import QueryOptions
+from connectors.spark.query_run import QueryRun
+from tests.auditor.reader import read_committed
+from tests.shared_broker import assert_no_open_transaction
+from transactions.clock import Deadline
+from transactions.errors import FencedError, PhaseOneError
+from transactions.sink import Owner
+
+SCHEMA = pa.schema([("value", pa.binary())])
+ROWS = [b"0", b"1", b"2"]
+
+
+@pytest.fixture
+def options(bootstrap, topic, application_id, checkpoint) -> QueryOptions:
+    """A job."""
+    return QueryOptions(
+        sink=KafkaSink(bootstrap_servers=bootstrap, topic=topic(name="out")),
+        checkpoint=Path(checkpoint),
+        app_id=application_id,
+        is_job=True,
+        checkpoint_timeout_s=60.0,
+        restart_budget_s=60.0,
+        accept_duplicates=False,
+    )
+
+
+@pytest.fixture
+def process(options) -> Iterator[Callable[[], QueryRun]]:
+    """Make the commit process of one more driver."""
+    made: list[QueryRun] = []
+
+    def make() -> QueryRun:
+        made.append(QueryRun(options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def task(plan: TaskPlan, subtask: int = 0) -> tuple[frozenset[Owner], list[bytes]]:
+    """Do what a task does, in this process; return what Spark hands to the commit."""
+    context: Any = SimpleNamespace(partitionId=lambda: subtask, taskAttemptId=lambda: subtask)
+    batches = iter([pa.record_batch([pa.array(ROWS, pa.binary())], schema=SCHEMA)])
+    (writer,) = plan.stage.writers
+    with writer.own_producers(plan.stage.owner):
+        told = plan.stage.write(batches, plan.order, context)
+    return frozenset({plan.stage.owner}), [b"\n".join(one.to_json() for one in told)]
+
+
+def written(options: QueryOptions) -> list[bytes]:
+    found = read_committed(options.sink.bootstrap_servers, str(options.sink.topic))
+    return sorted(one.value or b"" for one in found)
+
+
+def until(it_is_so: Callable[[], bool]) -> None:
+    deadline = Deadline(30)
+    while not it_is_so():
+        assert not deadline.expired()
+        deadline.pause(0.02)
+
+
+def test_messages_of_an_older_plan_are_refused_and_harm_nobody(process, options):
+    """Two drivers run one job: the newer one wins, and the older one's commit changes nothing."""
+    older, newer = process(), process()
+    old = task(older.plan(options, SCHEMA))
+    new = task(newer.plan(options, SCHEMA))
+    with pytest.raises(PhaseOneError, match="not the newest"):
+        newer.commit(0, *old)
+    newer.abort(old[0])  # the older job's end: nobody's but its own
+    newer.commit(0, *new)
+    with pytest.raises(FencedError):
+        older.commit(0, *old)
+    assert written(options) == ROWS
+
+
+def test_a_batch_that_was_not_planned_is_refused(process, options):
+    run = process()
+    owners, told = task(run.plan(options, SCHEMA))
+    with pytest.raises(PhaseOneError, match="the newest plan is of batch 0"):
+        run.commit(1, owners, told)
+    run.commit(0, owners, told)
+    with pytest.raises(PhaseOneError, match="the newest plan is of batch None"):
+        run.commit(0, owners, told)
+    assert written(options) == ROWS
+
+
+def test_a_job_that_moves_to_another_driver_and_back(process, options):
+    """Each run after the first one writes nothing, whichever driver it runs on."""
+    here, there = process(), process()
+    here.commit(0, *task(here.plan(options, SCHEMA)))
+    for run in (there, here, there, here):
+        plan = run.plan(options, SCHEMA)
+        assert not plan.order.write
+        run.commit(0, *task(plan))
+        run.close()
+    assert written(options) == ROWS
+
+
+def test_what_a_sibling_opens_after_the_abort_is_swept(process, options, monkeypatch):
+    """Spark gives a batch up when one task fails; the others run on for seconds."""
+    monkeypatch.setattr(query_run, "_IDLE_SWEEP_SECONDS", 0.2)
+    run = process()
+    plan = run.plan(options, SCHEMA)
+    owners, _ = task(plan, subtask=0)
+    run.abort(owners)
+    task(plan, subtask=1)
+    assert_no_open_transaction(options.sink.bootstrap_servers, options.app_id)
+    assert written(options) == []
+    run.commit(0, *task(run.plan(options, SCHEMA)))
+    assert written(options) == ROWS
+
+
+def test_a_plan_that_nobody_commits_is_given_up(process, options, caplog):
+    """A stop can hit the worker that Spark commits in, before the request is sent."""
+    short = dataclasses.replace(options, checkpoint_timeout_s=3.0)
+    run = process()
+    late = task(run.plan(short, SCHEMA))
+    run.look()
+    assert run.is_open
+    until(lambda: (run.look(), not run.is_open)[1])
+    assert "it has no commit after 3 s" in caplog.text
+    assert_no_open_transaction(options.sink.bootstrap_servers, options.app_id)
+    with pytest.raises(PhaseOneError):
+        run.commit(0, *late)
+    assert written(options) == []
+
+
+def test_a_run_that_was_aborted_ends(process, options, monkeypatch):
+    monkeypatch.setattr(query_run, "_RESTS_S", 0.1)
+    run = process()
+    run.abort(task(run.plan(options, SCHEMA))[0])
+    until(lambda: (run.look(), not run.is_open)[1])
+    assert_no_open_transaction(options.sink.bootstrap_servers, options.app_id)
+
+
+def test_a_step_of_the_clock_is_no_other_process(monkeypatch):
+    """Psutil's time of birth is a time of day, and changes with the clock."""
+    here = psutil.Process().pid
+    then = commit_requests.born(here)
+    real = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: real(self) + 3600.0)
+    assert commit_requests.born(here) == then
+    assert commit_requests.is_running(here, then)
+    assert not commit_requests.is_running(here, "1")
+    assert not commit_requests.is_running(2**22 + 1, then)
