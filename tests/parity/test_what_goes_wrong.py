@@ -49,9 +49,8 @@ def test_available_now_ends_with_an_error_when_ends_are_lower_than_planned(
         .trigger(availableNow=True)
         .start()
     )
-    with pytest.raises(StreamingQueryException, match="DataLossError") as raised:
+    with pytest.raises(StreamingQueryException, match="still has to read are gone"):
         assert query.awaitTermination(120), "the query does not end"
-    assert "end before the target offsets of this run" in str(raised.value)
 
 
 @parity(31)
@@ -114,6 +113,7 @@ def test_topics_and_partitions_that_come_and_go_at_random(frame, topics, checkpo
         left = [*ends.keys() - gone]
         if len(left) > 1:
             short = chance.choice(sorted(left))
+            query.query.processAllAvailable()  # else a task may be reading it, and the query fails
             topics.delete(short)
             gone.add(short)
 
