@@ -28,7 +28,7 @@ from tests.integration.test_examples import started
 from tests.pages import block, replaced, run_python
 from tests.parity.query import produce
 from tests.shared_broker import assert_no_open_transaction
-from tests.tiers import long, sampled
+from tests.tiers import long
 from transactions.clock import Deadline
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
@@ -91,7 +91,8 @@ def test_a_kill_in_a_batch_loses_and_doubles_nothing(from_files, point):
     assert (from_files.ours / "decisions").is_dir()
 
 
-@pytest.mark.parametrize("point", sampled(DRIVER_POINTS, "prepared_checked"))
+@long
+@pytest.mark.parametrize("point", DRIVER_POINTS)
 def test_a_driver_killed_while_its_commit_process_sleeps(from_files, point):
     """The JVM and its Python die; the commit process stands still, and wakes up too late."""
     environment = from_files.environment(

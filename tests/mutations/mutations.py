@@ -848,7 +848,7 @@ MUTATIONS = (
     Mutation(
         "query writer: the commit process ends with its JVM",
         "connectors/spark/commit_process.py",
-        "while is_running(pid, started):",
+        "while is_running(pid, born):",
         "while True:",
         "tests/integration/test_query_writer.py"
         "::test_a_driver_killed_while_its_commit_process_sleeps",
