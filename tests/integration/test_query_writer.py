@@ -53,9 +53,11 @@ def commit_processes(folder: str) -> list[psutil.Process]:
 
 def await_no_commit_process(folder: str) -> None:
     deadline = Deadline(20)
-    while commit_processes(folder):
-        assert not deadline.expired(), "the commit process has not ended with its JVM"
+    while (left := commit_processes(folder)) and not deadline.expired():
         deadline.pause(0.1)
+    for one in left:
+        one.kill()
+    assert not left, "the commit process has not ended with its JVM"
 
 
 @pytest.fixture

@@ -850,8 +850,7 @@ MUTATIONS = (
         "connectors/spark/commit_process.py",
         "while is_running(pid, born):",
         "while True:",
-        "tests/integration/test_query_writer.py"
-        "::test_a_driver_killed_while_its_commit_process_sleeps",
+        "tests/integration/test_query_writer.py::test_what_the_broker_has_aborted_is_written_again",
     ),
     Mutation(
         "query writer: only the newest plan is committed",
