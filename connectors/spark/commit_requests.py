@@ -29,6 +29,9 @@ from transactions.clock import Deadline
 from transactions.errors import OutcomeUnknownError, SparkOnceError
 from transactions.sink import Owner
 
+#: The checkpoint of a job, in a log of its own.
+JOB: Final = 0
+
 #: Files in the process's folder: where it listens, and what it locks for its life.
 SOCKET: Final = "socket"
 LOCK: Final = "lock"

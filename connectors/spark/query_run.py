@@ -24,7 +24,7 @@ import pyarrow as pa
 from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.spark_checkpoint import batches_of, offsets_of_batch
 from connectors.spark.branches import tell_left_out
-from connectors.spark.commit_requests import TaskPlan
+from connectors.spark.commit_requests import JOB, TaskPlan
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.query_options import QueryOptions, query_id
 from connectors.spark.sink_stage import BatchOrder, SinkStage, told_by_tasks
@@ -43,7 +43,6 @@ _IDLE_SWEEP_SECONDS: Final = 10.0
 #: How long a run goes on sweeping after an abort, or after the commit of a job: sibling tasks and
 #: speculative ones can still open transactions, until Spark kills their workers.
 _RESTS_S: Final = 30.0
-_JOB: Final = 0
 #: Files of a state store of version 1: their names say only the batch.
 _STATE_V1: Final = re.compile(r"\d+\.(delta|snapshot|changelog|zip)")
 
@@ -177,7 +176,7 @@ class QueryRun:
     def _planned(self) -> int:
         """Return the batch that Spark plans now: it has written its offsets."""
         if self._options.is_job:
-            return _JOB
+            return JOB
         planned = max(batches_of(self._options.checkpoint / "offsets"), default=-1)
         if planned < 0:
             raise ConfigurationError(

@@ -25,14 +25,12 @@ from connectors.kafka.sink.kafka_writer import KafkaWriter
 from connectors.options.sink import takes_messages
 from connectors.records.arrow_transform import normalised
 from connectors.spark.branches import kept_columns, left_out
-from connectors.spark.commit_requests import Abort, Commit, Plan, TaskPlan, ask
+from connectors.spark.commit_requests import JOB, Abort, Commit, Plan, TaskPlan, ask
 from connectors.spark.query_options import QueryOptions
 from connectors.spark.sink_stage import BATCH_ID
 from connectors.spark.worker_heap import settle_worker_heap
 from transactions.errors import PhaseOneError
 from transactions.sink import Owner
-
-_JOB = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +125,7 @@ class KafkaJobWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Decide and commit; an error fails the job, and the next run of the job goes on."""
-        _commit(self._options, messages, _JOB)
+        _commit(self._options, messages, JOB)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002
         """Give the job up: its tasks have failed."""
