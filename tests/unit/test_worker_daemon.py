@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from transactions.clock import Deadline
 
 ROOT = Path(__file__).parents[2]
 FORKS = """
@@ -64,3 +69,36 @@ def test_what_has_a_second_thread_is_sparks_own_daemon(environment, module):
     words = Path(f"/proc/{daemon.pid}/cmdline").read_bytes().split(b"\0")[:-1]
     assert words[1:] == [b"-m", module.encode(), b"pyspark.worker"]
     daemon.communicate(timeout=60)  # it ends when Spark closes its stdin
+
+
+@pytest.mark.parametrize("module", ["connectors.spark.worker_daemon", "pyspark.daemon"])
+def test_b13_a_worker_that_spark_closes_says_nothing(module):
+    """Spark closes workers that were idle for a minute. Its own daemon prints a traceback."""
+    place = tempfile.mkdtemp(dir="/tmp")  # the address of a socket may have 107 bytes
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", module, "pyspark.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "SPARK_REUSE_WORKER": "1",
+            "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+            "PYTHON_WORKER_FACTORY_SOCK_DIR": place,
+            "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",  # as Spark sets it by default
+        },
+    )
+    assert daemon.stdout is not None
+    length = int.from_bytes(daemon.stdout.read(4), "big")
+    address = daemon.stdout.read(length).decode()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        worker = int.from_bytes(connection.recv(4), "big")
+    deadline = Deadline(30)
+    while Path(f"/proc/{worker}").exists():
+        assert not deadline.expired()
+        deadline.pause(0.01)
+    _, said = daemon.communicate(timeout=60)
+    shutil.rmtree(place)
+    assert ("Traceback" in said.decode()) == (module == "pyspark.daemon"), said.decode()
