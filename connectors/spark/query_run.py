@@ -83,7 +83,7 @@ class QueryRun:
             SparkOnceError: see `Run.open`.
         """
         try:
-            number = self._planned()
+            number = _planned(options)
             rests = self._order is None and self._ends is not None  # this is another start
             if rests or options != self._options or schema != self._schema:
                 self.close()
@@ -172,22 +172,6 @@ class QueryRun:
         return self._run is not None
 
     # --- plan ---------------------------------------------------------------------------------
-
-    def _planned(self) -> int:
-        """Return the batch that Spark plans now: it has written its offsets."""
-        if self._options.is_job:
-            return JOB
-        planned = max(batches_of(self._options.checkpoint / "offsets"), default=-1)
-        if planned < 0:
-            raise ConfigurationError(
-                "Spark has written no offsets for the batch that it plans.",
-                where=f"{self._options.checkpoint}/offsets",
-                cause="the query uses asyncProgressTrackingEnabled, or Spark keeps its checkpoint "
-                "in another place",
-                option=f"checkpointLocation={self._options.checkpoint}, "
-                "asyncProgressTrackingEnabled=false",
-            )
-        return planned
 
     def _open(self, number: int) -> None:
         """Take over from the run before: fence, recover, sweep."""
@@ -312,6 +296,22 @@ class QueryRun:
 
     def _has_state(self) -> bool:
         return not self._options.is_job and (self._options.checkpoint / "state").exists()
+
+
+def _planned(options: QueryOptions) -> int:
+    """Return the batch that Spark plans now: it has written its offsets."""
+    if options.is_job:
+        return JOB
+    planned = max(batches_of(options.checkpoint / "offsets"), default=-1)
+    if planned < 0:
+        raise ConfigurationError(
+            "Spark has written no offsets for the batch that it plans.",
+            where=f"{options.checkpoint}/offsets",
+            cause="the query uses asyncProgressTrackingEnabled, or Spark keeps its checkpoint "
+            "in another place",
+            option=f"checkpointLocation={options.checkpoint}, asyncProgressTrackingEnabled=false",
+        )
+    return planned
 
 
 def _refuse_state(checkpoint: Path) -> None:
