@@ -6,10 +6,14 @@ import os
 import sys
 from pathlib import Path
 
+from confluent_kafka import Producer
+
 from connectors.machine.java import ensure_java_home
 from tests.auditor.reader import read_committed
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.test_examples import rewritten, started
+from transactions.decision_log import read_log
+from transactions.log_backend import LocalFileBackend
 
 FILES, PER_FILE = 4, 15
 
@@ -23,6 +27,25 @@ POINTS = [
     "all_committed",
     "batch_finished",
 ]
+
+#: Words of the examples, and what a test has in their place.
+FILE_SOURCE = (
+    """spark.readStream.format("text").option("maxFilesPerTrigger", 1).load("examples/*.py")"""
+)
+KAFKA_SOURCE = """spark.readStream.format("kafka-exactly-once").option(
+    "kafka.bootstrap.servers", "{}").option("subscribe", "{}").option(
+    "startingOffsets", "earliest").option("maxOffsetsPerTrigger", 20).load()"""
+PLAIN = 'SparkSession.builder.master("local[2]").getOrCreate()'
+KEEPS_STATE = """SparkSession.builder.master("local[2]").getOrCreate()
+store = "spark.sql.streaming.stateStore."
+spark.conf.set("spark.sql.shuffle.partitions", "2")
+spark.conf.set(f"{store}checkpointFormatVersion", "2")
+spark.conf.set(f"{store}rocksdb.changelogCheckpointing.enabled", "true")
+spark.conf.set(f"{store}providerClass",
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")"""
+COUNTED = """
+lines = lines.selectExpr("CAST(value AS INT) % 15 AS word").groupBy("word").count()
+lines = lines.selectExpr("CAST(100 * word + count AS STRING) AS value")"""
 
 
 def text_files(folder: Path) -> Path:
@@ -87,6 +110,18 @@ class Script:
     def said(self) -> str:
         """Return what its processes have printed so far."""
         return (self.folder / "out").read_text() + (self.folder / "log").read_text()
+
+    def abort_decided(self) -> None:
+        """Abort what is decided and not committed: as an operator does, or Kafka when the
+        transactions are too old.
+        """
+        decision = read_log(LocalFileBackend(self.ours / "decisions")).decision
+        assert decision is not None
+        lost = [one.transactional_id for one in decision.committables]
+        assert lost
+        for one in lost:
+            settings = {"bootstrap.servers": self.bootstrap, "transactional.id": one}
+            Producer(settings).init_transactions(30)
 
     def values(self) -> list[int]:
         """Return what a reader sees."""

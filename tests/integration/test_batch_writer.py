@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
@@ -24,15 +23,24 @@ from pyspark.sql import functions as f
 from connectors import KafkaSink
 from connectors.spark import BatchWriter
 from tests.auditor.reader import read_committed
-from tests.integration.query_script import FILES, PER_FILE, POINTS, Script, text_files
+from tests.integration.query_script import (
+    COUNTED,
+    FILE_SOURCE,
+    FILES,
+    KAFKA_SOURCE,
+    KEEPS_STATE,
+    PER_FILE,
+    PLAIN,
+    POINTS,
+    Script,
+    text_files,
+)
 from tests.pages import block, replaced, run_python
 from tests.parity.query import produce
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long, sampled
 from transactions import crash_points
-from transactions.decision_log import read_log
 from transactions.errors import ConfigurationError
-from transactions.log_backend import LocalFileBackend
 
 
 @pytest.fixture
@@ -63,14 +71,8 @@ def test_a_kill_in_a_batch_loses_and_doubles_nothing(from_files, point):
     assert (from_files.ours / "decisions").is_dir()
 
 
-FILE_SOURCE = (
-    """spark.readStream.format("text").option("maxFilesPerTrigger", 1).load("examples/*.py")"""
-)
 RATE_SOURCE = """spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load()
 lines = lines.selectExpr("CAST(value AS STRING)")"""
-KAFKA_SOURCE = """spark.readStream.format("kafka-exactly-once").option(
-    "kafka.bootstrap.servers", "{}").option("subscribe", "{}").option(
-    "startingOffsets", "earliest").option("maxOffsetsPerTrigger", 20).load()"""
 TO_THE_END = "query.trigger(availableNow=True).start().awaitTermination()"
 THREE_BATCHES = """query = query.start()
 while len(query.recentProgress) < 3:
@@ -103,19 +105,6 @@ def test_a_source_that_counts_and_a_query_that_is_stopped(script):
     assert values == list(range(len(values)))
     assert len(values) >= 60
     assert not [line for line in said.splitlines() if "Traceback" in line or "sparkonce" in line]
-
-
-PLAIN = 'SparkSession.builder.master("local[2]").getOrCreate()'
-KEEPS_STATE = """SparkSession.builder.master("local[2]").getOrCreate()
-store = "spark.sql.streaming.stateStore."
-spark.conf.set("spark.sql.shuffle.partitions", "2")
-spark.conf.set(f"{store}checkpointFormatVersion", "2")
-spark.conf.set(f"{store}rocksdb.changelogCheckpointing.enabled", "true")
-spark.conf.set(f"{store}providerClass",
-    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")"""
-COUNTED = """
-lines = lines.selectExpr("CAST(value AS INT) % 15 AS word").groupBy("word").count()
-lines = lines.selectExpr("CAST(100 * word + count AS STRING) AS value")"""
 
 
 @long
@@ -158,13 +147,7 @@ def test_another_app_id_does_not_write_a_decided_batch_again(from_files):
 def test_what_the_broker_has_aborted_is_written_again(from_files):
     code, said = from_files.run("decision_durable@1")
     assert code == -signal.SIGKILL, said
-    decision = read_log(LocalFileBackend(from_files.ours / "decisions")).decision
-    assert decision is not None
-    lost = [one.transactional_id for one in decision.committables]
-    assert lost
-    for one in lost:  # as an operator does, or Kafka when the transaction is too old
-        settings = {"bootstrap.servers": from_files.bootstrap, "transactional.id": one}
-        Producer(settings).init_transactions(30)
+    from_files.abort_decided()
     assert from_files.values() == list(range(PER_FILE)), "aborted: batch 1 is not there"
     code, said = from_files.run()
     assert code == 0, said

@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Producer
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as f
@@ -23,15 +22,24 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.auditor.reader import assert_no_open_transaction as log_ends
 from tests.auditor.reader import read_committed
-from tests.integration.query_script import FILES, PER_FILE, POINTS, Script, text_files
+from tests.integration.query_script import (
+    COUNTED,
+    FILE_SOURCE,
+    FILES,
+    KAFKA_SOURCE,
+    KEEPS_STATE,
+    PER_FILE,
+    PLAIN,
+    POINTS,
+    Script,
+    text_files,
+)
 from tests.integration.test_examples import started
 from tests.pages import block, replaced, run_python
 from tests.parity.query import produce
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long
 from transactions.clock import Deadline
-from transactions.decision_log import read_log
-from transactions.log_backend import LocalFileBackend
 
 ALL = list(range(FILES * PER_FILE))
 PROCESS = "connectors.spark.commit_process"
@@ -121,25 +129,6 @@ def stopped(folder: Path) -> list[psutil.Process]:
     return [one for one in commit_processes(str(folder)) if one.status() == psutil.STATUS_STOPPED]
 
 
-KAFKA_SOURCE = """spark.readStream.format("kafka-exactly-once").option(
-    "kafka.bootstrap.servers", "{}").option("subscribe", "{}").option(
-    "startingOffsets", "earliest").option("maxOffsetsPerTrigger", 20).load()"""
-FILE_SOURCE = (
-    """spark.readStream.format("text").option("maxFilesPerTrigger", 1).load("examples/*.py")"""
-)
-PLAIN = 'SparkSession.builder.master("local[2]").getOrCreate()'
-KEEPS_STATE = """SparkSession.builder.master("local[2]").getOrCreate()
-store = "spark.sql.streaming.stateStore."
-spark.conf.set("spark.sql.shuffle.partitions", "2")
-spark.conf.set(f"{store}checkpointFormatVersion", "2")
-spark.conf.set(f"{store}rocksdb.changelogCheckpointing.enabled", "true")
-spark.conf.set(f"{store}providerClass",
-    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")"""
-COUNTED = """
-lines = lines.selectExpr("CAST(value AS INT) % 15 AS word").groupBy("word").count()
-lines = lines.selectExpr("CAST(100 * word + count AS STRING) AS value")"""
-
-
 @long
 def test_kafka_as_the_source(script, bootstrap, topic):
     name = topic(name="in")
@@ -174,13 +163,7 @@ def test_state_and_output_agree(script, tmp_path, point):
 def test_what_the_broker_has_aborted_is_written_again(from_files):
     code, said = from_files.run("decision_durable@1")
     assert code == 1, said
-    decision = read_log(LocalFileBackend(from_files.ours / "decisions")).decision
-    assert decision is not None
-    lost = [one.transactional_id for one in decision.committables]
-    assert lost
-    for one in lost:  # as an operator does, or Kafka when the transaction is too old
-        settings = {"bootstrap.servers": from_files.bootstrap, "transactional.id": one}
-        Producer(settings).init_transactions(30)
+    from_files.abort_decided()
     assert from_files.values() == list(range(PER_FILE)), "aborted: batch 1 is not there"
     code, said = from_files.run()
     assert code == 0, said
