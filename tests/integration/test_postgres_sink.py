@@ -11,6 +11,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -585,6 +586,29 @@ def test_a_user_who_may_not_commit_is_told_and_nothing_is_lost(table, writer):
     assert opened(table).recover_and_commit([one], soon()) == {one.token: Outcome.COMMITTED}
 
 
+def until_a_commit_waits(table: PostgresDatabase) -> None:
+    """Wait until commits wait for a standby. `pg_reload_conf` only sends a signal, and a commit
+    looks at a flag in shared memory: the checkpointer sets it when it has read the file.
+    """
+    warnings: list[str] = []
+
+    def commit_until_one_waits() -> None:
+        while not any("wait for synchronous replication" in one for one in warnings):
+            probe.execute("SELECT pg_logical_emit_message(true, 'probe', '')")
+
+    deadline = soon()
+    with psycopg.connect(table.conninfo, autocommit=True) as probe:
+        probe.add_notice_handler(lambda one: warnings.append(one.message_primary or ""))
+        committing = threading.Thread(target=commit_until_one_waits, daemon=True)
+        committing.start()
+        asked = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
+        while table.execute(asked, probe.info.backend_pid) != [("SyncRep",)]:
+            assert not deadline.expired()
+            deadline.pause(0.02)
+        probe.cancel()  # the commit stays; its wait ends with a warning
+        committing.join(deadline.remaining())
+
+
 def test_the_users_own_statement_timeout_does_not_cut_a_commit(table, writer):
     """COMMIT PREPARED that is cancelled while it waits for a standby is answered as a success."""
     role = f"writer_{table.dbname}"
@@ -595,6 +619,7 @@ def test_the_users_own_statement_timeout_does_not_cut_a_commit(table, writer):
     one = written(sink, 1)
     table.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     table.execute("SELECT pg_reload_conf()")
+    until_a_commit_waits(table)
     try:
         assert sink.commit([one], Deadline(1)) == {one.token: Outcome.UNKNOWN}
         assert sink.recover_and_commit([one], Deadline(1)) == {one.token: Outcome.UNKNOWN}
