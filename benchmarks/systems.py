@@ -27,6 +27,11 @@ OURS = our_system(MICRO_BATCH)
 #: Our own modes, by the word that chooses them.
 MODES = {
     "micro-batch": OURS,
+    # The same work in an Arrow function: in the stage that writes, and in a stage of its own.
+    "micro-batch-arrow": our_system(MICRO_BATCH, name="sparkonce micro-batch, Arrow", stages=1),
+    "micro-batch-arrow-3": our_system(
+        MICRO_BATCH, name="sparkonce micro-batch, Arrow in three stages", stages=3
+    ),
     "continuous": our_system(CONTINUOUS),
     **{
         f"{mode}-{guarantee}": our_system(

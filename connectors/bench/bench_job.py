@@ -27,6 +27,7 @@ from connectors.options.guarantee import EXACTLY_ONCE
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.table import CONTINUOUS
 from connectors.spark.continuous_driver import ContinuousDriver
+from connectors.spark.pipeline import transformed
 from connectors.spark.session import build_session
 from connectors.spark.stop_signals import stop_signals
 from connectors.spark.streaming_driver import StreamingDriver
@@ -93,11 +94,22 @@ def _in_batches(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> di
         trigger=task["trigger"],
         on_checkpoint=keep,
     )
-    records = driver.read(_source(task, task["batch_records"]))
-    driver.write(records.selectExpr("key", task["value_sql"] + " AS value"), _sink(task))
+    source, sink, stages = _source(task, task["batch_records"]), _sink(task), task.get("stages")
+    function = ReplaceLastByte(str(folder / "first-record"))
+    if stages == 1:
+        driver.pipe(source, sink, transform=function)
+    elif stages == 3:
+        driver.write(transformed(driver.read(source), function), sink)
+    else:
+        changed = task["value_sql"] + " AS value"
+        driver.write(driver.read(source).selectExpr("key", changed), sink)
     driver.run()
     assert driver.query is not None
-    return {"progress": [json.loads(one.json) for one in driver.query.recentProgress]}
+    progress = [json.loads(one.json) for one in driver.query.recentProgress]
+    records = {report.checkpoint_id: report.records for report in driver.reports}
+    for one in progress:  # in one stage Spark counts ranges
+        one["numInputRows"] = records.get(one["batchId"], 0)
+    return {"progress": progress}
 
 
 def _continuously(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> dict[str, Any]:

@@ -18,10 +18,12 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import refuse_columns
 from connectors.options.sink import MessageSink, takes_messages
-from connectors.records.arrow_transform import columns_of
-from connectors.spark.sink_stage import ROUTE
+from connectors.records.arrow_transform import ArrowFunction, columns_of, fitted
+from connectors.spark.fused_stage import FusedStage, ReadingStage
+from connectors.spark.sink_stage import ROUTE, SinkStage
 from transactions.errors import ConfigurationError
 from transactions.sink import Sink
 
@@ -48,15 +50,28 @@ _CASTS: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Branch:
-    """A DataFrame in the sink's columns, and its sink."""
+    """A DataFrame in the sink's columns, and its sink.
+
+    Attributes:
+        frame: the records; with `reading`, the ranges of a source.
+        sink: the target.
+        reading: gives the records of the ranges in the sink's own stage.
+    """
 
     frame: DataFrame
     sink: Sink
+    reading: ReadingStage | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """The schema that its record batches have in a task."""
+        if self.reading is not None:
+            return self.reading.written
         return schema_in_a_task(self.frame.schema, self.frame.sparkSession)
+
+    def last_stage(self, sink: SinkStage) -> SinkStage | FusedStage:
+        """Return the function of the stage that writes the branch, if it is the only branch."""
+        return sink if self.reading is None else FusedStage(reading=self.reading, sink=sink)
 
 
 def schema_in_a_task(schema: t.StructType, spark: SparkSession) -> pa.Schema:
@@ -98,6 +113,40 @@ def make_branch(frame: DataFrame, sink: Sink, *, warn: bool = True) -> Branch:
     branch = Branch(_as_messages(frame, sink, warn=warn) if takes_messages(sink) else frame, sink)
     sink.check_columns(branch.schema)
     return branch
+
+
+def make_fused_branch(
+    ranges: DataFrame,
+    sink: Sink,
+    *,
+    source: KafkaSource,
+    transform: str | ArrowFunction,
+    columns: Sequence[str] | None,
+) -> Branch:
+    """Return the branch of an Arrow function, with the columns that it has unfused.
+
+    Args:
+        ranges: of the source, in `RANGES_SCHEMA`.
+        sink: the target.
+        source: what is read.
+        transform: see `connectors.records.arrow_transform`.
+        columns: see `columns_of`.
+
+    Raises:
+        ConfigurationError: `columns` is wrong, or the sink cannot write these columns.
+    """
+    declared = columns_of(columns)
+    schema = from_arrow_schema(declared)
+    if takes_messages(sink):
+        schema = t.StructType([schema[name] for name in kept_columns(schema, sink, warn=False)])
+    reading = ReadingStage(
+        source=source,
+        transform=fitted(transform, columns),
+        declared=declared,
+        written=schema_in_a_task(schema, ranges.sparkSession),
+    )
+    sink.check_columns(reading.written)
+    return Branch(ranges, sink, reading)
 
 
 def kept_columns(schema: t.StructType, sink: MessageSink, *, warn: bool) -> list[str]:

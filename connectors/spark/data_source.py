@@ -38,6 +38,7 @@ from connectors.kafka.source.source_stream import SourceStream
 from connectors.options.kafka_source import KafkaSource
 from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from connectors.spark.batch_size import SIZE_FILE_OPTION, read_size
+from connectors.spark.range_rows import RANGES_OPTION, RANGES_SCHEMA, range_row
 from connectors.spark.start_file import START_FILE_OPTION, read_start
 from connectors.spark.worker_heap import settle_worker_heap
 from transactions.errors import ConfigurationError
@@ -66,6 +67,8 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """Return Spark's Kafka columns; called first, so all options are checked here."""
         source = self._source()
+        if self._gives_ranges():
+            return from_arrow_schema(RANGES_SCHEMA)
         return from_arrow_schema(
             SOURCE_SCHEMA_WITH_HEADERS if source.include_headers else SOURCE_SCHEMA
         )
@@ -80,9 +83,8 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
         """Return the stream reader."""
         source = self._source()
         source.check_stream()
-        return KafkaStreamReader(
-            source, self._file(START_FILE_OPTION), self._file(SIZE_FILE_OPTION)
-        )
+        files = self._file(START_FILE_OPTION), self._file(SIZE_FILE_OPTION)
+        return KafkaStreamReader(source, *files, gives_ranges=self._gives_ranges())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         """Return the writer of a streaming query: where Spark plans a batch, with the plan of its
@@ -118,9 +120,12 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
 
     def _source(self) -> KafkaSource:
         options = dict(self.options)
-        for ours in (START_FILE_OPTION, SIZE_FILE_OPTION):
+        for ours in (START_FILE_OPTION, SIZE_FILE_OPTION, RANGES_OPTION):
             options.pop(ours, None)
         return KafkaSource.from_options(options)
+
+    def _gives_ranges(self) -> bool:
+        return RANGES_OPTION in self.options
 
     def _file(self, option: str) -> Path | None:
         name = self.options.get(option)
@@ -154,16 +159,22 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     """Plans micro-batches with admission control."""
 
     def __init__(
-        self, source: KafkaSource, start_file: Path | None, size_file: Path | None
+        self,
+        source: KafkaSource,
+        start_file: Path | None,
+        size_file: Path | None,
+        *,
+        gives_ranges: bool = False,
     ) -> None:
         self._source = source
+        self._gives_ranges = gives_ranges
         self._start_file = start_file
         self._size_file = size_file
         self._planned: SourceStream | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Send the workers only what `read` needs; clients stay in this process."""
-        return {"_source": self._source}
+        return {"_source": self._source, "_gives_ranges": self._gives_ranges}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query begins. Spark asks once for each use of the source, and expects
@@ -197,7 +208,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return [KafkaPartition(each) for each in self._stream().plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range in a worker."""
+        """Read one range in a worker, or hand it on."""
+        if self._gives_ranges:
+            return iter([] if partition.value is None else [range_row(partition.value)])
         return _read(self._source, partition)
 
     def stop(self) -> None:

@@ -113,9 +113,28 @@ def _micro_batches(
         accept_duplicates=accept_duplicates,
         **job.driver,
     )
+    if _is_one_pipe(job):
+        _pipe(job, driver)
+        return driver
     for frame, sink in branches(job, session, driver.read(job.source)):
         driver.write(frame, sink)
     return driver
+
+
+def _pipe(job: JobDefinition, driver: StreamingDriver) -> None:
+    find_arrow_function(job)
+    columns = job.columns
+    if job.arrow is None and columns is None:
+        columns = ("key", "value", *(["headers"] if job.source.include_headers else []))
+    transform = job.arrow or copy_records
+    driver.pipe(job.source, job.sinks[0].sink, transform=transform, columns=columns)
+
+
+def _is_one_pipe(job: JobDefinition) -> bool:
+    """Return whether a job copies, or has an Arrow function, for one sink: no part of it needs
+    Spark's SQL.
+    """
+    return job.function is None and job.sql is None and [one.sql for one in job.sinks] == [None]
 
 
 def _continuous(

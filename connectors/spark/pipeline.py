@@ -155,7 +155,7 @@ def arrow_pipeline(
             **options,
         )
     batches = StreamingDriver(spark, app_id=app_id, checkpoint=checkpoint, **options)
-    batches.write(transformed(batches.read(source), transform, columns), sink)
+    batches.pipe(source, sink, transform=transform, columns=columns)
     return batches
 
 

@@ -12,11 +12,10 @@ Spark writes commits/N, so a swallowed failure would lose the batch (seen).
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
@@ -32,9 +31,9 @@ from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.starting_points import decide_start
+from connectors.records.arrow_transform import ArrowFunction, copy_records
 from connectors.spark.batch_offsets import execution_of
-from connectors.spark.batch_size import SIZE_FILE_OPTION, BatchSize
-from connectors.spark.branches import Branch, make_branch, places_of_sources, unite
+from connectors.spark.batch_size import BatchSize
 from connectors.spark.checkpoint_files import (
     SPARK,
     SparkFiles,
@@ -47,11 +46,11 @@ from connectors.spark.driver_life import POLL_S, DriverLife, wait_while
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
+from connectors.spark.query_plan import QueryPlan
 from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.restarts import Restarts
 from connectors.spark.session import prepare_session
-from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
-from connectors.spark.start_file import START_FILE_OPTION, start_file, write_start
+from connectors.spark.sink_stage import SinkStage
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.worker_warm_up import warm_workers
 from transactions.clock import Deadline
@@ -62,8 +61,6 @@ from transactions.log_location import LogLocation
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, RestartStrategy
 from transactions.savepoint import unfinished
 from transactions.sink import Sink
-
-logger = logging.getLogger(__name__)
 
 _REPORTS = 1000
 _IDLE_SWEEP_SECONDS = 10.0
@@ -132,8 +129,7 @@ class StreamingDriver(DriverLife):
         self._size = None if target_checkpoint_s is None else BatchSize(target_checkpoint_s, folder)
         self._on_checkpoint = on_checkpoint
         self._metrics = DriverMetrics(app_id, metrics_port)
-        self._sources: list[KafkaSource] = []
-        self._branches: list[Branch] = []
+        self._plan = QueryPlan(spark, folder, self._size)
         self._decision_log = decision_log
         self._accept_duplicates = accept_duplicates or accepts_duplicates(from_savepoint)
         self._query: StreamingQuery | None = None
@@ -160,14 +156,7 @@ class StreamingDriver(DriverLife):
         Raises:
             ConfigurationError: an option is wrong.
         """
-        source.check_stream()
-        options = source.to_options()
-        options[START_FILE_OPTION] = str(start_file(self._checkpoint, len(self._sources)))
-        self._sources.append(source)
-        reader = self._spark.readStream.format("kafka-exactly-once")
-        if self._size is not None:
-            options[SIZE_FILE_OPTION] = str(self._size.file)
-        return reader.options(**options).load()
+        return self._plan.read(source)
 
     def write(self, frame: DataFrame, sink: Sink) -> None:
         """Add a branch; all branches of a driver commit under one decision, all or none.
@@ -181,15 +170,35 @@ class StreamingDriver(DriverLife):
             ConfigurationError: a column is missing, unknown or of a wrong type; two sinks have the
                 same name; the driver has started.
         """
+        self._check_not_started()
+        self._plan.write(frame, sink)
+
+    def pipe(
+        self,
+        source: KafkaSource,
+        sink: Sink,
+        *,
+        transform: str | ArrowFunction = copy_records,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        """Read, transform by an Arrow function and write in one stage, instead of `read` and
+        `write`. No record enters the JVM: Spark's progress counts the ranges of a batch.
+
+        Args:
+            source: what to read.
+            sink: the target.
+            transform: see `connectors.records.arrow_transform`.
+            columns: see `connectors.spark.arrow_pipeline`.
+
+        Raises:
+            ConfigurationError: see `read` and `write`; or there is another branch.
+        """
+        self._check_not_started()
+        self._plan.pipe(source, sink, transform, columns)
+
+    def _check_not_started(self) -> None:
         if self._query is not None:
             raise ConfigurationError("A branch cannot be added to a driver that has started.")
-        if any(branch.sink.name == sink.name for branch in self._branches):
-            raise ConfigurationError(
-                "Two sinks of one driver have the same name.",
-                cause="a sink without a name has the name of its target",
-                option=f"name={sink.name}",
-            )
-        self._branches.append(make_branch(frame, sink))
 
     # --- its life -----------------------------------------------------------------------------
 
@@ -202,12 +211,12 @@ class StreamingDriver(DriverLife):
             ConfigurationError: an option, a topic, credentials or the checkpoint are wrong.
             DecisionLogError, TransactionLostError, OutcomeUnknownError: see their classes.
         """
-        if not self._branches:
+        if not self._plan.branches:
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
         if self._from_savepoint is not None:  # only a restore needs the plan so early
-            self._engine = SparkFiles(places_of_sources(unite(self._branches)))
-        outputs = kafka_sinks(each.sink for each in self._branches)
-        self._metrics.open(outputs, self._sources, self._known_log)
+            self._engine = SparkFiles(self._plan.places())
+        outputs = kafka_sinks(each.sink for each in self._plan.branches)
+        self._metrics.open(outputs, self._plan.sources, self._known_log)
         with self._metrics.closed_on_error():
             self._restore(self._run_options())
             self._start_run()
@@ -234,7 +243,7 @@ class StreamingDriver(DriverLife):
                 self._run.log,
                 [*self._run.sinks],
                 offsets_sink=self._run.offsets_sink,
-                only_moved=not all(source.fail_on_data_loss for source in self._sources),
+                only_moved=not all(source.fail_on_data_loss for source in self._plan.sources),
                 spark_checkpoint=self._checkpoint / SPARK,
                 durable=DurableFiles.of_run(self._checkpoint / SPARK, self._finished.decision),
                 size=self._size,
@@ -365,10 +374,10 @@ class StreamingDriver(DriverLife):
         return RunOptions(
             app_id=self._app_id,
             checkpoint=self._checkpoint,
-            sources=self._sources,
-            sinks=[branch.sink for branch in self._branches],
+            sources=self._plan.sources,
+            sinks=[branch.sink for branch in self._plan.branches],
             decision_log=self._decision_log,
-            schemas={each.sink.name: each.schema for each in self._branches},
+            schemas={each.sink.name: each.schema for each in self._plan.branches},
             checkpoint_timeout_s=self._checkpoint_timeout_s,
             restart_budget_s=self._restart_budget_s,
             accept_duplicates=self._accept_duplicates,
@@ -377,23 +386,14 @@ class StreamingDriver(DriverLife):
     def _decide_start(self, log: DecisionLog, *, begun: bool) -> None:
         """Decide where sources begin: Spark asks twice, and again after a crash in batch 0."""
         planned = planned_end(self._checkpoint / SPARK)
-        starts = decide_start(log, self._sources, begun=begun, planned=planned)
-        for number, start in enumerate(starts):
-            write_start(start_file(self._checkpoint, number), start)
+        starts = decide_start(log, self._plan.sources, begun=begun, planned=planned)
+        self._plan.begin_at(starts)
 
     def _start_query(self) -> None:
         assert self._coordinator is not None
         assert self._run is not None
         stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
-        written = unite(self._branches).mapInArrow(stage, COMMITTABLE_DDL)
-        writer = written.writeStream.queryName(self._app_id)
-        writer = writer.option("checkpointLocation", str(self._checkpoint / SPARK))
-        writer = writer.outputMode("update").foreachBatch(self._run_batch)
-        if self._trigger_ms is None:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{self._trigger_ms} milliseconds")
-        self._query = writer.start()
+        self._query = self._plan.start(stage, self._app_id, self._run_batch, self._trigger_ms)
         self._query_ready.set()
 
     def _cause_of(self, error: BaseException, unfinished: SparkOnceError | None) -> BaseException:

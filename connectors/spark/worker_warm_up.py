@@ -27,6 +27,7 @@ _MOST_TASKS = 32
 _MODULES = (
     "connectors.kafka.sink.kafka_writer",
     "connectors.kafka.source.range_reader",
+    "connectors.spark.fused_stage",
     "connectors.spark.sink_stage",
 )
 

@@ -19,6 +19,9 @@ DESIGN = Path(__file__).parents[2] / "docs/design.md"
 TRACER = Path(__file__).parent / "traced"
 STEP = re.compile(r"^[0-9]+\. `([\w./]+)` \(((?:`[\w.]+`,? ?)+)\)", re.MULTILINE)
 
+#: A line of the sink: without a query the stage that writes also reads.
+QUERY = {"micro-batch": 'sql = "SELECT key, value FROM source"'}
+
 Function = tuple[str, str]
 """Path and qualified name."""
 
@@ -67,7 +70,7 @@ def test_each_function_of_a_walk_is_called(
     with (
         stranger.busy_topic(),
         stranger.follows_output() as reader,
-        stranger.runs(stranger.job(options), **traced) as pipeline,
+        stranger.runs(stranger.job(options, sink=QUERY.get(mode, "")), **traced) as pipeline,
     ):
         stranger.more_comes_out(reader, pipeline)
         assert pipeline.sigterm() == 0, pipeline.text

@@ -26,8 +26,10 @@ from connectors.records.arrow_transform import columns_of, copy_records
 from connectors.records.message_schema import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from connectors.spark import ContinuousDriver, StreamingDriver, arrow_pipeline
 from connectors.spark.arrow_stage import ArrowStage
-from connectors.spark.branches import schema_in_a_task
+from connectors.spark.branches import Branch, schema_in_a_task
+from connectors.spark.fused_stage import ReadingStage
 from connectors.spark.pipeline import options_of, transformed
+from connectors.spark.query_plan import QueryPlan
 from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from transactions.errors import ConfigurationError
 
@@ -276,7 +278,29 @@ def test_a10_a_stream_that_shall_end_is_refused_in_both_modes(mode, tmp_path):
     with pytest.raises(ConfigurationError, match="endingOffsets"):
         ContinuousDriver(SESSION, app_id="app", checkpoint=tmp_path, source=source, sink=SINK)
     with pytest.raises(ConfigurationError, match="endingOffsets"):
-        StreamingDriver.read(SimpleNamespace(_sources=[]), source)
+        QueryPlan(SESSION, tmp_path, None).read(source)
+
+
+def test_a_pipe_is_the_only_branch_of_its_driver(tmp_path):
+    """Its records are read in the stage that writes: no other branch could get them."""
+    other = KafkaSink(bootstrap_servers="b", topic="other")
+    reading = ReadingStage(
+        source=KafkaSource(**SOURCE),
+        transform=copy_records,
+        declared=SINK_SCHEMA,
+        written=SINK_SCHEMA,
+    )
+    plan = QueryPlan(SESSION, tmp_path, None)
+    plan.branches.append(Branch(None, SINK))
+    with pytest.raises(ConfigurationError, match=r"only branch(.|\n)*sink 'other'"):
+        plan.pipe(KafkaSource(**SOURCE), other, copy_records, None)
+    plan.branches[:] = [Branch(None, SINK, reading)]
+    with pytest.raises(ConfigurationError, match=r"only branch(.|\n)*read\(\) and write\(\)"):
+        plan.write(None, other)
+    with pytest.raises(ConfigurationError, match="same name"):
+        plan.write(None, SINK)
+    assert len(plan.branches) == 1
+    assert plan.sources == []
 
 
 @pytest.mark.parametrize(
