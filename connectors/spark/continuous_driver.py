@@ -16,7 +16,6 @@ next barrier. The decision log, committables, recovery, sweep and sink are the s
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -55,11 +54,10 @@ from connectors.records.arrow_transform import (
 from connectors.spark.barrier_stage import BarrierStage
 from connectors.spark.branches import told_columns
 from connectors.spark.checkpoint_files import NoFiles
-from connectors.spark.driver_life import POLL_S, DriverLife
+from connectors.spark.driver_life import DriverLife
 from connectors.spark.failures import error_in
 from connectors.spark.restarts import Restarts
 from connectors.spark.session import refuse_connect
-from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.errors import ConfigurationError, FencedError, SparkOnceError, StoppedError
@@ -191,6 +189,7 @@ class ContinuousDriver(DriverLife):
             SparkOnceError: see the classes.
         """
         self._metrics.open(kafka_sinks(self._options.sinks), self._options.sources, self._known_log)
+        self._has_ended_well = False
         with self._metrics.closed_on_error():
             self._restore(self._options)
             self._start_run()
@@ -353,20 +352,6 @@ class ContinuousDriver(DriverLife):
         self._stopping.set()
         if self._loop is not None:
             self._loop.drain()
-
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the pipeline has ended; return True if it has. Restarts happen in this call.
-
-        Raises:
-            SparkOnceError: the error that ended it, unchanged, when it is not restarted.
-        """
-        deadline = Deadline(math.inf if timeout_s is None else timeout_s)
-        with self._metrics.closed_on_error():
-            while not self._has_ended(min(deadline.remaining(), POLL_S)):
-                if deadline.expired():
-                    return False
-        self._metrics.close()
-        return True
 
     def _has_ended(self, timeout_s: float) -> bool:
         if self._restarts.pending:

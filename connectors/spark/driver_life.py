@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import logging
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import EngineFiles, FromSavepoint, restore
 from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.savepoint_request import SavepointRequests
@@ -54,6 +56,7 @@ class DriverLife(abc.ABC):
     #: The last checkpoints, newest last; bounded.
     reports: deque[CheckpointReport]
     _on_checkpoint: Callable[[CheckpointReport], None] | None
+    _metrics: DriverMetrics
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class DriverLife(abc.ABC):
         self._from_savepoint = from_savepoint
         self._claim: Path | None = None
         self._waits = False
+        self._has_ended_well = False
         #: The log after the last finished checkpoint; everything it decided is committed.
         self._finished: LogState | None = None
         #: The error of a failed stop. The user may see only a StoppedError; a savepoint then fails.
@@ -85,9 +89,25 @@ class DriverLife(abc.ABC):
     def stop(self) -> None:
         """Stop between two checkpoints. Safe from any thread."""
 
-    @abc.abstractmethod
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the pipeline has ended; True if it has. Restarts happen in this call."""
+        """Wait until the pipeline has ended; return True if it has, and at each call after that.
+        Restarts happen in this call.
+
+        Raises:
+            SparkOnceError: the error that ended it, unchanged, when it is not restarted.
+        """
+        deadline = Deadline(math.inf if timeout_s is None else timeout_s)
+        with self._metrics.closed_on_error():
+            while not self._has_ended_well:
+                self._has_ended_well = self._has_ended(min(deadline.remaining(), POLL_S))
+                if not self._has_ended_well and deadline.expired():
+                    return False
+        self._metrics.close()
+        return True
+
+    @abc.abstractmethod
+    def _has_ended(self, timeout_s: float) -> bool:
+        """Wait for the end of the present run; return True after a good end of the pipeline."""
 
     @abc.abstractmethod
     def _start_run(self) -> None:

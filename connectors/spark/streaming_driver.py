@@ -12,7 +12,6 @@ Spark writes commits/N, so a swallowed failure would lose the batch (seen).
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -42,7 +41,7 @@ from connectors.spark.checkpoint_files import (
     planned_end,
 )
 from connectors.spark.data_source import register
-from connectors.spark.driver_life import POLL_S, DriverLife, wait_while
+from connectors.spark.driver_life import DriverLife, wait_while
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
@@ -53,7 +52,6 @@ from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import SinkStage
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.worker_warm_up import warm_workers
-from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
@@ -217,6 +215,7 @@ class StreamingDriver(DriverLife):
             self._engine = SparkFiles(self._plan.places())
         outputs = kafka_sinks(each.sink for each in self._plan.branches)
         self._metrics.open(outputs, self._plan.sources, self._known_log)
+        self._has_ended_well = False
         with self._metrics.closed_on_error():
             self._restore(self._run_options())
             self._start_run()
@@ -271,21 +270,6 @@ class StreamingDriver(DriverLife):
         wait_while(lambda: query.isActive and not self._is_written_down(), _WRITTEN_DOWN_S)
         query.stop()
 
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the pipeline has ended; return True if it has. Restarts happen in this call.
-
-        Raises:
-            SparkOnceError: the error that ended it, unchanged, when it is not restarted.
-        """
-        assert self._query is not None, "call start() first"
-        deadline = Deadline(math.inf if timeout_s is None else timeout_s)
-        with self._metrics.closed_on_error():
-            while not self._has_ended(min(deadline.remaining(), POLL_S)):
-                if deadline.expired():
-                    return False
-        self._metrics.close()
-        return True
-
     def _has_ended(self, timeout_s: float) -> bool:
         if self._restarts.pending:
             if self._stopping.is_set():
@@ -293,7 +277,7 @@ class StreamingDriver(DriverLife):
             if self._restarts.wait(self._stopping, timeout_s):
                 self._restart()
             return False
-        assert self._query is not None
+        assert self._query is not None, "call start() first"
         if self._waits_for_stop:
             self._query.stop()
         try:

@@ -138,6 +138,7 @@ def made(
 
 def test_one_stage_writes_each_column_and_no_record_enters_the_jvm(made: Pipeline):
     driver = made.run(ONE)
+    assert driver.await_termination(0.0), "it has ended, also when asked again"
     by_partition = sorted(expected(made.bootstrap, made.source), key=lambda row: row[0])
     assert sorted(made.written(), key=lambda row: row[0]) == by_partition
     assert len(by_partition) > RECORDS / 2

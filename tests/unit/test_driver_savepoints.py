@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.savepoint_request import ask_for_savepoint
 from connectors.spark import driver_life
 from connectors.spark.driver_life import DriverLife
@@ -31,6 +32,7 @@ class ScriptedDriver(DriverLife):
     def __init__(self, checkpoint: Path) -> None:
         restarts = Restarts("app", RESTARTS, tolerable_failed_checkpoints=0)
         super().__init__(None, restarts, checkpoint, None)  # type: ignore[arg-type]
+        self._metrics = DriverMetrics("app", None)
         self.backend = MemoryBackend()
         self.log = self.open()
         self.files: Callable[[], dict[str, Path]] = dict
@@ -51,8 +53,8 @@ class ScriptedDriver(DriverLife):
     def stop(self) -> None:
         self._stopping.set()
 
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        threading.Event().wait(0.005)
+    def _has_ended(self, timeout_s: float) -> bool:
+        threading.Event().wait(min(timeout_s, 0.005))
         return self._stopping.is_set() and self.stops()
 
     def _start_run(self) -> None:
