@@ -37,7 +37,12 @@ from connectors.kafka.source.source_planner import SourcePlanner, refuse_lower_t
 from connectors.kafka.source.source_stream import Nested, SourceStream
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.kafka_source import KafkaSource
-from connectors.options.modes import MOST_INTERVAL_S, check_options, longest_interval_s
+from connectors.options.modes import (
+    MOST_INTERVAL_S,
+    check_options,
+    check_source,
+    longest_interval_s,
+)
 from connectors.options.option import checked_app_id
 from connectors.options.table import CONTINUOUS
 from connectors.pipeline.driver_metrics import DriverMetrics
@@ -144,7 +149,7 @@ class ContinuousDriver(DriverLife):
         )
         check_options(CONTINUOUS, {} if trigger is None else {"trigger": trigger})
         load_function(transform)
-        source.check_stream()
+        check_source(CONTINUOUS, source)
         folder = checkpoint_folder(str(checkpoint))
         restarts = Restarts(app_id, restart_strategy, tolerable_failed_checkpoints=0)
         super().__init__(spark, restarts, folder, from_savepoint)

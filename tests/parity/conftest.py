@@ -13,6 +13,8 @@ from connectors.spark.data_source import NAME
 from tests.parity.table import DIFFERS, ROWS
 
 _ROW = "parity"
+#: The same rows in the continuous mode: `@pytest.mark.parity(1, mode="continuous")`.
+_CONTINUOUS = "parity, continuous"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,24 +23,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in item.iter_markers("parity"):
             for row in mark.args:
                 assert row in ROWS, f"{item.nodeid}: the table has no row {row}"
-                item.user_properties.append((_ROW, row))
+                name = _CONTINUOUS if mark.kwargs.get("mode") == "continuous" else _ROW
+                item.user_properties.append((name, row))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    results: dict[int, Counter[str]] = defaultdict(Counter)
+    results: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.stats.get(outcome, []):
             for name, row in getattr(report, "user_properties", ()):
-                if name == _ROW:
-                    results[row][outcome] += 1
+                if name in (_ROW, _CONTINUOUS):
+                    results[name, row][outcome] += 1
     if not results:
         return
     terminalreporter.section("parity with Spark's own Kafka connector")
+    terminalreporter.line(f"{'':4}{'batches':10}  {'continuous':10}")
     for row, says in ROWS.items():
-        counted = ", ".join(f"{n} {what}" for what, n in results[row].items())
-        terminalreporter.line(f"{row:2}  {counted or '-':10}  {says}")
+        both = "  ".join(f"{_counted(results[name, row]):10}" for name in (_ROW, _CONTINUOUS))
+        terminalreporter.line(f"{row:2}  {both}  {says}")
         if row in DIFFERS:
-            terminalreporter.line(f"{'':16}{DIFFERS[row]}")
+            terminalreporter.line(f"{'':28}{DIFFERS[row]}")
+
+
+def _counted(results: Counter[str]) -> str:
+    return ", ".join(f"{n} {what}" for what, n in results.items()) or "-"
 
 
 @pytest.fixture
