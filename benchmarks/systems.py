@@ -33,6 +33,10 @@ MODES = {
         MICRO_BATCH, name="sparkonce micro-batch, Arrow in three stages", stages=3
     ),
     "continuous": our_system(CONTINUOUS),
+    # A backfill: it reads what is there, commits it and ends. Only for throughput.
+    "continuous-available-now": our_system(
+        CONTINUOUS, name="sparkonce continuous, available-now", available_now=True
+    ),
     **{
         f"{mode}-{guarantee}": our_system(
             mode, name=f"sparkonce {mode}, {guarantee}", guarantee=guarantee

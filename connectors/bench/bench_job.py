@@ -26,6 +26,7 @@ from connectors.machine.parent_watch import live_as_long_as_parent
 from connectors.options.guarantee import EXACTLY_ONCE
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.table import CONTINUOUS
+from connectors.options.trigger import AVAILABLE_NOW
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.pipeline import transformed
 from connectors.spark.session import build_session
@@ -133,6 +134,7 @@ def _continuously(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> 
         transform=ReplaceLastByte(str(first_record)),
         sink=_sink(task),
         on_checkpoint=keep_and_show,
+        trigger=AVAILABLE_NOW if task.get("available_now") else None,
         **{name: task[name] for name in _PACE if task.get(name) is not None},
     )
     with stop_signals(driver.request_stop):

@@ -106,6 +106,8 @@ class JobProcess:
         """
         if self._process is None or self._process.poll() is None:
             return
+        if self._process.returncode == 0 and self._task.get("available_now"):
+            return  # it has read what it was to read
         written = self._folder / ERROR_FILE
         if written.exists():
             told = json.loads(written.read_text("utf-8"))

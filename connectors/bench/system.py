@@ -43,8 +43,8 @@ def our_system(mode: str, *, name: str = "", **settings: Any) -> System:
         mode: one of `connectors.options.modes`.
         name: its name in the results; by default the name of the mode.
         settings: `master`; in continuous mode the driver's `parallelism`, `barrier_interval_s` and
-            `target_latency_s`; in micro-batches `stages`, 1 or 3, for an Arrow function in as many
-            Python stages, in place of Spark's SQL.
+            `target_latency_s`, and `available_now`: read what is there, then end; in micro-batches
+            `stages`, 1 or 3: an Arrow function in as many Python stages, not Spark's SQL.
     """
     return System(
         name=name or f"sparkonce {mode}",
