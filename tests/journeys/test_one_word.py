@@ -32,7 +32,9 @@ def one_word(stranger: Stranger) -> Path:
         "/data/lines": str(stranger.folder / "checkpoint"),
     }
     path = stranger.folder / "one_word.py"
-    page = replaced(block("docs/own_query.md", 'it was "kafka"'), here)
+    lines = block("README.md", 'it was "kafka"')
+    assert lines == block("docs/own_query.md", 'it was "kafka"')
+    page = replaced(lines, here)
     path.write_text(BEGINS.format(stranger.bootstrap, stranger.topic) + page + ENDS)
     return path
 
