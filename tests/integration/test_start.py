@@ -7,6 +7,7 @@ topic that was made anew is another topic, however far it has grown (A7).
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,15 +21,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
+from connectors.kafka.source.offsets import parse_offsets, split_key
 from connectors.options.modes import MODES
 from connectors.options.table import CONTINUOUS, MICRO_BATCH
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline
 from tests.auditor.reader import Follower, Record, read_committed
 from tests.integration.job_process import PATIENCE_S, running
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions import crash_points
 from transactions.clock import Deadline
+from transactions.decision_log import read_log
 from transactions.errors import DataLossError, SparkOnceError
+from transactions.log_backend import LocalFileBackend
 
 PARTITIONS = 2
 #: What is there before a pipeline starts: nothing of it is to be seen.
@@ -92,11 +96,15 @@ topic = "{topics[1]}"
     return path
 
 
+def number_of(record: Record) -> int:
+    return int(record.value or b"-1")
+
+
 def assert_dense_from_the_start(output: Sequence[Record]) -> None:
     """Nothing from before the run, and from the first record on each partition without a hole."""
     numbers = defaultdict(list)
     for record in output:
-        number = int(record.value or b"-1")
+        number = number_of(record)
         numbers[number % PARTITIONS].append(number)
     assert numbers
     for found in numbers.values():
@@ -156,7 +164,7 @@ class Pipeline:
             app_id=self.app,
             checkpoint=self.folder / "state",
             source=KafkaSource(
-                bootstrap_servers=self.bootstrap, subscribe=self.topics[0], **source
+                **{"bootstrap_servers": self.bootstrap, "subscribe": self.topics[0], **source}
             ),
             sink=KafkaSink(bootstrap_servers=self.bootstrap, topic=self.topics[1]),
             mode=mode,
@@ -203,6 +211,44 @@ def test_a1_a_crash_at_each_point_of_batch_0_moves_nothing(
     assert caplog.text.count("startingOffsets=earliest is not used for") == 1
 
     assert_dense_from_the_start(read_committed(pipeline.bootstrap, pipeline.topics[1]))
+
+
+#: Other ways to say "latest" than the default: each finds another place at every look.
+LATEST: dict[str, Callable[[str], dict[str, Any]]] = {
+    "pattern": lambda topic: {"subscribe": (), "subscribe_pattern": f"{topic[:-1]}."},
+    "partitions": lambda topic: {"subscribe": (), "assign": {topic: [0, 1]}},
+    "a time to come": lambda _: {
+        "starting_timestamp": int(time.time() * 1000) + 3_600_000,
+        "unmatched_timestamp": "latest",
+    },
+}
+
+
+@long
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("latest", LATEST)
+def test_a1_each_kind_of_start_is_resolved_once(pipeline: Pipeline, mode: str, latest: str):
+    """Killed at each step of the first start. The second death comes after the look: the output
+    begins with exactly the records that were the next ones then.
+    """
+    reads = LATEST[latest](pipeline.topics[0])
+    with Busy(pipeline.bootstrap, pipeline.topics[0]):
+        dies(pipeline, mode, reads, "recovery_settled")
+        dies(pipeline, mode, reads, "committables_collected")
+        log = read_log(LocalFileBackend(pipeline.folder / "state" / "decisions"))
+        begins = {split_key(name)[1]: at for name, at in parse_offsets(log.start[0]).items()}
+        dies(pipeline, mode, reads, "decision_durable")
+        pipeline.read_until(some, mode, **reads)
+
+    found = read_committed(pipeline.bootstrap, pipeline.topics[1])
+    assert_dense_from_the_start(found)
+    first = {n % PARTITIONS: n for n in sorted(map(number_of, found), reverse=True)}
+    assert first == {part: part + PARTITIONS * at for part, at in begins.items()}
+
+
+def dies(pipeline: Pipeline, mode: str, reads: dict[str, Any], point: str) -> None:
+    with dying_at(point), pytest.raises(SparkOnceError, match=point):
+        pipeline.driver(mode, source=reads).run()
 
 
 def test_a1_a_continuous_pipeline_from_python(pipeline: Pipeline):
