@@ -35,6 +35,14 @@ FILE_SOURCE = (
 KAFKA_SOURCE = """spark.readStream.format("kafka-exactly-once").option(
     "kafka.bootstrap.servers", "{}").option("subscribe", "{}").option(
     "startingOffsets", "earliest").option("maxOffsetsPerTrigger", 20).load()"""
+#: A source that counts, 20 rows a batch. It has no end, so the query is stopped.
+RATE_SOURCE = """spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load()
+lines = lines.selectExpr("CAST(value AS STRING)")"""
+TO_THE_END = "query.trigger(availableNow=True).start().awaitTermination()"
+THREE_BATCHES = """query = query.start()
+while len(query.recentProgress) < 3:
+    query.awaitTermination(0.1)
+query.stop()"""
 PLAIN = 'SparkSession.builder.master("local[2]").getOrCreate()'
 KEEPS_STATE = """SparkSession.builder.master("local[2]").getOrCreate()
 store = "spark.sql.streaming.stateStore."

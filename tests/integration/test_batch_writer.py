@@ -32,6 +32,9 @@ from tests.integration.query_script import (
     PER_FILE,
     PLAIN,
     POINTS,
+    RATE_SOURCE,
+    THREE_BATCHES,
+    TO_THE_END,
     Script,
     text_files,
 )
@@ -71,15 +74,6 @@ def test_a_kill_in_a_batch_loses_and_doubles_nothing(from_files, point):
     assert (from_files.ours / "decisions").is_dir()
 
 
-RATE_SOURCE = """spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load()
-lines = lines.selectExpr("CAST(value AS STRING)")"""
-TO_THE_END = "query.trigger(availableNow=True).start().awaitTermination()"
-THREE_BATCHES = """query = query.start()
-while len(query.recentProgress) < 3:
-    query.awaitTermination(0.1)
-query.stop()"""
-
-
 @long
 def test_kafka_as_the_source(script, bootstrap, topic):
     name = topic(name="in")
@@ -93,11 +87,12 @@ def test_kafka_as_the_source(script, bootstrap, topic):
 
 
 @long
-def test_a_source_that_counts_and_a_query_that_is_stopped(script):
+@pytest.mark.parametrize("point", POINTS)
+def test_a_source_that_counts_and_a_query_that_is_stopped(script, point):
     """What Spark prints about the stop may be long, but none of it is ours."""
     rate = script({FILE_SOURCE: RATE_SOURCE, TO_THE_END: THREE_BATCHES})
-    code, said = rate.run("one_committed@1")
-    assert code == -signal.SIGKILL, said
+    code, said = rate.run(f"{point}@1")
+    assert code == (1 if point == "records_flushed" else -signal.SIGKILL), said
     (rate.folder / "log").unlink()
     code, said = rate.run()
     assert code == 0, said

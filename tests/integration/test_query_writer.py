@@ -31,6 +31,9 @@ from tests.integration.query_script import (
     PER_FILE,
     PLAIN,
     POINTS,
+    RATE_SOURCE,
+    THREE_BATCHES,
+    TO_THE_END,
     Script,
     text_files,
 )
@@ -99,6 +102,45 @@ def test_a_kill_in_a_batch_loses_and_doubles_nothing(from_files, point):
     assert code == 0, said
     assert from_files.values() == ALL
     assert (from_files.ours / "decisions").is_dir()
+
+
+@long
+@pytest.mark.parametrize("died", [False, True])
+def test_the_word_is_changed_on_the_checkpoint_of_another_sink(script, tmp_path, died: bool):
+    """The query goes on behind the last batch that Spark has finished. A batch in which the old
+    sink died is written again.
+    """
+    files = text_files(tmp_path / "in")
+    later = sorted(files.iterdir())[2:]
+    for one in later:
+        one.rename(tmp_path / one.name)
+    here = {"examples/*.py": str(files)}
+    code, said = script(here | {'format("kafka-exactly-once")': 'format("noop")'}).run()
+    assert code == 0, said
+    if died:  # as a kill in batch 1 leaves it: planned, not finished
+        for one in (tmp_path / "checkpoint/commits").glob("*1*"):
+            one.unlink()
+    for one in later:
+        (tmp_path / one.name).rename(files / one.name)
+    changed = script(here)
+    code, said = changed.run()
+    assert code == 0, said
+    first = 1 if died else 2
+    assert changed.values() == list(range(first * PER_FILE, FILES * PER_FILE))
+    assert f"begins with batch {first} of the query" in said
+
+
+@long
+@pytest.mark.parametrize("point", POINTS)
+def test_a_source_that_counts_and_a_query_that_is_stopped(script, point):
+    rate = script({FILE_SOURCE: RATE_SOURCE, TO_THE_END: THREE_BATCHES})
+    code, said = rate.run(f"{point}@1")
+    assert code == 1, said
+    code, said = rate.run()
+    assert code == 0, said
+    values = rate.values()
+    assert values == list(range(len(values)))
+    assert len(values) >= 60
 
 
 @long
