@@ -13,6 +13,7 @@ from functools import reduce
 from typing import Final
 
 import pyarrow as pa
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -21,7 +22,13 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import refuse_columns
 from connectors.options.sink import MessageSink, takes_messages
-from connectors.records.arrow_transform import ArrowFunction, columns_of, fitted
+from connectors.records.arrow_transform import (
+    ArrowFunction,
+    columns_of,
+    copy_records,
+    fitted,
+    load_function,
+)
 from connectors.spark.fused_stage import FusedStage, ReadingStage
 from connectors.spark.sink_stage import ROUTE, SinkStage
 from transactions.errors import ConfigurationError
@@ -115,26 +122,30 @@ def make_branch(frame: DataFrame, sink: Sink, *, warn: bool = True) -> Branch:
     return branch
 
 
-def make_fused_branch(
-    ranges: DataFrame,
-    sink: Sink,
-    *,
+def make_reading(
+    spark: SparkSession,
     source: KafkaSource,
+    sink: Sink,
     transform: str | ArrowFunction,
     columns: Sequence[str] | None,
-) -> Branch:
-    """Return the branch of an Arrow function, with the columns that it has unfused.
+) -> ReadingStage:
+    """Return what reads and transforms in the sink's stage, with the columns that three stages give
+    the sink.
 
     Args:
-        ranges: of the source, in `RANGES_SCHEMA`.
-        sink: the target.
+        spark: the session.
         source: what is read.
+        sink: the target.
         transform: see `connectors.records.arrow_transform`.
-        columns: see `columns_of`.
+        columns: see `columns_of`; by default those of a plain copy, or all.
 
     Raises:
-        ConfigurationError: `columns` is wrong, or the sink cannot write these columns.
+        ConfigurationError: `columns` is wrong; the sink cannot write these columns; the function is
+            not there, or cannot be sent to a worker.
     """
+    load_function(transform)
+    if columns is None and transform is copy_records:
+        columns = ["key", "value", *(["headers"] if source.include_headers else [])]
     declared = columns_of(columns)
     schema = from_arrow_schema(declared)
     if takes_messages(sink):
@@ -143,10 +154,25 @@ def make_fused_branch(
         source=source,
         transform=fitted(transform, columns),
         declared=declared,
-        written=schema_in_a_task(schema, ranges.sparkSession),
+        written=schema_in_a_task(schema, spark),
     )
     sink.check_columns(reading.written)
-    return Branch(ranges, sink, reading)
+    _check_sendable(reading)
+    return reading
+
+
+def _check_sendable(reading: ReadingStage) -> None:
+    """Check what Spark would find out after the start: then this run has fenced the older one."""
+    try:
+        CloudPickleSerializer().dumps(reading)
+    except Exception as error:
+        raise ConfigurationError(
+            "The Arrow function cannot be sent to Spark's workers.",
+            where=str(reading.transform),
+            cause=f"{type(error).__name__}: {error}",
+            option="transform: a function without live objects (locks, clients, the session), or "
+            "its module:name",
+        ) from error
 
 
 def kept_columns(schema: t.StructType, sink: MessageSink, *, warn: bool) -> list[str]:

@@ -194,7 +194,7 @@ class ContinuousDriver(DriverLife):
             SparkOnceError: see the classes.
         """
         self._metrics.open(kafka_sinks(self._options.sinks), self._options.sources, self._known_log)
-        self._has_ended_well = False
+        self._begin_life()
         with self._metrics.closed_on_error():
             self._restore(self._options)
             self._start_run()

@@ -72,6 +72,7 @@ class DriverLife(abc.ABC):
         self._claim: Path | None = None
         self._waits = False
         self._has_ended_well = False
+        self._ended_with: Exception | None = None
         #: The log after the last finished checkpoint; everything it decided is committed.
         self._finished: LogState | None = None
         #: The error of a failed stop. The user may see only a StoppedError; a savepoint then fails.
@@ -90,20 +91,31 @@ class DriverLife(abc.ABC):
         """Stop between two checkpoints. Safe from any thread."""
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the pipeline has ended; return True if it has, and at each call after that.
-        Restarts happen in this call.
+        """Wait until the pipeline has ended; return True if it has. Restarts happen in this call.
+        Each call after the end answers as the first one did.
 
         Raises:
             SparkOnceError: the error that ended it, unchanged, when it is not restarted.
         """
+        if self._ended_with is not None:
+            raise self._ended_with
         deadline = Deadline(math.inf if timeout_s is None else timeout_s)
         with self._metrics.closed_on_error():
             while not self._has_ended_well:
-                self._has_ended_well = self._has_ended(min(deadline.remaining(), POLL_S))
+                try:
+                    self._has_ended_well = self._has_ended(min(deadline.remaining(), POLL_S))
+                except Exception as error:
+                    self._ended_with = error
+                    raise
                 if not self._has_ended_well and deadline.expired():
                     return False
         self._metrics.close()
         return True
+
+    def _begin_life(self) -> None:
+        """Forget the end of an earlier life; called by `start`."""
+        self._has_ended_well = False
+        self._ended_with = None
 
     @abc.abstractmethod
     def _has_ended(self, timeout_s: float) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 
@@ -19,6 +20,10 @@ from connectors.options.kafka_source import KafkaSource
 from connectors.records.arrow_transform import ArrowFunction, complete, load_function, normalised
 from connectors.spark.range_rows import ranges_in
 from connectors.spark.sink_stage import SinkStage
+
+#: A batch may keep this many times what it shows, and this much more.
+_SLACK: Final = 2
+_SMALL_BYTES: Final = 65_536
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,17 @@ class ReadingStage:
             for wanted in ranges_in(batch):
                 for records in read_range(self.source, wanted):
                     made = complete(normalised(function(records)), self.declared)
-                    yield complete(made.select(self.written.names), self.written)
+                    made = complete(made.select(self.written.names), self.written)
+                    yield compact(made)
+
+
+def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch that keeps no more memory than it shows. A function can return a small slice
+    of what it got, and a sink that collects rows counts the slice, not all that it holds alive.
+    """
+    if batch.get_total_buffer_size() <= _SLACK * batch.nbytes + _SMALL_BYTES:
+        return batch
+    return batch.take(pa.array(range(batch.num_rows), pa.int64()))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,4 +84,4 @@ class FusedStage:
 
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one task: see `SinkStage`."""
-        return self.sink(self.reading(rows))
+        return self.sink(rows, self.reading)

@@ -123,11 +123,8 @@ def _micro_batches(
 
 def _pipe(job: JobDefinition, driver: StreamingDriver) -> None:
     find_arrow_function(job)
-    columns = job.columns
-    if job.arrow is None and columns is None:
-        columns = ("key", "value", *(["headers"] if job.source.include_headers else []))
     transform = job.arrow or copy_records
-    driver.pipe(job.source, job.sinks[0].sink, transform=transform, columns=columns)
+    driver.pipe(job.source, job.sinks[0].sink, transform=transform, columns=job.columns)
 
 
 def _is_one_pipe(job: JobDefinition) -> bool:

@@ -40,6 +40,7 @@ from connectors.records.arrow_transform import (
     fitted,
     load_function,
 )
+from connectors.records.message_schema import SINK_SCHEMA
 from connectors.spark.arrow_stage import ArrowStage
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.streaming_driver import StreamingDriver
@@ -155,7 +156,7 @@ def arrow_pipeline(
             **options,
         )
     batches = StreamingDriver(spark, app_id=app_id, checkpoint=checkpoint, **options)
-    batches.pipe(source, sink, transform=transform, columns=columns)
+    batches.pipe(source, sink, transform=transform, columns=columns or SINK_SCHEMA.names)
     return batches
 
 

@@ -15,7 +15,7 @@ from connectors.spark.batch_size import SIZE_FILE_OPTION, BatchSize
 from connectors.spark.branches import (
     Branch,
     make_branch,
-    make_fused_branch,
+    make_reading,
     places_of_sources,
     unite,
 )
@@ -50,21 +50,20 @@ class QueryPlan:
         self.sources: list[KafkaSource] = []
         self.branches: list[Branch] = []
 
-    def read(self, source: KafkaSource, *, as_ranges: bool = False) -> DataFrame:
-        """Return the records of a source, or the ranges of each batch (`RANGES_SCHEMA`).
+    def read(self, source: KafkaSource) -> DataFrame:
+        """Return the records of a source: see `StreamingDriver.read`."""
+        self._check_no_pipe(", ".join(source.reads))
+        return self._load(source, {})
 
-        Raises:
-            ConfigurationError: an option is wrong.
-        """
+    def _load(self, source: KafkaSource, ours: dict[str, str]) -> DataFrame:
         source.check_stream()
-        options = source.to_options()
+        options = {**source.to_options(), **ours}
         options[START_FILE_OPTION] = str(start_file(self._checkpoint, len(self.sources)))
         if self._size is not None:
             options[SIZE_FILE_OPTION] = str(self._size.file)
-        if as_ranges:
-            options[RANGES_OPTION] = "true"
+        frame = self._spark.readStream.format(NAME).options(**options).load()
         self.sources.append(source)
-        return self._spark.readStream.format(NAME).options(**options).load()
+        return frame
 
     def write(self, frame: DataFrame, sink: Sink) -> None:
         """Add a branch: see `StreamingDriver.write`."""
@@ -80,10 +79,9 @@ class QueryPlan:
     ) -> None:
         """Add the only branch: see `StreamingDriver.pipe`."""
         self._check_fits(sink, alone=True)
-        ranges = self.read(source, as_ranges=True)
-        self.branches.append(
-            make_fused_branch(ranges, sink, source=source, transform=transform, columns=columns)
-        )
+        reading = make_reading(self._spark, source, sink, transform, columns)
+        ranges = self._load(source, {RANGES_OPTION: "true"})
+        self.branches.append(Branch(ranges, sink, reading))
 
     def places(self) -> int:
         """Return how many sources Spark counts in the plan."""
@@ -121,11 +119,19 @@ class QueryPlan:
                 cause="a sink without a name has the name of its target",
                 option=f"name={sink.name}",
             )
-        if self.branches and (alone or self.branches[0].reading is not None):
-            raise ConfigurationError(
-                "A pipe is the only branch of its driver.",
-                where=f"sink {sink.name!r}",
-                cause="pipe() reads, transforms and writes in one stage, so that no DataFrame is "
-                "there for another branch",
-                option="read() and write(), for each branch",
-            )
+        self._check_no_pipe(f"sink {sink.name!r}")
+        if alone and (self.branches or self.sources):
+            raise self._not_alone(f"sink {sink.name!r}")
+
+    def _check_no_pipe(self, where: str) -> None:
+        if self.branches and self.branches[0].reading is not None:
+            raise self._not_alone(where)
+
+    def _not_alone(self, where: str) -> ConfigurationError:
+        return ConfigurationError(
+            "A pipe is the only branch of its driver.",
+            where=where,
+            cause="pipe() reads, transforms and writes in one step, so that no DataFrame is there "
+            "for another branch",
+            option="read() and write(), for each branch",
+        )

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 COMMITTABLE_SCHEMA = pa.schema([pa.field("committable", pa.string())])
 COMMITTABLE_DDL = "committable string"
 ROUTE = "sparkonce_route"
+
+Reading: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 #: Local property that Spark sets on the query's thread, and passes on to tasks.
@@ -116,21 +118,31 @@ class SinkStage:
     writers: tuple[AnyWriter, ...]
     owner: Owner
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(
+        self, batches: Iterator[pa.RecordBatch], reading: Reading | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Run one task of a streaming driver's plan, and yield what it wrote as one record batch.
+
+        Args:
+            batches: the task's rows.
+            reading: turns them into the records, if the rows are only ranges.
 
         Raises:
             PhaseOneError: the order is for another batch: another action runs the plan.
         """
         context = TaskContext.get()
         assert context is not None
-        told = self.write(batches, _order_of(context), context)
+        told = self.write(batches, _order_of(context), context, reading)
         rows = [one.to_json() for one in told]
         yield pa.record_batch([_text_array(rows)], schema=COMMITTABLE_SCHEMA)
         settle_worker_heap()
 
     def write(
-        self, batches: Iterator[pa.RecordBatch], order: BatchOrder, context: TaskContext
+        self,
+        batches: Iterator[pa.RecordBatch],
+        order: BatchOrder,
+        context: TaskContext,
+        reading: Reading | None = None,
     ) -> list[Committable | Replayed]:
         """Write the rows of one task: begin, invoke for every batch, pre-commit; or abort all.
 
@@ -138,6 +150,8 @@ class SinkStage:
             batches: the task's rows, in the columns of `writers`.
             order: the driver's.
             context: the task's.
+            reading: see `__call__`. It is not called if the task has nothing to write: a plan of
+                ranges has no state that must be made.
 
         Returns:
             Per branch what the task has prepared, or has only compared.
@@ -148,6 +162,8 @@ class SinkStage:
                 if sink is not None:
                     attempt = self._attempt(order, number, context)
                     open_transactions[number] = (sink, sink.begin_transaction(attempt))
+            if reading is not None and open_transactions:
+                batches = reading(batches)
             for batch in batches:  # always to the end: a stateful plan must run completely
                 for number, part in self._routed(batch) if open_transactions else ():
                     if number in open_transactions:

@@ -215,7 +215,8 @@ class StreamingDriver(DriverLife):
             self._engine = SparkFiles(self._plan.places())
         outputs = kafka_sinks(each.sink for each in self._plan.branches)
         self._metrics.open(outputs, self._plan.sources, self._known_log)
-        self._has_ended_well = False
+        self._begin_life()
+        self._query = None
         with self._metrics.closed_on_error():
             self._restore(self._run_options())
             self._start_run()

@@ -238,3 +238,28 @@ def test_one_that_somebody_deleted_first_is_fine(driver, tmp_path: Path):
     driver._claim = place
     driver.checkpoint(5)
     assert ask(tmp_path, stop=True).exists()
+
+
+@pytest.mark.parametrize("ends", ["well", "with an error"])
+def test_each_question_after_the_end_has_the_answer_of_the_first(tmp_path: Path, ends: str):
+    driver = ScriptedDriver(tmp_path / "checkpoint")
+    asked: list[str] = []
+
+    def stops() -> bool:
+        asked.append(ends)
+        if ends == "well":
+            return True
+        raise PhaseOneError("It ended.")
+
+    driver.stops = stops
+    driver.stop()
+    for _ in range(3):
+        if ends == "well":
+            assert driver.await_termination(SOON_S)
+        else:
+            with pytest.raises(PhaseOneError, match="It ended"):
+                driver.await_termination(SOON_S)
+    assert asked == [ends], "a question after the end asked the engine again"
+    driver._begin_life()
+    driver.stops = lambda: True
+    assert driver.await_termination(SOON_S)

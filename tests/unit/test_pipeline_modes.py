@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +29,7 @@ from connectors.records.message_schema import SINK_SCHEMA, SOURCE_SCHEMA, SOURCE
 from connectors.spark import ContinuousDriver, StreamingDriver, arrow_pipeline
 from connectors.spark.arrow_stage import ArrowStage
 from connectors.spark.branches import Branch, schema_in_a_task
-from connectors.spark.fused_stage import ReadingStage
+from connectors.spark.fused_stage import ReadingStage, compact
 from connectors.spark.pipeline import options_of, transformed
 from connectors.spark.query_plan import QueryPlan
 from connectors.wal import FileCheckpointCommitter, WriteAheadSink
@@ -299,8 +301,52 @@ def test_a_pipe_is_the_only_branch_of_its_driver(tmp_path):
         plan.write(None, other)
     with pytest.raises(ConfigurationError, match="same name"):
         plan.write(None, SINK)
+    with pytest.raises(ConfigurationError, match="only branch"):
+        plan.read(KafkaSource(**SOURCE))
     assert len(plan.branches) == 1
-    assert plan.sources == []
+    plan.branches.clear()
+    plan.sources.append(KafkaSource(**SOURCE))
+    with pytest.raises(ConfigurationError, match="only branch"):
+        plan.pipe(KafkaSource(**SOURCE), other, copy_records, None)
+
+
+def function_with_a_lock() -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    lock = threading.Lock()
+
+    def hold(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with lock:
+            return batch
+
+    return hold
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"transform": "no_such_module:f"}, "cannot be imported"),
+        ({"transform": function_with_a_lock()}, "cannot be sent to Spark's workers"),
+        ({"columns": ["vlaue"]}, "columns of a pipeline are wrong"),
+        ({"sink": KafkaSink(bootstrap_servers="b")}, "A topic is needed"),
+    ],
+)
+def test_a_pipe_that_is_refused_leaves_nothing_behind(tmp_path, options, says):
+    """Before the start: a start fences the run that is there, and this one could not follow."""
+    given = {"sink": SINK, "transform": copy_records, "columns": None, **options}
+    plan = QueryPlan(SESSION, tmp_path, None)
+    with pytest.raises(ConfigurationError, match=says):
+        plan.pipe(KafkaSource(**SOURCE), **given)
+    assert (plan.sources, plan.branches) == ([], [])
+
+
+def test_a_slice_does_not_keep_what_it_was_cut_from():
+    """A sink that collects rows until it has 64 MB counts what it sees."""
+    whole = pa.record_batch({"value": pa.array([b"x" * 1000] * 1000, pa.binary())})
+    part = whole.slice(500, 10)
+    assert part.get_total_buffer_size() > 1_000_000
+    made = compact(part)
+    assert made.equals(part)
+    assert made.get_total_buffer_size() < 20_000
+    assert compact(whole) is whole
 
 
 @pytest.mark.parametrize(

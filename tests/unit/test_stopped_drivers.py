@@ -137,6 +137,7 @@ def test_a_stop_in_micro_batches_in_the_place_of_a_restart(tmp_path):
     driver.request_stop()
     with pytest.raises(OutcomeUnknownError):
         driver.wait()
+    driver._begin_life()
     driver._unfinished = None
     driver.wait()
 
