@@ -21,6 +21,10 @@ class MessageSink(Sink, Protocol):
     def topic(self) -> str | None:
         """The topic of all rows; None: each row names its own."""
 
+    @property
+    def write_timestamp(self) -> bool:
+        """Whether a column `timestamp` of a DataFrame becomes the time of the record."""
+
 
 def takes_messages(sink: Sink) -> TypeGuard[MessageSink]:
     """Return whether the rows of a sink are Kafka's messages."""

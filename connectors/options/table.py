@@ -373,6 +373,15 @@ KAFKA_SINK: Final = Table(
             says="How long a prepared transaction may stay open without its writer; without it as "
             "long as the broker allows (`transaction.max.timeout.ms`). Only for exactly-once.",
         ),
+        Option(
+            name="writeTimestamp",
+            field="write_timestamp",
+            kind=SWITCH,
+            default="false",
+            says="A column `timestamp` of a DataFrame becomes the time of the record. By default "
+            "Kafka gives a record the time of its writing, as with Spark's own sink. An Arrow "
+            "function that returns the column needs no option.",
+        ),
     ],
     prefix="kafka.",
 )

@@ -36,6 +36,9 @@ from transactions.sink import Sink
 
 logger = logging.getLogger(__name__)
 
+#: A column that a record has a place for, and that Spark's own sink leaves out.
+TIMESTAMP: Final = "timestamp"
+
 _BYTES: Final = (t.BinaryType, t.StringType)
 _ACCEPTED: Final[dict[str, tuple[type[t.DataType], ...]]] = {
     "key": _BYTES,
@@ -105,8 +108,8 @@ def told_columns(
 
 def make_branch(frame: DataFrame, sink: Sink, *, warn: bool = True) -> Branch:
     """Check the columns for a sink. Kafka's columns are key, value, headers, topic, partition and
-    timestamp, and are cast; other columns are left out, as in Spark's own sink, and named in the
-    log. A sink that is not Kafka's checks its columns itself.
+    timestamp (with `write_timestamp`), and are cast; other columns are left out, as in Spark's own
+    sink, and named in the log. A sink that is not Kafka's checks its columns itself.
 
     Args:
         frame: what is written.
@@ -149,7 +152,8 @@ def make_reading(
     declared = columns_of(columns)
     schema = from_arrow_schema(declared)
     if takes_messages(sink):
-        schema = t.StructType([schema[name] for name in kept_columns(schema, sink, warn=False)])
+        kept = kept_columns(schema, sink, warn=False, timestamps=True)
+        schema = t.StructType([schema[name] for name in kept])
     reading = ReadingStage(
         source=source,
         transform=fitted(transform, columns),
@@ -175,20 +179,25 @@ def _check_sendable(reading: ReadingStage) -> None:
         ) from error
 
 
-def kept_columns(schema: t.StructType, sink: MessageSink, *, warn: bool) -> list[str]:
-    """Return the columns of a frame that a record has a place for, in the order of the record.
+def kept_columns(
+    schema: t.StructType, sink: MessageSink, *, warn: bool, timestamps: bool | None = None
+) -> list[str]:
+    """Return the columns of a frame that are written, in the order of the record.
 
     Args:
         schema: of the frame.
         sink: the target; its topic wins over a column `topic`, as in Spark's sink.
         warn: name the other columns in the log.
+        timestamps: write the column `timestamp`; None: as the sink's option says.
 
     Raises:
         ConfigurationError: a column is missing, or has a type that the sink cannot write.
     """
     types = {field.name: field.dataType for field in schema.fields}
     if warn:
-        tell_left_out(sink.name, left_out(schema))
+        tell_left_out(sink.name, left_out(schema, sink))
+    if not (sink.write_timestamp if timestamps is None else timestamps):
+        types.pop(TIMESTAMP, None)
     for name, kind in types.items():
         if name in _ACCEPTED and not isinstance(kind, _ACCEPTED[name]):
             raise _wrong(
@@ -205,18 +214,25 @@ def kept_columns(schema: t.StructType, sink: MessageSink, *, warn: bool) -> list
     return [name for name in _CASTS if name in types and (name != "topic" or sink.topic is None)]
 
 
-def left_out(schema: t.StructType) -> list[str]:
-    """Return the columns that no record has a place for."""
-    return sorted(set(schema.names) - _ACCEPTED.keys())
+def left_out(schema: t.StructType, sink: MessageSink) -> list[str]:
+    """Return the columns of a frame that are not written."""
+    written = _ACCEPTED.keys() - (set() if sink.write_timestamp else {TIMESTAMP})
+    return sorted(set(schema.names) - written)
 
 
 def tell_left_out(sink: str, columns: Sequence[str]) -> None:
     """Name these columns in the log, if there are any."""
-    if columns:
+    if others := [name for name in columns if name != TIMESTAMP]:
         logger.warning(
             "sink %s: a Kafka record has no place for the columns %s; they are not written",
             sink,
-            ", ".join(columns),
+            ", ".join(others),
+        )
+    if TIMESTAMP in columns:
+        logger.warning(
+            "sink %s: the column timestamp is not written, as in Spark's own sink: a record has "
+            "the time of its writing; writeTimestamp=true gives it the time of the column",
+            sink,
         )
 
 

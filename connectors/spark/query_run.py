@@ -75,7 +75,7 @@ class QueryRun:
         Args:
             options: as they are now: a restarted query can have others.
             schema: of the record batches that the tasks get.
-            left_out: columns that no record has a place for.
+            left_out: columns that are not written.
 
         Raises:
             ConfigurationError: an option, a topic, the checkpoint or the columns are wrong.

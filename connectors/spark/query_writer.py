@@ -56,7 +56,9 @@ def planned(options: QueryOptions, schema: StructType) -> TaskPlan:
     assert takes_messages(options.sink)
     kept = kept_columns(schema, options.sink, warn=False)
     arrow = to_arrow_schema(StructType([schema[name] for name in kept]), timezone="UTC")
-    plan: TaskPlan = ask(Plan(options=options, schema=arrow, left_out=(*left_out(schema),)))
+    plan: TaskPlan = ask(
+        Plan(options=options, schema=arrow, left_out=(*left_out(schema, options.sink),))
+    )
     return plan
 
 

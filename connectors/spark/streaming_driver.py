@@ -160,8 +160,8 @@ class StreamingDriver(DriverLife):
         """Add a branch; all branches of a driver commit under one decision, all or none.
 
         Args:
-            frame: for Kafka the columns key, value, headers, topic, partition, timestamp, as in
-                Spark's sink; for another sink the columns that it can write.
+            frame: for Kafka the columns key, value, headers, topic and partition, as in Spark's
+                sink, and timestamp if the sink writes it; for another sink those it can write.
             sink: the target: a `KafkaSink`, or another two-phase sink.
 
         Raises:

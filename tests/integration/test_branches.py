@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from connectors import KafkaSink
@@ -47,6 +49,24 @@ def test_other_columns_are_left_out_and_named(spark, caplog):
     assert make_branch(frame, SINK).frame.columns == ["value"]
     (line,) = caplog.messages
     assert line.endswith("has no place for the columns offset, timestampType; they are not written")
+
+
+@pytest.mark.parity(54)
+def test_a_time_is_written_only_where_the_sink_says_so(spark, caplog):
+    """A copied frame has the times of its source, and Kafka deletes old records by their time."""
+    frame = spark.sql("SELECT 'v' AS value, current_timestamp() AS timestamp")
+    assert make_branch(frame, SINK).frame.columns == ["value"]
+    (line,) = caplog.messages
+    assert "timestamp is not written" in line
+    assert "writeTimestamp=true" in line
+    writes = dataclasses.replace(SINK, write_timestamp=True)
+    assert make_branch(frame, writes).frame.columns == ["value", "timestamp"]
+    assert len(caplog.messages) == 1
+    # Spark's sink does not look at the column, so its type does not matter either.
+    text = spark.sql("SELECT 'v' AS value, 'noon' AS timestamp")
+    assert make_branch(text, SINK).frame.columns == ["value"]
+    with pytest.raises(ConfigurationError, match="'timestamp' has the type string"):
+        make_branch(text, writes)
 
 
 def test_strings_and_small_numbers_are_cast(spark):

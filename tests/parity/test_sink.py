@@ -18,7 +18,7 @@ from connectors.spark import StreamingDriver
 from connectors.spark.data_source import NAME
 from connectors.spark.failures import error_in
 from connectors.testing.auditor.reader import Record, read_committed
-from tests.parity.query import produce
+from tests.parity.query import at, produce
 from tests.tiers import long
 from transactions.errors import ConfigurationError, SparkOnceError
 
@@ -136,8 +136,21 @@ def test_columns_are_checked_at_the_start(write, topic, expressions, says):
 @parity(54)
 def test_other_columns_are_ignored(write, topic):
     output = topic()
-    records = write(lambda rows: rows.drop("timestamp", "partition"), output, named=output)
+    records = write(lambda rows: rows.drop("partition"), output, named=output)
     assert values(records) == TEN
+
+
+@parity(54)
+@pytest.mark.parametrize("written", [False, True])
+def test_the_time_of_a_record(write, topic, written):
+    """The source's records are an hour old. Spark's sink leaves the column out."""
+    output = topic()
+    options = {"writeTimestamp": "true"} if written else {}
+    records = write(lambda rows: rows.select("value", "timestamp"), output, named=output, **options)
+    assert values(records) == TEN
+    for one in records:
+        old = one.timestamp == at(int(one.value or b""))
+        assert old == written
 
 
 @parity(55)

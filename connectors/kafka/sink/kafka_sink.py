@@ -58,6 +58,9 @@ class KafkaSink:
             (Flink's DeliveryGuarantee).
         transaction_timeout_ms: how long a prepared transaction outlives its writer; None takes what
             the broker allows (`transaction.max.timeout.ms`). Only for exactly-once.
+        write_timestamp: a column `timestamp` of a DataFrame becomes the time of the record. By
+            default it is left out, as in Spark's own sink. An Arrow function that returns the
+            column needs no option.
         kafka: further client settings, with Kafka's own names and no ``kafka.`` before them.
     """
 
@@ -68,6 +71,7 @@ class KafkaSink:
     name: str = ""
     guarantee: str = EXACTLY_ONCE
     transaction_timeout_ms: int | None = None
+    write_timestamp: bool = False
     kafka: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
