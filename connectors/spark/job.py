@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.options.job_definition import JobDefinition
 from connectors.options.table import CONTINUOUS
 from connectors.pipeline.restoring import FromSavepoint
@@ -231,9 +233,16 @@ def branches(
                 frame = session.sql(definition.sql)
             yield frame, sink
         elif isinstance(frames, DataFrame):
-            yield frames, sink
+            yield frames, _as_returned(sink) if job.arrow else sink
         else:
             yield frames[sink.name], sink
+
+
+def _as_returned(sink: Sink) -> Sink:
+    """Return a sink that writes all that an Arrow function returns, as in one step: the frame has
+    each column of a record, and null where the function returns none.
+    """
+    return dataclasses.replace(sink, write_timestamp=True) if isinstance(sink, KafkaSink) else sink
 
 
 def _transformed(
