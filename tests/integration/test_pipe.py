@@ -44,7 +44,7 @@ FUNCTION = {'"my_module:clean"': "clean"}
 
 
 def in_its_place(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Every column of a sink that the source can fill; two of three records."""
+    """Every column of a sink that the source can fill; three of four records."""
     kept = records.filter(pc.not_equal(pc.bit_wise_and(records["offset"], 3), 0))
     return kept.select(["key", "value", "headers", "partition", "timestamp"])
 

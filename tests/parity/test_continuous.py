@@ -218,8 +218,8 @@ def test_the_others_go_on_without_a_deleted_topic(make: Make, topics: Topics):
         query.until(6)
         topics.delete("b")
         produce(topics.bootstrap, topics.name("a"), range(3, 8))
-        rows = query.until(11)
-    assert rows == sorted(
+        query.until(11)
+    assert query.rows == sorted(
         expected(topics.name("a"), range(8)) + expected(topics.name("b"), range(3))
     )
 
