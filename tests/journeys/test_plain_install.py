@@ -1,7 +1,7 @@
 """A stranger installs the package, without any extra, and runs a job file.
 
 Every other test runs where all extras are installed: what only the plain package lacks, they do not
-see.
+see. Most of the test's minute is pip's; CI runs the test as a step of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 
 from connectors.machine.java import ensure_java_home
 from tests.journeys.conftest import PATIENCE_S, ROOT, Stranger, started
+from tests.tiers import long
 
 #: One word differs from Spark's own source: no import of ours, no call of `register`.
 BY_NAME = """
@@ -22,6 +23,7 @@ print(rows.option("subscribe", "{}").load().count())
 """
 
 
+@long
 def test_the_package_alone_runs_a_job(stranger: Stranger):
     made = stranger.folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(made)], check=True, timeout=PATIENCE_S)
