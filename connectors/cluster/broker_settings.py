@@ -98,6 +98,9 @@ def broker_settings(
     in_sync = 2 if replicas > 2 else 1
     settings = {
         "node.id": str(address.node),
+        # a client that names its rack (client.rack) reads from the broker there, leader or not
+        "broker.rack": f"rack-{address.node}",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         "process.roles": "broker,controller",
         "listeners": (
             f"PLAINTEXT://127.0.0.1:{address.port},CONTROLLER://127.0.0.1:{address.controller_port}"

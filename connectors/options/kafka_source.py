@@ -45,6 +45,8 @@ WITHOUT_EFFECT: Final = {
 
 _BOOTSTRAP = "bootstrap.servers"
 _SINCE: Final = "milliseconds since 1970 (UTC)"
+_TIMES: Final = ("startingTimestamp", "endingTimestamp")
+_RACK: Final = "client.rack"
 _WITHOUT_EFFECT_BY_LOWER_NAME = {name.lower(): name for name in WITHOUT_EFFECT}
 _PLACE: Final = "options of the source"
 
@@ -82,6 +84,8 @@ class KafkaSource:
         min_partitions: split ranges until there are about this many Spark tasks.
         max_records_per_partition: split ranges until no Spark task has more offsets.
         poll_timeout_ms: longest silence of the brokers before a read fails.
+        client_rack_env: the environment variable that holds the rack of a machine. Each task reads
+            it where it runs, as `client.rack`: a broker of the same rack then answers (KIP-392).
         kafka: further client settings, named as Kafka names them, without the `kafka.` prefix.
     """
 
@@ -106,6 +110,7 @@ class KafkaSource:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     poll_timeout_ms: int = 120_000
+    client_rack_env: str | None = None
     kafka: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -207,20 +212,17 @@ class KafkaSource:
         self._check_topics()
         if self.kafka.get(_BOOTSTRAP, self.bootstrap_servers) != self.bootstrap_servers:
             raise _refused("kafka.bootstrap.servers", self.kafka[_BOOTSTRAP], "it is given twice")
+        if self.client_rack_env is not None and _RACK in self.kafka:
+            raise _refused("clientRackEnv", self.client_rack_env, f"kafka.{_RACK} is given too")
         if self.isolation_level not in ISOLATION_LEVELS:
             raise _refused(
                 "isolationLevel", self.isolation_level, "it is unknown", ISOLATION_LEVELS
             )
-        for name, value in (
-            ("maxOffsetsPerTrigger", self.max_offsets_per_trigger),
-            ("minOffsetsPerTrigger", self.min_offsets_per_trigger),
-            ("maxTriggerDelay", self.max_trigger_delay_ms),
-            ("minPartitions", self.min_partitions),
-            ("maxRecordsPerPartition", self.max_records_per_partition),
-            ("kafkaConsumer.pollTimeoutMs", self.poll_timeout_ms),
-        ):
-            if value is not None and value < 1:
-                raise _refused(name, value, "it must be 1 or more")
+        for option in SOURCE.options:
+            value, smallest = getattr(self, option.python_name), int(option.name not in _TIMES)
+            if type(value) is int and value < smallest:
+                hint = "" if smallest else _SINCE
+                raise _refused(option.name, value, f"it must be {smallest} or more", hint=hint)
         most, least = self.max_offsets_per_trigger, self.min_offsets_per_trigger
         if most is not None and least is not None and least > most:
             raise _refused("minOffsetsPerTrigger", least, f"maxOffsetsPerTrigger={most} is less")
@@ -255,12 +257,6 @@ class KafkaSource:
         if self.unmatched_timestamp not in STRATEGIES:
             option = "startingOffsetsByTimestampStrategy"
             raise _refused(option, self.unmatched_timestamp, "it is unknown", STRATEGIES)
-        for name, time in (
-            ("startingTimestamp", self.starting_timestamp),
-            ("endingTimestamp", self.ending_timestamp),
-        ):
-            if time is not None and time < 0:
-                raise _refused(name, time, "it must be 0 or more", hint=_SINCE)
         for name, times in (
             ("startingOffsetsByTimestamp", self.starting_offsets_by_timestamp),
             ("endingOffsetsByTimestamp", self.ending_offsets_by_timestamp),

@@ -60,11 +60,9 @@ PIPELINE: Final = Table(
             kind=_STRATEGY,
             default="exponential-delay(attempts=10)",
             says="What happens when a run fails after it has started: `none`, "
-            "`fixed-delay(attempts=1, delay=1s)`, "
-            "`failure-rate(max_failures=1, interval=1min, delay=1s)` or "
-            "`exponential-delay(initial=1s, max=1min, multiplier=1.5, jitter=0.1, "
-            "reset_threshold=1h, attempts=infinite)`; "
-            "names and defaults are Flink's.",
+            "`fixed-delay(attempts=1, delay=1s)`, `failure-rate(max_failures=1, interval=1min, "
+            "delay=1s)` or `exponential-delay(initial=1s, max=1min, multiplier=1.5, jitter=0.1, "
+            "reset_threshold=1h, attempts=infinite)`; names and defaults are Flink's.",
         ),
         Option(
             name="metrics_port",
@@ -342,6 +340,12 @@ SOURCE: Final = Table(
             kind=MILLISECONDS,
             default="120000",
             says="How long the brokers may be silent before a read fails.",
+        ),
+        Option(
+            name="clientRackEnv",
+            field="client_rack_env",
+            says="The environment variable that holds the rack of a machine. Each task takes its "
+            "value as `client.rack`, so that a broker of the same rack answers its reads.",
         ),
     ],
     prefix="kafka.",

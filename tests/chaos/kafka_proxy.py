@@ -202,6 +202,8 @@ class KafkaProxy:
         self._thread = threading.Thread(target=self._run, name="kafka-proxy", daemon=True)
         #: Requests that came in, by API key.
         self.seen: collections.Counter[int] = collections.Counter()
+        #: Bytes of answers, by the listening port behind which the broker is.
+        self.answered: collections.Counter[int] = collections.Counter()
         #: What became of those that a rule met.
         self.met: collections.Counter[Action] = collections.Counter()
 
@@ -271,14 +273,14 @@ class KafkaProxy:
         self._stop = asyncio.Event()
         servers = []
         try:
-            for port, broker in self._routes.items():
+            for port in self._routes:
 
                 async def serve(
                     reader: asyncio.StreamReader,
                     writer: asyncio.StreamWriter,
-                    broker: int = broker,
+                    port: int = port,
                 ) -> None:
-                    await self._connection(reader, writer, broker)
+                    await self._connection(reader, writer, port)
 
                 servers.append(await asyncio.start_server(serve, "127.0.0.1", port))
             self._ready.set()
@@ -289,18 +291,18 @@ class KafkaProxy:
             self._close_links()
 
     async def _connection(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, broker: int
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int
     ) -> None:
         try:
             if self._refusing:
                 return
             upstream = await asyncio.wait_for(
-                asyncio.open_connection("127.0.0.1", broker), _CONNECT_S
+                asyncio.open_connection("127.0.0.1", self._routes[port]), _CONNECT_S
             )
         except (OSError, TimeoutError):
             return  # the broker is down: so is the way to it
         else:
-            link = _Link(self, reader, writer, *upstream)
+            link = _Link(self, port, reader, writer, *upstream)
             self._links.add(link)
             try:
                 await link.run()
@@ -330,12 +332,14 @@ class _Link:
     def __init__(
         self,
         proxy: KafkaProxy,
+        port: int,
         client_reader: asyncio.StreamReader,
         client_writer: asyncio.StreamWriter,
         broker_reader: asyncio.StreamReader,
         broker_writer: asyncio.StreamWriter,
     ) -> None:
         self._proxy = proxy
+        self._port = port
         self._client_reader = client_reader
         self._client_writer = client_writer
         self._broker_reader = broker_reader
@@ -390,6 +394,7 @@ class _Link:
     async def _hand_answers_on(self) -> None:
         while (frame := await _read(self._broker_reader)) is not None:
             (correlation,) = struct.unpack_from(">i", frame)
+            self._proxy.answered[self._port] += len(frame)
             owed = self._owed.get(correlation, collections.deque([None]))
             rule = owed.popleft()
             if not owed:

@@ -7,6 +7,8 @@ import pickle
 import pytest
 
 from connectors.clients.client_settings import librdkafka_settings
+from connectors.kafka.source import range_reader
+from connectors.kafka.source.range_reader import consumer_settings
 from connectors.options import java_settings
 from connectors.options.kafka_source import KafkaSource
 from transactions.errors import ConfigurationError
@@ -67,6 +69,7 @@ def test_options_survive_the_way_through_spark_and_pickle() -> None:
         isolation_level="read_uncommitted",
         min_partitions=3,
         poll_timeout_ms=1000,
+        client_rack_env="Zone",
         kafka={"client.id": "x"},
     )
 
@@ -264,3 +267,25 @@ def test_missing_options_are_named() -> None:
 def test_two_different_clusters_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="given twice"):
         KafkaSource(bootstrap_servers="a:1", subscribe="t", kafka={"bootstrap.servers": "b:1"})
+
+
+def test_the_rack_is_that_of_the_process_which_reads(monkeypatch, caplog) -> None:
+    source = KafkaSource.from_options(MINIMAL | {"clientrackenv": "Zone"})
+    monkeypatch.setenv("Zone", " a-1 ")
+    assert consumer_settings(source)["client.rack"] == "a-1"
+    assert "client.rack" not in consumer_settings(KafkaSource.from_options(MINIMAL))
+
+    for value in ("", None):
+        range_reader.rack_here.cache_clear()
+        monkeypatch.setenv("Zone", value) if value is not None else monkeypatch.delenv("Zone")
+        caplog.clear()
+        for _ in range(2):
+            assert "client.rack" not in consumer_settings(source)
+        (said,) = caplog.messages
+        assert "no Zone (clientRackEnv)" in said
+
+
+def test_a_rack_that_is_given_twice_is_refused() -> None:
+    twice = {"clientRackEnv": "ZONE", "kafka.client.rack": "a-1"}
+    with pytest.raises(ConfigurationError, match=r"kafka\.client\.rack is given too"):
+        KafkaSource.from_options(MINIMAL | twice)

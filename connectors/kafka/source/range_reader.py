@@ -12,7 +12,10 @@ useless. A new assignment costs 1.4 ms at the tail of a partition (measured).
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import logging
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -30,6 +33,8 @@ from connectors.kafka.source.offsets import OffsetRange
 from connectors.options.kafka_source import KafkaSource
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import BrokerUnavailableError, DataLossError, MissingTopicError
+
+logger = logging.getLogger(__name__)
 
 #: Rows and bytes that fill one Arrow batch, whichever comes first.
 BATCH_ROWS: Final = 16_384
@@ -137,6 +142,7 @@ def consumer_settings(source: KafkaSource) -> dict[str, Any]:
         "check.crcs": True,
         **log_settings(),
         **librdkafka_settings(source.client_settings),
+        **rack_here(source.client_rack_env),
         # librdkafka needs a group name; we never join the group and never commit under it.
         "group.id": "sparkonce-source",
         "enable.auto.commit": False,
@@ -147,8 +153,22 @@ def consumer_settings(source: KafkaSource) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def rack_here(variable: str | None) -> dict[str, str]:
+    """Return `client.rack` as the environment of this process says it; none is a warning."""
+    rack = os.environ.get(variable, "").strip() if variable else ""
+    if variable and not rack:
+        logger.warning(
+            "the environment of this process has no %s (clientRackEnv): its reads go to the leader "
+            "of each partition, whatever that costs",
+            variable,
+        )
+    return {"client.rack": rack} if rack else {}
+
+
 def _settings_key(source: KafkaSource) -> tuple[object, ...]:
-    return (source.isolation_level, *sorted(source.client_settings.items()))
+    ours = (source.isolation_level, source.client_rack_env)
+    return (ours, *sorted(source.client_settings.items()))
 
 
 @contextlib.contextmanager
