@@ -42,8 +42,8 @@ lint: $(STAMP)  ## ruff (check, format), mypy --strict, and who may import whom
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Three processes on two cores: much of an integration test is waiting for a JVM, or for a timeout.
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
+# Four processes on two cores: much of an integration test is waiting for a JVM, or for a timeout.
+PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 # `-m 'not long'` is pytest's default here: which tests are long is said at each of them, and why in
 # tests/README.md.
 test: lint archive  ## lint, then every test that is not `long`: before a change lands
