@@ -15,8 +15,9 @@ file.
                  log lies in the checkpoint folder (see `transactions.log_location`)
     [spark]      Spark settings, with or without "spark." before them
 
-An unknown key is an error, never ignored. `${NAME}` in a value is an environment variable, `$${`
-a literal `${`. Relative paths are relative to the file.
+An unknown key is an error, never ignored. `${NAME}` in a value is an environment variable,
+`${file:PATH}` the content of a file without the line end, `$${` a literal `${`. Relative paths are
+relative to the job file.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from transactions.log_location import LogLocation
 
 _TABLES: Final = ("app", "source", "transform", "sink", "decision_log", "spark")
 _VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
+_FILE: Final = "file:"
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -297,6 +299,8 @@ class _Parser:
         def value_of(match: re.Match[str]) -> str:
             if match[1]:
                 return match[0][1:]
+            if match[2].startswith(_FILE):
+                return self._content(match[2].removeprefix(_FILE), f"{name} = {text}", place)
             if match[2] not in self._environment:
                 raise self._wrong(
                     f"The environment variable {match[2]!r} is not set.",
@@ -307,6 +311,14 @@ class _Parser:
             return self._environment[match[2]]
 
         return _VARIABLE.sub(value_of, text)
+
+    def _content(self, path: str, option: str, place: str) -> str:
+        """Return what a secret's file holds; an editor or `echo` puts a line end behind it."""
+        try:
+            return Path(self._relative(path)).read_text("utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            what = f"The file {path!r} of a value cannot be read."
+            raise self._wrong(what, place, str(error), option) from error
 
     # -- errors -------------------------------------------------------------------------------
 

@@ -79,9 +79,10 @@ This page is made from the table that parses the options (`connectors/options/ta
 
 An unknown option is an error that names the nearest one. A duration is a number and a unit:
 `500ms`, `10s`, `1min`, `10 minutes`, `1h`; a number alone is in seconds, and in milliseconds where
-the name of the option ends in `Ms`. In a job file `${NAME}` is an environment variable, and
-relative paths are relative to the file. Beside these tables a job file has `[decision_log]`
-([decision_log.md](decision_log.md)) and `[spark]`, any setting of Spark.
+the name of the option ends in `Ms`. In a job file `${NAME}` is an environment variable,
+`${file:PATH}` the content of a file, and relative paths are relative to the job file. Beside these
+tables a job file has `[decision_log]` ([decision_log.md](decision_log.md)) and `[spark]`, any
+setting of Spark.
 """
 
 _HEAD: Final = "| option | type | default | what it does |\n|---|---|---|---|\n"

@@ -100,6 +100,29 @@ def test_environment_variables():
     assert "[source]" in missing.where
 
 
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_secret_is_the_content_of_a_file(tmp_path, relative):
+    (tmp_path / "secret").write_text("pass word=\u00e9 \n")
+    name = "secret" if relative else tmp_path / "secret"
+    value = f'kafka.sasl.password = "${{file:{name}}}"'
+    job = parse_job(text(source=value), tmp_path / "job.toml", {})
+    assert job.source.kafka["sasl.password"] == "pass word=\u00e9 "
+    assert "pass word" not in repr(job)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff"])
+def test_a_file_of_a_secret_that_cannot_be_read(tmp_path, content):
+    if content is not None:
+        (tmp_path / "secret").write_bytes(content)
+    value = 'kafka.sasl.password = "${file:secret}"'
+    with pytest.raises(ConfigurationError) as raised:
+        parse_job(text(source=value), tmp_path / "job.toml", {})
+    error = raised.value
+    assert "'secret' of a value cannot be read" in error.what
+    assert "[source]" in error.where
+    assert error.option == "kafka.sasl.password=[hidden]"
+
+
 def test_absolute_checkpoint_and_url():
     for given in ("/elsewhere/state", "file:///elsewhere/state"):
         assert parse(text().replace('"state"', f'"{given}"')).checkpoint == given
