@@ -42,13 +42,17 @@ lint: $(STAMP)  ## ruff (check, format), mypy --strict, and who may import whom
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Four processes on two cores: much of an integration test is waiting for a JVM, or for a timeout.
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist worksteal
+# Four processes on two cores: much of an integration test is waiting for a JVM, or for a timeout. The
+# long tests wait less: with four of them the load was 20, and one that needs a core for a minute (an
+# installation, the archive of classes) took five.
+PROCESSES = 4
+PYTEST = $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 # `-m 'not long'` is pytest's default here: which tests are long is said at each of them, and why in
 # tests/README.md.
 test: lint archive  ## lint, then every test that is not `long`: before a change lands
 	$(PYTEST) $(ARGS)
 
+test-all: PROCESSES = 3
 test-all: lint archive  ## lint, then every test; SPARKONCE_TEST_BROKER=embedded|testcontainers|both
 	$(PYTEST) -m '' $(ARGS)
 
