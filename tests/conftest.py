@@ -12,7 +12,7 @@ from hypothesis import settings
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
-pytest_plugins = ["tests.shared_broker"]
+pytest_plugins = ["tests.shared_broker", "tests.parity.report"]
 
 BROKERS_THAT_RAN: pytest.StashKey[dict[str, str]] = pytest.StashKey()
 #: How many tests with the marker `long` a choice by markers left out.

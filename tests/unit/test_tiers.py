@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import conftest
 from tests.tiers import long, sampled
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,19 @@ def test_make_test_all_leaves_nothing_out(target: str, everything: bool):
     assert "ruff check" in made
     assert "pytest" in made
     assert ("-m ''" in made) is everything
+
+
+@pytest.mark.parametrize("processes", [(), ("--numprocesses", "1")])
+def test_make_parity_prints_its_table(tmp_path: Path, processes: tuple[str, ...]):
+    """The process that prints has collected nothing if others run the tests."""
+    assert "tests.parity.report" in conftest.pytest_plugins
+    row = '@pytest.mark.parity(4, mode="continuous")\ndef test_it(): pass\n'
+    (tmp_path / "test_row.py").write_text(f"import pytest\n{row}")
+    command = [sys.executable, "-m", "pytest", "-m", "parity", "-p", "tests.parity.report"]
+    options = ["-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", *processes]
+    command = [*command, *options, str(tmp_path / "test_row.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.search(r"^ 4  -  +1 passed  +from a timestamp", done.stdout, re.MULTILINE)
 
 
 def test_sampled_marks_all_but_those_that_are_kept():
