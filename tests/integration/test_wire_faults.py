@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, Message
 
+from connectors.clients.client_log import LIBRDKAFKA
 from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.kafka_stage_writer import KafkaStageWriter
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
@@ -385,6 +387,52 @@ def test_an_id_in_doubt_is_replaced_within_its_task(driver, cluster):
     assert sum(fault.hits for fault in faults) == 2
     run.checkpoint(1, b"c")
     assert visible(run) == [[b"a", b"b", b"c"]]
+
+
+@pytest.mark.parametrize("kind", [TransactionalProducer, NativeTransactionalProducer])
+@pytest.mark.parametrize("with_marker", [True, False])
+def test_x16_librdkafka_aborts_while_the_first_partition_is_added(
+    cluster, monkeypatch, kind, with_marker
+):
+    """The answer to AddPartitionsToTxn comes when librdkafka has begun to abort: it counts the
+    request as never made. If that was the only one, it sends no EndTxn and says "aborted", and the
+    transaction stays open on the broker. The marker, a transaction's first operation, is another.
+    """
+    answer = Rule(ADD_PARTITIONS_TO_TXN, Action.DELAY_RESPONSE, client=WORKER)
+    lines: list[str] = []
+
+    def report(producer: TransactionalProducer, _error: KafkaError, _message: Message) -> None:
+        """Take the report of the purged record: librdkafka aborts when this has returned."""
+        answer.release()
+        patience = Deadline(30.0)
+        while not any("outdated AddPartitionsToTxn" in line for line in lines):
+            assert not patience.expired(), lines
+            producer._producer.poll(0.01)
+
+    monkeypatch.setattr(kind, "_note_failure", report)
+    monkeypatch.setattr(LIBRDKAFKA, "log", lambda *line: lines.append(str(line)))
+    topic, name = f"out-{uuid.uuid4().hex}", f"id-{uuid.uuid4().hex}"
+    cluster.create_topic(topic)
+    settings = {"bootstrap.servers": cluster.proxied_servers, "debug": "eos"}
+    producer = kind(settings, f"{name}.p", timeout_ms=TRANSACTION_TIMEOUT_MS)
+    producer.init(Deadline(30.0))
+    producer.begin()
+    if with_marker:
+        producer.send_offsets(name, {f"{topic}-0": 0}, "token", Deadline(10.0))
+        producer.await_offsets()
+    cluster.proxy.add(answer)
+    value = pa.record_batch({"value": pa.array([b"v"], pa.binary())})
+    producer.produce(value, topic, Deadline(10.0))
+    answer.wait_for_answers()
+    with monkeypatch.context() as during:
+        during.setattr(kind, "serve", lambda _: None)  # the abort itself serves the report
+        producer.abort(Deadline(30.0))
+    with CoordinatorWire({"bootstrap.servers": cluster.bootstrap_servers}) as wire:
+        still_open = wire.list_open(name, None, Deadline(30.0))
+        assert bool(still_open) != with_marker
+        for one in still_open:
+            wire.fence(one.transactional_id, TRANSACTION_TIMEOUT_MS, Deadline(30.0))
+    assert_no_open_transaction(cluster.bootstrap_servers, name)
 
 
 def test_x16_the_answer_to_add_offsets_is_lost_for_good(driver, cluster):

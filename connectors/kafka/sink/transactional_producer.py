@@ -210,7 +210,11 @@ class TransactionalProducer(RecordProducer):
         self._end("commit_transaction", self._producer.commit_transaction, deadline)
 
     def abort(self, deadline: Deadline) -> None:
-        """Abort the open transaction.
+        """Abort the open transaction. Its first request, for the marker, must have been answered.
+
+        If the answer to the *first* request of a transaction comes while librdkafka begins to
+        abort, librdkafka counts that request as never made. It sends no EndTxn and says "aborted",
+        and the transaction stays open on the broker (rdkafka_txnmgr.c, "outdated"; seen).
 
         Raises:
             PhaseOneError: no clear answer: retire this producer and its id.
