@@ -143,6 +143,7 @@ class ControlChannel:
     def __init__(self, connection: Connection[bytes, bytes]) -> None:
         self.connection = connection
         self._sending = threading.Lock()  # a long message is written in two steps
+        self._receiving = threading.Lock()
         with _socket_of(connection) as options:
             options.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -167,8 +168,9 @@ class ControlChannel:
             PhaseOneError: what came is not a message of ours.
         """
         try:
-            data = self.connection.recv_bytes()
-        except (EOFError, OSError, TypeError) as error:  # TypeError: closed at this very moment
+            with self._receiving:
+                data = self.connection.recv_bytes()
+        except (EOFError, OSError) as error:
             raise ChannelClosedError(f"{type(error).__name__}: {error}") from error
         try:
             return _DECODER.decode(data)
@@ -180,10 +182,14 @@ class ControlChannel:
             ) from error
 
     def close(self) -> None:
-        """Close this end, and wake a thread that waits in `receive`; a second call is harmless."""
+        """Close this end, and wake the threads that use it; a second call is harmless.
+
+        The descriptor is closed when they have left it. Its number is given to the next socket of
+        the process at once, and a thread on its way into read() would take that socket's bytes.
+        """
         with contextlib.suppress(OSError), _socket_of(self.connection) as ending:
             ending.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
+        with self._sending, self._receiving, contextlib.suppress(OSError):
             self.connection.close()
 
     def patience(self, seconds: float) -> None:

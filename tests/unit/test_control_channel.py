@@ -168,6 +168,38 @@ def test_closing_wakes_the_thread_that_receives():
     driver.close()
 
 
+@pytest.mark.parametrize("call", ["recv_bytes", "send_bytes"])
+def test_the_descriptor_stays_until_the_last_thread_has_left_it(monkeypatch, call):
+    """Its number would be another socket's, and that socket's bytes be taken or mixed."""
+    driver, task = opened()
+    entered, go_on = threading.Event(), threading.Event()
+    numbers = []
+
+    def on_its_way(*_data: bytes) -> bytes:
+        numbers.append(task.connection.fileno())
+        entered.set()
+        assert go_on.wait(20)
+        numbers.append(task.connection.fileno())
+        raise OSError("the other end is gone")
+
+    monkeypatch.setattr(task.connection, call, on_its_way)
+    use = task.receive if call == "recv_bytes" else lambda: task.send(Moved())
+    with ThreadPoolExecutor(2) as threads:
+        using = threads.submit(use)
+        assert entered.wait(20)
+        closing = threads.submit(task.close)
+        with pytest.raises(ChannelClosedError):
+            driver.receive()  # the end is told at once
+        with pytest.raises(TimeoutError):
+            closing.exception(0.2)
+        go_on.set()
+        assert isinstance(using.exception(20), ChannelClosedError)
+        assert closing.exception(20) is None
+    assert numbers[0] == numbers[1]
+    assert task.connection.closed
+    driver.close()
+
+
 def test_the_last_word_is_read_after_the_other_end_has_closed():
     driver, task = opened()
     driver.send(Commit(checkpoint_id=1))  # never read: the end of the connection is a hard one
