@@ -12,6 +12,7 @@ import pytest
 from tests.integration.query_script import plain_spark
 from tests.journeys.conftest import Process, Stranger
 from tests.pages import block, replaced
+from tests.tiers import sampled
 
 BEGINS = """
 from pyspark.sql import SparkSession
@@ -55,6 +56,30 @@ def test_one_word_makes_a_query_exactly_once(stranger: Stranger):
             writing.close()
             stranger.comes_to(stranger.input_ends(), reader, query)
             assert_quiet(query)
+    begins = {partition: range(before[partition], seen[partition]) for partition in before}
+    stranger.assert_each_record_came_once(begins)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "point", sampled(["batch_started", "decision_durable", "all_committed"], "decision_durable")
+)
+def test_a_query_that_dies_in_its_first_batch_begins_where_it_began(stranger: Stranger, point: str):
+    """By default it begins at `latest`, which has moved when the query is started again."""
+    script = one_word(stranger)
+    environment = plain_spark()
+    with stranger.follows_output() as reader, contextlib.ExitStack() as writing:
+        writing.enter_context(stranger.busy_topic())
+        before = stranger.input_ends()
+        with stranger.runs(script, SPARKONCE_CRASH_AT=f"{point}@0", **environment) as query:
+            assert query.ends() == 1
+        seen = stranger.input_ends()
+        assert (stranger.folder / "checkpoint/offsets/0").exists()
+        assert not (stranger.folder / "checkpoint/commits/0").exists()
+        with stranger.runs(script, **environment) as query:
+            stranger.more_comes_out(reader, query)
+            writing.close()
+            stranger.comes_to(stranger.input_ends(), reader, query)
     begins = {partition: range(before[partition], seen[partition]) for partition in before}
     stranger.assert_each_record_came_once(begins)
 

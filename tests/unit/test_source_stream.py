@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from connectors.kafka.source.offsets import (
+    INITIAL_OFFSETS,
     TOPIC_IDS,
     OffsetRange,
     format_offsets,
@@ -38,6 +39,11 @@ OLD, NEW, NEWER = {"t": "id-1"}, {"t": "id-2"}, {"t": "id-3"}
 STARTED = json.dumps({"t": {"0": 0}, TOPIC_IDS: OLD})
 
 
+def text(offsets: dict[str, Any]) -> str:
+    """Return what PySpark gives Spark."""
+    return json.dumps(offsets)
+
+
 # --- A1: one start -------------------------------------------------------------------------------
 
 
@@ -54,17 +60,60 @@ def test_a1_a_topic_that_grows_has_one_start() -> None:
     assert stream.plan(stream.initial(), end) == [OffsetRange("t", 0, 10, 12)]
 
 
-def test_a1_without_a_decided_start_batch_0_is_not_planned_from_another_place() -> None:
-    """A query without our driver, after a crash in batch 0: nothing says where it began."""
-    end = {"t": {"0": 12}}
-    again = SourceStream(FakeCluster({"t-0": (0, 15)}))
-    lenient = SourceStream(FakeCluster({"t-0": (0, 15)}, fail_on_data_loss=False))
+def test_a1_batch_0_of_a_query_without_a_driver_is_planned_again_from_the_same_place() -> None:
+    """Spark stores the end of batch 0, and asks for its start again after a crash."""
+    first = SourceStream(FakeCluster({"t-0": (0, 10)}))
+    start = first.initial()
+    first._planner.holds = {"t-0": (0, 12)}
+    end = json.loads(json.dumps(first.next_end(start)))
 
-    with pytest.raises(DataLossError) as raised:
-        again.plan(again.initial(), end)
-    assert "t-0 ends at 12" in raised.value.where
-    assert "drivers of sparkonce" in raised.value.cause
-    assert lenient.plan(lenient.initial(), end) == []
+    again = SourceStream(FakeCluster({"t-0": (0, 15)}))
+    assert again.plan(again.initial(), end) == [OffsetRange("t", 0, 10, 12)]
+    assert again.next_end(end) == {"t": {"0": 15}}
+    assert again.plan(end, {"t": {"0": 15}}) == [OffsetRange("t", 0, 12, 15)]
+    lenient = SourceStream(FakeCluster({"t-0": (0, 15)}, fail_on_data_loss=False))
+    assert lenient.plan(lenient.initial(), end) == [OffsetRange("t", 0, 10, 12)]
+
+
+def test_a1_the_place_where_a_query_begins_is_in_no_later_batch() -> None:
+    cluster = FakeCluster({"t-0": (0, 10)})
+    stream = SourceStream(cluster)
+    start = stream.initial()
+    begun = {INITIAL_OFFSETS: {"t": {"0": 10}}}
+
+    assert start == {"t": {"0": 10}} | begun
+    assert text(stream.next_end(start)) == text(start)  # Spark runs batch 0 even if it is empty
+    cluster.holds = {"t-0": (0, 12)}
+    first = stream.next_end(start)
+    assert first == {"t": {"0": 12}} | begun
+    assert text(stream.next_end(first)) == text(first)  # the same text: nothing is new
+    cluster.holds = {"t-0": (0, 13)}
+    second = stream.next_end(first)
+    assert second == {"t": {"0": 13}}
+    assert text(stream.next_end(second)) == text(second)
+
+
+def test_a1_an_empty_batch_0_is_planned_again_as_an_empty_one() -> None:
+    first = SourceStream(FakeCluster({"t-0": (0, 10)}))
+    empty = first.next_end(first.initial())
+
+    again = SourceStream(FakeCluster({"t-0": (0, 15)}))
+    assert again.plan(again.initial(), empty) == []
+    end = again.next_end(empty)
+    assert again.plan(empty, end) == [OffsetRange("t", 0, 10, 15)]
+
+
+def test_a1_a_pattern_that_begins_without_a_topic_takes_the_first_one_from_its_begin() -> None:
+    cluster = FakeCluster({}, subscribe_pattern="t.*")
+    stream = SourceStream(cluster)
+    start = stream.initial()
+    empty = stream.next_end(start)
+    cluster.holds = {"t-0": (0, 4)}
+
+    again = SourceStream(cluster)
+    assert again.plan(again.initial(), empty) == []
+    end = again.next_end(empty)
+    assert again.plan(empty, end) == [OffsetRange("t", 0, 0, 4)]
 
 
 def test_a1_the_decided_start_wins() -> None:

@@ -18,8 +18,11 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
-#: A key beside the topics, for offsets that also contain topic ids; no topic name has a space.
+#: A key beside the topics, for offsets that also contain topic ids. No topic name has a space.
 TOPIC_IDS: Final = "topic ids"
+#: Another one, in the end of a query's first batch: the offsets where that batch begins.
+INITIAL_OFFSETS: Final = "initial offsets"
+_BESIDE: Final = frozenset({TOPIC_IDS, INITIAL_OFFSETS})
 
 _OPTION = "startingOffsets / endingOffsets"
 
@@ -107,7 +110,7 @@ def flatten(nested: object, *, special: bool = False) -> dict[str, int]:
         raise _malformed(nested, "an object of topics was expected")
     flat: dict[str, int] = {}
     for topic, partitions in nested.items():
-        if topic == TOPIC_IDS:
+        if topic in _BESIDE:
             continue
         if not isinstance(partitions, dict):
             raise _malformed(nested, f"topic {topic!r} needs an object of partitions")

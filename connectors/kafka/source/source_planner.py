@@ -45,10 +45,7 @@ Answer = TypeVar("Answer")
 
 #: How long we trust a list of partitions; a new partition is seen after this time at most.
 METADATA_AGE_S: Final = 1.0
-_GOING_BACK: Final = (
-    "the topic lost its last records or was created again; or the first batch is planned again, "
-    "and `latest` has moved: only the drivers of sparkonce store the first offsets"
-)
+_GOING_BACK: Final = "the topic lost its last records or was created again"
 #: Topics that a pattern never means, as in a Java consumer (`exclude.internal.topics`).
 _KAFKAS_OWN: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}

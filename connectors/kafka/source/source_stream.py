@@ -5,6 +5,10 @@ and once it has grown past the old ones, only Kafka's topic id shows the differe
 log keeps the ids with which a pipeline began. Offsets contain an id only for a topic that was made
 anew since then, if the pipeline went on with `failOnDataLoss=false`. So offsets look like those of
 Spark's own source, and still identify the topic for each batch and for its replay.
+
+A query without a driver has no decision log. Spark stores the end of a batch before it runs the
+batch, but never the place where a query begins: it asks for that again after a crash in batch 0,
+and `latest` has moved meanwhile. So the end of the first batch contains its start as well.
 """
 
 from __future__ import annotations
@@ -17,7 +21,14 @@ import orjson
 from connectors.kafka.source.batch_ranges import limit_offsets
 from connectors.kafka.source.batch_wait import BatchWait
 from connectors.kafka.source.offset_errors import data_loss
-from connectors.kafka.source.offsets import OffsetRange, flatten, nest, split_key, topic_ids_in
+from connectors.kafka.source.offsets import (
+    INITIAL_OFFSETS,
+    OffsetRange,
+    flatten,
+    nest,
+    split_key,
+    topic_ids_in,
+)
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.read_place import LATEST
 from transactions.errors import MissingTopicError, PhaseOneError
@@ -33,7 +44,7 @@ class SourceStream:
     Args:
         planner: sends the questions to the brokers.
         start: where the source begins, from the decision log. Without it, `initial` determines it,
-            and the first ids that are seen count.
+            the end of the first batch keeps it, and the first ids that are seen count.
     """
 
     def __init__(self, planner: SourcePlanner, start: str = "") -> None:
@@ -44,6 +55,7 @@ class SourceStream:
         offsets = flatten(decided)
         # A pattern may have begun with no topic at all.
         is_decided = bool(offsets) or (bool(start) and self._has_pattern)
+        self._is_decided = is_decided
         self._initial = offsets if is_decided else None
         self._known = topic_ids_in(decided)
         self._ceiling: dict[str, int] | None = None
@@ -58,7 +70,8 @@ class SourceStream:
         if self._initial is None:
             self._initial = self._planner.starting_offsets(LATEST)
             self._ids_now()
-        return nest(self._initial, self.ids_in({}))
+        initial = nest(self._initial, self.ids_in({}))
+        return initial if self._is_decided else {**initial, INITIAL_OFFSETS: initial}
 
     def latest(self) -> Nested | None:
         """Return the latest offsets, for people; None while a topic is missing and reading goes on.
@@ -120,7 +133,11 @@ class SourceStream:
             return start
         if limit is not None:
             end = limit_offsets(flat, end, limit)
-        return nest(end, ids)
+        if _is_initial(start):
+            return {**nest(end, ids), INITIAL_OFFSETS: start[INITIAL_OFFSETS]}
+        # Spark compares text: if nothing is new, the end of the first batch must come back whole.
+        nothing_new = begin is start and end == flat
+        return start if nothing_new and INITIAL_OFFSETS in start else nest(end, ids)
 
     def ids_in(self, start: Nested) -> dict[str, str]:
         """Return the topic ids that the offsets after `start` contain: those in `start`. With a
@@ -135,6 +152,8 @@ class SourceStream:
         Raises:
             DataLossError: see `SourcePlanner.plan`; or the offsets are of a topic that is gone.
         """
+        if _is_initial(start):
+            start = end.get(INITIAL_OFFSETS, start)
         was, will = self._ids(start), self._ids(end)
         begin = {key: at for key, at in flatten(start).items() if _same(key, was, will)}
         last = flatten(end)
@@ -180,6 +199,13 @@ class SourceStream:
         now = self._planner.topic_ids()
         self._known = {**now, **self._known}
         return now
+
+
+def _is_initial(offsets: Nested) -> bool:
+    """Return whether a first batch begins here; after a first batch without records this is true
+    once more, and does no harm.
+    """
+    return INITIAL_OFFSETS in offsets and flatten(offsets) == flatten(offsets[INITIAL_OFFSETS])
 
 
 def _same(key: str, was: Mapping[str, str], will: Mapping[str, str]) -> bool:
