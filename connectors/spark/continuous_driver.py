@@ -31,9 +31,9 @@ from connectors.continuous.kafka_task import KafkaTask
 from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
 from connectors.kafka.sink.kafka_sink import kafka_sinks
-from connectors.kafka.source.offset_errors import there_again
+from connectors.kafka.source.offset_errors import refuse_lower_than, there_again
 from connectors.kafka.source.offsets import flatten, format_offsets, split_key
-from connectors.kafka.source.source_planner import SourcePlanner, refuse_lower_than
+from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import Nested, SourceStream
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.kafka_source import KafkaSource

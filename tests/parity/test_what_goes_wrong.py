@@ -1,15 +1,20 @@
-"""Rows 19, 31, 40, 41, 42: ends that go back, a time that is no time, a broker that stands still,
-and records that are gone.
+"""Rows 9, 19, 31, 40, 41, 42: a topic deleted while it is read, ends that go back, a time that is
+no time, a broker that stands still, and records that are gone.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 import string
+from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -51,6 +56,46 @@ def test_available_now_ends_with_an_error_when_ends_are_lower_than_planned(
     )
     with pytest.raises(StreamingQueryException, match="still has to read are gone"):
         assert query.awaitTermination(120), "the query does not end"
+
+
+@parity(9)
+def test_a_topic_that_is_deleted_while_it_is_read(frame, topics, checkpoint, tmp_path):
+    """The query fails, where Spark's goes on. Its next start goes on without the topic."""
+    topics.make("a", range(5), range(5), range(5))
+    hold = functools.partial(held, folder=str(tmp_path))
+
+    def each(batch: DataFrame, _number: int) -> None:
+        batch.select("offset").mapInArrow(hold, "offset long").collect()
+
+    reads = frame(failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": 20_000})
+    writer = reads.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
+    query = writer.start()
+    patience = Deadline(60.0)
+    while len([*tmp_path.glob("came-*")]) < 2:  # both slots are taken, the third task waits
+        assert not patience.expired()
+        patience.pause(0.02)
+    topics.delete("a")
+    (tmp_path / "go").touch()
+    with pytest.raises(StreamingQueryException, match=r"was deleted while|nothing came"):
+        assert query.awaitTermination(120), "the query does not end"
+    topics.make("b", range(4))
+    with Query(reads, checkpoint) as again:
+        again.until(4)
+        assert again.query.isActive
+    assert again.rows == expected(topics.name("b"), range(4))
+
+
+def held(batches: Iterator[pa.RecordBatch], folder: str) -> Iterator[pa.RecordBatch]:
+    """Hand on what a task has read, when the file `go` is there; `came-N` says that it waits."""
+    for batch in batches:
+        context = TaskContext.get()
+        assert context is not None
+        (Path(folder) / f"came-{context.partitionId()}").touch()
+        patience = Deadline(120.0)
+        while not (Path(folder) / "go").exists():
+            assert not patience.expired()
+            patience.pause(0.02)
+        yield batch
 
 
 @parity(31)

@@ -617,7 +617,7 @@ class SimulatedDriver(ContinuousDriver):
         self._run.open()
         planner: Any = SimpleNamespace(
             source=KafkaSource(bootstrap_servers="simulated:1", subscribe="in"),
-            partitions=world.partitions,
+            partitions_there=world.partitions,
             starting_offsets=lambda: dict.fromkeys(world.partitions(), 0),
             topic_ids=dict,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -176,9 +177,10 @@ class FakeCluster(SourcePlanner):
         holds: dict[str, tuple[int, int]],
         stable: dict[str, int] | None = None,
         ids: dict[str, str] | None = None,
+        topics: Sequence[str] = (),
         **options: Any,
     ) -> None:
-        topics = sorted({split_key(key)[0] for key in holds}) or ["t"]
+        topics = topics or sorted({split_key(key)[0] for key in holds}) or ["t"]
         named = {} if "subscribe_pattern" in options else {"subscribe": topics}
         super().__init__(KafkaSource(bootstrap_servers="b:1", **named, **options))
         self.holds = holds
@@ -405,6 +407,20 @@ def test_p8_a_topic_that_is_deleted_between_two_steps_of_a_batch_is_looked_for_a
         FakeCluster({}).plan({"t-0": 4}, {"t-0": 6})
     with pytest.raises(PhaseOneError, match="looks for it again"):
         FakeCluster({}, fail_on_data_loss=False).plan({"t-0": 4}, {"t-0": 6})
+
+
+def test_p8_a_batch_of_an_earlier_run_goes_on_without_a_deleted_topic(caplog) -> None:
+    """Else it would fail at every start: Spark runs it again, and nobody makes the topic anew."""
+    left = FakeCluster({"u-0": (0, 9)}, fail_on_data_loss=False, topics=("t", "u"))
+    start, end = {"t-0": 4, "u-0": 4}, {"t-0": 6, "u-0": 6}
+    with pytest.raises(PhaseOneError, match="looks for it again") as raised:
+        left.plan(start, end)
+    assert raised.value.where == "t-0[4, 6)"
+    assert left.plan(start, end, again=True) == [OffsetRange("u", 0, 4, 6)]
+    assert left.plan({"t-0": 4}, {"t-0": 6}, again=True) == []
+    assert "no longer there: t-0[4, 6)" in caplog.text
+    with pytest.raises(MissingTopicError):
+        FakeCluster({"u-0": (0, 9)}, topics=("t", "u")).plan(start, end, again=True)
 
 
 def test_p9_retention_before_the_range() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
@@ -37,6 +37,23 @@ def plan_ranges(start: Mapping[str, int], end: Mapping[str, int]) -> list[Offset
         key = partition_key(topic, partition)
         ranges.append(OffsetRange(topic, partition, start.get(key, 0), end[key]))
     return [each for each in ranges if each.end > each.start]
+
+
+def of_partitions(ranges: list[OffsetRange], there: Iterable[str]) -> tuple[list[OffsetRange], str]:
+    """Return the ranges of partitions that are there; and the others, as text."""
+    names = {*there}
+    kept = [each for each in ranges if each.key in names]
+    return kept, ", ".join(str(each) for each in ranges if each.key not in names)
+
+
+def not_before(earliest: Mapping[str, int], ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """Return what is left of ranges in partitions that have lost their first records."""
+    cut = [(each, max(each.start, earliest[each.key])) for each in ranges]
+    return [
+        OffsetRange(each.topic, each.partition, first, each.end)
+        for each, first in cut
+        if first < each.end
+    ]
 
 
 def split_ranges(

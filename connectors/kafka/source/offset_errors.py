@@ -12,7 +12,6 @@ from connectors.options.read_place import Place
 from transactions.errors import (
     ConfigurationError,
     DataLossError,
-    MissingTopicError,
     PhaseOneError,
 )
 
@@ -36,17 +35,25 @@ def data_loss(
     )
 
 
+def refuse_lower_than(ceiling: Mapping[str, int], latest: Mapping[str, int]) -> None:
+    """Refuse a topic that now ends before `ceiling`: the run could never end."""
+    lower = [key for key, end in ceiling.items() if latest.get(key, 0) < end]
+    if lower:
+        where = f"{', '.join(sorted(lower))} end before the target offsets of this run"
+        raise data_loss(where, ceiling, latest, "trigger=availableNow (in any case)")
+
+
 def _shown(flat: Mapping[str, int]) -> str:
     text = json.dumps(offsets.nest(flat), separators=(",", ":"))
     return text if len(text) <= _SHOWN_OFFSETS else f"{text[:_SHOWN_OFFSETS]}..."
 
 
-def while_missing(error: MissingTopicError) -> PhaseOneError:
+def while_missing(where: str, cause: str) -> PhaseOneError:
     """Return the error for a deleted topic; the next run may find it, or another one, again."""
     return PhaseOneError(
         "A topic was deleted while it was read; the next run looks for it again.",
-        where=error.where,
-        cause=error.cause,
+        where=where,
+        cause=cause,
         option="failOnDataLoss=false",
     )
 

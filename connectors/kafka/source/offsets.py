@@ -37,6 +37,11 @@ class OffsetRange:
     end: int
 
     @property
+    def key(self) -> str:
+        """The flat name of the partition."""
+        return partition_key(self.topic, self.partition)
+
+    @property
     def size(self) -> int:
         """How many offsets there are; records can be fewer."""
         return self.end - self.start

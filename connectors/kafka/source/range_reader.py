@@ -72,7 +72,7 @@ def read_range(
         # The consumer may be in the middle of the range, even if our caller just stops reading.
         pooled.consumer.close()
         if isinstance(error, MissingTopicError) and not source.fail_on_data_loss:
-            raise while_missing(error) from error
+            raise while_missing(error.where, error.cause) from error
         raise
     _POOL.give(pooled)
 

@@ -23,16 +23,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
 
-from connectors.kafka.source import offsets
-from connectors.kafka.source.batch_ranges import plan_ranges, split_ranges
-from connectors.kafka.source.offset_errors import (
-    GONE,
-    backwards,
-    data_loss,
-    no_record_since,
-    other_partitions,
-    while_missing,
-)
+from connectors.kafka.source import batch_ranges, offset_errors, offsets
 from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
 from connectors.kafka.source.source_questions import SourceQuestions
 from connectors.kafka.source.starting_group import committed_offsets, nothing_committed
@@ -119,15 +110,22 @@ class SourcePlanner:
         """
         latest = self._known_latest(start)
         if ceiling is not None:
-            refuse_lower_than(ceiling, latest)
+            offset_errors.refuse_lower_than(ceiling, latest)
             latest = {key: min(end, ceiling[key]) for key, end in latest.items() if key in ceiling}
         # A deleted partition keeps its offset: if it is made anew, it counts as truncated.
         latest = {**start, **latest}
         self._refuse_going_back(start, latest)
         return latest
 
-    def plan(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
+    def plan(
+        self, start: Mapping[str, int], end: Mapping[str, int], *, again: bool = False
+    ) -> list[OffsetRange]:
         """Return the ranges of a batch, none for equal offsets (then no broker is asked).
+
+        Args:
+            start: where it begins.
+            end: where it ends.
+            again: an earlier run planned it; if what is missing counted, no start would get on.
 
         Raises:
             DataLossError: a range begins before what its partition still holds, or ends before it
@@ -139,25 +137,28 @@ class SourcePlanner:
         if back:
             names = ", ".join(f"{key} ends at {end[key]}" for key in sorted(back))
             self.lost(f"{names}, before the batch begins", start, end, cause=_GOING_BACK)
-        ranges = plan_ranges(start, end)
+        ranges = batch_ranges.plan_ranges(start, end)
         if not ranges:
             return []
-        keys = [partition_key(each.topic, each.partition) for each in ranges]
+        ranges, gone = batch_ranges.of_partitions(ranges, self.partitions_there())
+        if gone and not (again or self.source.fail_on_data_loss):
+            raise offset_errors.while_missing(gone, "the topic was deleted")
+        if gone:
+            self.lost(f"no longer there: {gone}", start, end)
         try:
+            keys = [each.key for each in ranges]
             earliest = self._list(keys, OffsetSpec.earliest(), "read_uncommitted")
         except MissingTopicError as error:
             self.missing(error)
-            raise while_missing(error) from error
-        kept = []
-        for key, each in zip(keys, ranges, strict=True):
-            if each.start >= earliest[key]:
-                kept.append(each)
-                continue
-            self.lost(f"{each}; the partition begins at {earliest[key]}", start, end)
-            if each.end > earliest[key]:
-                kept.append(OffsetRange(each.topic, each.partition, earliest[key], each.end))
-        source = self.source
-        return split_ranges(kept, source.min_partitions, source.max_records_per_partition)
+            raise offset_errors.while_missing(error.where, error.cause) from error
+        for each in ranges:
+            if each.start < earliest[each.key]:
+                self.lost(f"{each}; the partition begins at {earliest[each.key]}", start, end)
+        left, most = (
+            batch_ranges.not_before(earliest, ranges),
+            self.source.max_records_per_partition,
+        )
+        return batch_ranges.split_ranges(left, self.source.min_partitions, most)
 
     def plan_batch(self) -> list[OffsetRange]:
         """Return the ranges of a batch read: from `startingOffsets` to `endingOffsets`, once.
@@ -174,7 +175,7 @@ class SourcePlanner:
             if start.get(key, 0) <= last:
                 continue
             if wanted[key] != offsets.LATEST:
-                raise backwards(key, start[key], last, self.source)
+                raise offset_errors.backwards(key, start[key], last, self.source)
             end[key] = start[key]  # an open transaction is at its end: nothing is readable yet
         return self.plan(start, end)
 
@@ -207,9 +208,17 @@ class SourcePlanner:
             self._topic_ids = _ids_of(self._what_is_left())
         return self._topic_ids
 
-    def partitions_left(self) -> list[str]:
-        """Return the partitions of the topics that still exist."""
-        return self._read(self._what_is_left())
+    def partitions_there(self) -> list[str]:
+        """Return the partitions of the topics that exist; one that is missing may come back.
+
+        Raises:
+            MissingTopicError: a topic was deleted, and `failOnDataLoss` is set.
+        """
+        try:
+            return self.partitions()
+        except MissingTopicError as error:
+            self.missing(error)
+            return self._read(self._what_is_left())
 
     def _read(self, described: Mapping[str, TopicDescription]) -> list[str]:
         """Return the partitions that are read: of whole topics all, and those of `assign`."""
@@ -276,15 +285,12 @@ class SourcePlanner:
             if self.source.fail_on_data_loss:
                 latest = self.latest_offsets()
             else:
-                latest = self._latest_of_what_is_left()
+                left = self._read(self._what_is_left())  # for others a client waits for a leader
+                latest = self._list(left, OffsetSpec.latest(), self.source.isolation_level)
         gone = start.keys() - latest.keys()
         if gone:
             self.lost(f"no longer there: {', '.join(sorted(gone))}", start, latest)
         return latest
-
-    def _latest_of_what_is_left(self) -> dict[str, int]:
-        """Ask only for existing partitions: for others a client waits for a leader."""
-        return self._list(self.partitions_left(), OffsetSpec.latest(), self.source.isolation_level)
 
     def _refuse_going_back(self, start: Mapping[str, int], latest: dict[str, int]) -> None:
         """Handle an end before the start: an open transaction there, or a new topic."""
@@ -310,7 +316,7 @@ class SourcePlanner:
             return dict.fromkeys(there, word)
         wanted = offsets.parse_wanted(place.said, there)
         if set(there) != set(wanted):
-            raise other_partitions(place, wanted, there)
+            raise offset_errors.other_partitions(place, wanted, there)
         return wanted
 
     def _in_group(self, place: Place, there: Sequence[str]) -> dict[str, int]:
@@ -329,7 +335,7 @@ class SourcePlanner:
         if place.is_json:
             times = offsets.parse_offsets(place.said)
             if set(there) != set(times):
-                raise other_partitions(place, times, there)
+                raise offset_errors.other_partitions(place, times, there)
         else:
             times = dict.fromkeys(there, int(place.said))
         # An open transaction does not move the place where a read begins; it may hide the end.
@@ -337,7 +343,7 @@ class SourcePlanner:
         found = self._first_since(times, level)
         unmatched = [key for key, at in found.items() if at < 0]
         if unmatched and place.unmatched == ERROR:
-            raise no_record_since(place, {key: times[key] for key in unmatched})
+            raise offset_errors.no_record_since(place, {key: times[key] for key in unmatched})
         return {key: at if at >= 0 else offsets.LATEST for key, at in found.items()}
 
     def _resolve(self, place: Place, wanted: Mapping[str, int]) -> dict[str, int]:
@@ -387,7 +393,12 @@ class SourcePlanner:
         return {partition_key(each.topic, each.partition): r.offset for each, r in found.items()}
 
     def lost(
-        self, where: str, start: Mapping[str, int], end: Mapping[str, int], *, cause: str = GONE
+        self,
+        where: str,
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+        *,
+        cause: str = offset_errors.GONE,
     ) -> None:
         """Raise, or log once and continue with the existing records, as `failOnDataLoss` says.
 
@@ -395,7 +406,7 @@ class SourcePlanner:
             DataLossError: it is set.
         """
         if self.source.fail_on_data_loss:
-            raise data_loss(where, start, end, "failOnDataLoss=true", cause)
+            raise offset_errors.data_loss(where, start, end, "failOnDataLoss=true", cause)
         self._say_once(where, cause)
 
     def missing(self, error: MissingTopicError) -> None:
@@ -417,11 +428,3 @@ class SourcePlanner:
 def _ids_of(described: Mapping[str, TopicDescription]) -> dict[str, str]:
     found = {topic: str(each.topic_id) for topic, each in described.items()}
     return {topic: name for topic, name in found.items() if name != _NO_ID}
-
-
-def refuse_lower_than(ceiling: Mapping[str, int], latest: Mapping[str, int]) -> None:
-    """Refuse a topic that now ends before `ceiling`: the run could never end."""
-    lower = [key for key, end in ceiling.items() if latest.get(key, 0) < end]
-    if lower:
-        where = f"{', '.join(sorted(lower))} end before the target offsets of this run"
-        raise data_loss(where, ceiling, latest, "trigger=availableNow (in any case)")

@@ -60,6 +60,7 @@ class SourceStream:
         self._known = topic_ids_in(decided)
         self._ceiling: dict[str, int] | None = None
         self._ceiling_ids: Mapping[str, str] = {}
+        self._planned: Nested = {}
 
     def initial(self) -> Nested:
         """Return where a new query begins: the same place at every call.
@@ -134,10 +135,12 @@ class SourceStream:
         if limit is not None:
             end = limit_offsets(flat, end, limit)
         if _is_initial(start):
-            return {**nest(end, ids), INITIAL_OFFSETS: start[INITIAL_OFFSETS]}
+            self._planned = {**nest(end, ids), INITIAL_OFFSETS: start[INITIAL_OFFSETS]}
+            return self._planned
         # Spark compares text: if nothing is new, the end of the first batch must come back whole.
         nothing_new = begin is start and end == flat
-        return start if nothing_new and INITIAL_OFFSETS in start else nest(end, ids)
+        self._planned = start if nothing_new and INITIAL_OFFSETS in start else nest(end, ids)
+        return self._planned
 
     def ids_in(self, start: Nested) -> dict[str, str]:
         """Return the topic ids that the offsets after `start` contain: those in `start`. With a
@@ -164,7 +167,7 @@ class SourceStream:
         if gone:
             self._planner.lost(_told(gone, will), begin, last, cause=_MADE_ANEW)
             last = {key: at for key, at in last.items() if split_key(key)[0] not in gone}
-        return self._planner.plan(begin, last)
+        return self._planner.plan(begin, last, again=end != self._planned)
 
     def partitions(self, start: Nested) -> list[str]:
         """Return all existing partitions of the topics that `start` is of. A topic that is missing
@@ -174,11 +177,7 @@ class SourceStream:
             MissingTopicError: a topic was deleted, and `failOnDataLoss` is set.
             DataLossError, PhaseOneError: a topic was made anew; the latter if a next run may go on.
         """
-        try:
-            found = self._planner.partitions()
-        except MissingTopicError as error:
-            self._planner.missing(error)
-            found = self._planner.partitions_left()
+        found = self._planner.partitions_there()
         # A pattern asks for no topic by its name, so a deleted one is only missing.
         if gone := flatten(start).keys() - {*found}:
             self._planner.lost(f"no longer there: {', '.join(sorted(gone))}", flatten(start), {})
