@@ -18,7 +18,7 @@ from typing import Final
 
 import orjson
 
-from connectors.kafka.source.offsets import TOPIC_IDS, flatten
+from connectors.kafka.source.offsets import INITIAL_OFFSETS, TOPIC_IDS, flatten
 from connectors.pipeline.run import BOUND_TO
 from transactions.errors import ConfigurationError
 
@@ -216,8 +216,19 @@ def offsets_of_batch(place: Path, batch: int) -> tuple[str, ...]:
     Raises:
         ConfigurationError: the file is missing, torn, or of a newer format.
     """
+    ends = offsets_by_source(place, batch).values()
+    return tuple("" if one == _NOTHING_READ else one for one in ends)
+
+
+def offsets_by_source(place: Path, batch: int) -> Mapping[str, str]:
+    """Return where a batch ends, as Spark wrote it, by the names that the sources have in the
+    checkpoint: their places, where the query gives no names. In the order of the plan.
+
+    Raises:
+        ConfigurationError: see `offsets_of_batch`.
+    """
     where = f"{place}/offsets/{batch}"
-    return tuple("" if one == _NOTHING_READ else one for one in _sources_in(_text(where), where))
+    return _sources_in(_text(where), where)
 
 
 def ends_in(text: str, where: str) -> tuple[Mapping[str, int], ...]:
@@ -231,10 +242,12 @@ def ends_in(text: str, where: str) -> tuple[Mapping[str, int], ...]:
         ConfigurationError: see `read_progress`.
     """
     sources = _sources_in(text, where)
-    return tuple(_end(one, f"{where}, source {number}") for number, one in enumerate(sources))
+    return tuple(
+        _end(one, f"{where}, source {number}") for number, one in enumerate(sources.values())
+    )
 
 
-def _sources_in(text: str, where: str) -> list[str]:
+def _sources_in(text: str, where: str) -> dict[str, str]:
     version, *lines = text.split("\n")
     if version not in _VERSIONS and version.strip():
         raise ConfigurationError(
@@ -255,10 +268,12 @@ def _sources_in(text: str, where: str) -> list[str]:
             option="startingOffsets: give these offsets to the new pipeline; what the old sink has "
             "of later epochs is there twice",
         )
-    return _in_order(sources, where) if version == "v2" else sources
+    if version == "v2":
+        return _in_order(sources, where)
+    return {str(number): one for number, one in enumerate(sources)}
 
 
-def _in_order(sources: list[str], where: str) -> list[str]:
+def _in_order(sources: list[str], where: str) -> dict[str, str]:
     """Return the offsets of the format v2 by the names of their sources: Spark writes them in any
     order. A source without a name has its place as one.
     """
@@ -268,10 +283,8 @@ def _in_order(sources: list[str], where: str) -> list[str]:
         if not colon:
             raise _torn(where, "a source has no name")
         named[name] = offsets
-    return [
-        named[name]
-        for name in sorted(named, key=lambda one: (len(one) if one.isdecimal() else 0, one))
-    ]
+    order = sorted(named, key=lambda one: (len(one) if one.isdecimal() else 0, one))
+    return {name: named[name] for name in order}
 
 
 def _end(text: str, where: str) -> Mapping[str, int]:
@@ -295,11 +308,11 @@ def _end(text: str, where: str) -> Mapping[str, int]:
             cause=f"only offsets of Kafka can be translated ({error.cause})",
             option=f"write a pipeline for the Kafka source alone; {_BY_HAND}",
         ) from error
-    if TOPIC_IDS in nested:
+    if {TOPIC_IDS, INITIAL_OFFSETS} & nested.keys():
         raise ConfigurationError(
             "The query reads with the source kafka-exactly-once, not with Spark's own.",
             where=where,
-            cause="its offsets hold topic ids, which Spark's source does not have",
+            cause="its offsets hold topic ids or initial offsets, which Spark's own do not",
             option='format("kafka-exactly-once"): keep the query, or give the new pipeline '
             "its offsets as startingOffsets",
         )

@@ -30,11 +30,12 @@ from pyspark.sql import DataFrame
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.option import checked_app_id
 from connectors.pipeline.run import Run, RunOptions
-from connectors.spark.batch_offsets import checkpoint_of, execution_around, source_names
+from connectors.spark.batch_offsets import checkpoint_of, execution_around
 from connectors.spark.branches import Branch, make_branch
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.quiet_end import as_spark_ends
+from connectors.spark.replayable_sources import refuse_sources_of_query
 from connectors.spark.session import RUNTIME_CONF, refuse_connect
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
 from connectors.spark.stuck_jobs import cancelled_after
@@ -51,8 +52,6 @@ _SERVED: Final[dict[Path, tuple[str, BatchWriter]]] = {}
 _LOCK: Final = threading.Lock()
 _IDLE_SWEEP_SECONDS: Final = 10.0
 _EXIT_SECONDS: Final = 5.0
-#: A source that cannot read a record a second time.
-_NOT_REPLAYABLE: Final = "TextSocket"
 #: Settings of a replay of state that Spark writes into the checkpoint at its first batch.
 _STATE_CONF: Final = tuple(one for one in RUNTIME_CONF if "stateStore" in one)
 
@@ -178,7 +177,7 @@ class BatchWriter:
         self, execution: Any, branch: Branch, folder: WriterFolder, batch_id: int
     ) -> _OpenRun:
         """Take over from the run before: fence, recover, sweep."""
-        _refuse_sources(execution)
+        refuse_sources_of_query(execution)
         _refuse_state(folder.checkpoint, execution)
         folder.check(batch_id, accept_duplicates=self._accept_duplicates)
         if self._before is not None:
@@ -301,23 +300,6 @@ class _OpenRun:
         """Write down that nothing waits, abort what tasks left open, close the connections."""
         if unfinished := self._run.end(self._coordinator):
             logger.warning("the query has ended, and must be started again: %s", unfinished)
-
-
-def _refuse_sources(execution: Any) -> None:
-    """Check that the sources can read a batch again.
-
-    Raises:
-        ConfigurationError: one cannot.
-    """
-    for name in source_names(execution):
-        if name.startswith(_NOT_REPLAYABLE):
-            raise ConfigurationError(
-                "A source of the query cannot read a record twice.",
-                where=f"query {execution.id()}, source {name}",
-                cause="what a socket has delivered is gone; after a failure a batch could not be "
-                "written again",
-                option="readStream.format: kafka-exactly-once, kafka, files, a table",
-            )
 
 
 def _refuse_state(checkpoint: Path, execution: Any) -> None:

@@ -27,6 +27,7 @@ from connectors.spark.branches import tell_left_out
 from connectors.spark.commit_requests import JOB, TaskPlan
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.query_options import QueryOptions, query_id
+from connectors.spark.replayable_sources import refuse_sources_of_batch
 from connectors.spark.sink_stage import BatchOrder, SinkStage, told_by_tasks
 from connectors.spark.writer_folder import WriterFolder
 from transactions.clock import Deadline
@@ -84,6 +85,8 @@ class QueryRun:
         """
         try:
             number = _planned(options)
+            if not options.is_job:
+                refuse_sources_of_batch(options.checkpoint, number)
             rests = self._order is None and self._ends is not None  # this is another start
             if rests or options != self._options or schema != self._schema:
                 self.close()
