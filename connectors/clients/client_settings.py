@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, libversion, version
 
+from connectors.clients.setting_names import told_with_the_nearest
 from connectors.options.client_options import visible
 from connectors.options.java_settings import WITHOUT_EFFECT
 from transactions.errors import ConfigurationError
@@ -180,7 +181,7 @@ def settings_checked(kafka: Mapping[str, str], client: str) -> Iterator[None]:
         raise ConfigurationError(
             f"The Kafka {client} cannot be made with these settings.",
             where=kafka.get("bootstrap.servers", ""),
-            cause=text,
+            cause=told_with_the_nearest(text, named, {*_SECURITY, *_LIBRDKAFKA_NAMES, *_ALIASES}),
             option=", ".join(visible(name, kafka[name]) for name in named) or "kafka.*",
         ) from error
 

@@ -248,6 +248,23 @@ def test_what_librdkafka_refuses_becomes_our_error(name: str, value: str) -> Non
     assert "property" in caught.value.cause
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("batch.num.mesages", "batch.num.messages"),
+        ("linger.msec", "linger.ms"),
+        ("sasl.usernames", "sasl.username"),
+        ("message.timeout", "message.timeout.ms"),  # of a topic
+        ("no.such.option", ""),
+    ],
+)
+def test_a_name_that_librdkafka_does_not_know_has_a_nearest_one(name: str, meant: str) -> None:
+    kafka = {**SERVERS, name: "1"}
+    with pytest.raises(ConfigurationError) as caught, settings_checked(kafka, "producer"):
+        Producer(librdkafka_settings(kafka))
+    assert caught.value.cause.endswith(f"did you mean {meant!r}?" if meant else f'"{name}"')
+
+
 def test_values_are_text() -> None:
     with pytest.raises(ConfigurationError, match="not text"):
         librdkafka_settings({**SERVERS, "linger.ms": 5})  # type: ignore[dict-item]
