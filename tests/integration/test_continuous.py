@@ -197,6 +197,7 @@ def test_a_sigkill_at_each_step_of_continuous_mode(copy: Copy, crashes: list[str
         copy.audit(follower)
 
 
+@pytest.mark.parity(33, 59, mode="continuous")
 def test_a_task_that_dies_is_replaced_by_the_restart_strategy(copy: Copy):
     """The stage starts again in the same process, from the last decision, on new ids.
 

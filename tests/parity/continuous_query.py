@@ -6,6 +6,7 @@ the rows are what an independent reader finds in the output topic.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
@@ -13,9 +14,12 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
+from connectors.records.arrow_transform import ArrowFunction
+from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.testing.auditor.reader import Follower, Record
 from tests.parity.query import Rows
+from transactions.clock import Deadline
 
 _PATIENCE_S = 120.0
 _BETWEEN = b"/"
@@ -47,6 +51,7 @@ class ContinuousQuery:
         checkpoint: the checkpoint folder.
         follower: reads the output from its beginning, over all runs.
         trigger: of the driver.
+        transform: writes down the records; or another function that ends with it.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class ContinuousQuery:
         checkpoint: str,
         follower: Follower,
         trigger: str | None = None,
+        transform: ArrowFunction = place_and_value,
     ) -> None:
         self.driver = ContinuousDriver(
             spark,
@@ -66,7 +72,7 @@ class ContinuousQuery:
             checkpoint=checkpoint,
             source=source,
             sink=sink,
-            transform=place_and_value,
+            transform=transform,
             restart_strategy="none",
             **({} if trigger is None else {"trigger": trigger}),
         )
@@ -110,6 +116,33 @@ class ContinuousQuery:
             assert self.driver.await_termination(_PATIENCE_S), "it does not end"
             assert self.driver.await_termination(0), "a second question has another answer"
         return self.rows
+
+
+def checked(records: pa.RecordBatch, with_headers: bool) -> pa.RecordBatch:
+    """Do the same; the columns are exactly those of Spark's source."""
+    wanted = SOURCE_SCHEMA_WITH_HEADERS if with_headers else SOURCE_SCHEMA
+    assert records.schema == wanted, records.schema
+    return place_and_value(records)
+
+
+def after_a_file(records: pa.RecordBatch, folder: str) -> pa.RecordBatch:
+    """Do the same, when the file `go` is there; the file `came` says that a task waits."""
+    (Path(folder) / "came").touch()
+    patience = Deadline(_PATIENCE_S)
+    while not (Path(folder) / "go").exists():
+        assert not patience.expired()
+        patience.pause(0.02)
+    return place_and_value(records)
+
+
+def one_column_more(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the values, and a column for which a Kafka record has no place."""
+    return pa.record_batch({"value": records["value"], "colour": records["value"]})
+
+
+def no_value(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the keys only."""
+    return records.select(["key"])
 
 
 def with_topics(records: pa.RecordBatch, topics: list[str | None]) -> pa.RecordBatch:

@@ -76,11 +76,26 @@ ROWS: Final[dict[int, str]] = {
 }
 #: Rows that differ, and how; docs/coming_from_spark.md says it to users.
 DIFFERS: Final[dict[int, str]] = {
+    9: "a topic that is deleted while a task reads it ends the run; the next start goes on",
     13: "not here: the start is in the decision log",
     22: "not here: a batch is a decision, so its progress must be durable before its commit",
     33: "not in Spark's progress: the metric input_lag_records of the drivers, by partition",
     48: "a frame is planned at its first use: Spark keeps the plan of a data source in Python",
-    59: "the drivers' metric is exact; Spark counts messages of tasks for a sink in Python",
+    54: "a column that the user's own Arrow function makes is an error",
+    59: "the drivers' metric is exact; Spark has none for a sink in Python",
     61: "append only, with a name of the job: a second run of a job writes nothing",
     63: "the continuous mode: it reads one source, so there is no union",
+}
+#: Rows that have no test: there is nothing to test.
+WITHOUT_TEST: Final = frozenset({13})
+#: Rows that have no meaning in the continuous mode, and why.
+NOT_CONTINUOUS: Final[dict[int, str]] = {
+    **dict.fromkeys((13, 22), "Spark's own files"),
+    **dict.fromkeys((14, 15, 16, 17), "there are no batches to limit"),
+    20: "a task reads its partitions until the end",
+    **dict.fromkeys((23, 24, 25), "one source, and a function instead of a plan"),
+    **dict.fromkeys((29, 30), "the option parallelism says how many tasks there are"),
+    41: "a topic that goes ends the run (8, 9)",
+    **dict.fromkeys(range(43, 51), "a batch read"),
+    61: "a batch write",
 }

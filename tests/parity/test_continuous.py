@@ -22,6 +22,9 @@ from connectors.testing.auditor.reader import Follower, read_committed
 from tests.parity.continuous_query import (
     ContinuousQuery,
     made_large,
+    no_value,
+    one_column_more,
+    place_and_value,
     with_partitions,
     with_topics,
 )
@@ -50,11 +53,14 @@ def make(spark, bootstrap, topic, application_id, checkpoint) -> Iterator[Make]:
     sink = KafkaSink(bootstrap_servers=bootstrap, topic=output)
     with Follower(bootstrap, output) as follower:
 
-        def run(*, trigger: str | None = None, **options: object) -> ContinuousQuery:
+        def run(
+            *, trigger: str | None = None, transform: Any = place_and_value, **options: object
+        ) -> ContinuousQuery:
             given = {name: str(value) for name, value in options.items()}
             source = KafkaSource.from_options({"kafka.bootstrap.servers": bootstrap, **given})
             names: dict[str, Any] = {"app": application_id, "checkpoint": checkpoint}
-            return ContinuousQuery(spark, source, sink, follower=follower, trigger=trigger, **names)
+            names |= {"trigger": trigger, "transform": transform}
+            return ContinuousQuery(spark, source, sink, follower=follower, **names)
 
         yield run
 
@@ -418,6 +424,31 @@ def test_a_null_topic_is_an_error_at_that_row(write: Write, bootstrap, topic):
     with pytest.raises(SparkOnceError, match="a row has no topic"):
         write(functools.partial(with_topics, topics=[output, output, None]), None)
     assert read_committed(bootstrap, output) == []
+
+
+@long
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        pytest.param(no_value, "no column 'value'", marks=parity(53)),
+        pytest.param(one_column_more, "no column 'colour'", marks=parity(54)),
+    ],
+)
+def test_columns_that_the_sink_does_not_have_are_refused(
+    write: Write, bootstrap, topic, function, says
+):
+    """Spark's sink leaves a column out that it does not know: here a function has made it."""
+    output = topic()
+    with pytest.raises(SparkOnceError, match=says):
+        write(function, output)
+    assert read_committed(bootstrap, output) == []
+
+
+@parity(56)
+@pytest.mark.parametrize("option", ["key.serializer", "value.serializer"])
+def test_serializers_are_refused(write: Write, topic, option: str):
+    with pytest.raises(ConfigurationError, match=f"kafka.{option}"):
+        write(place_and_value, topic(), **{option: "x"})
 
 
 @long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -52,7 +53,23 @@ def test_make_parity_prints_its_table(tmp_path: Path, processes: tuple[str, ...]
     options = ["-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", *processes]
     command = [*command, *options, str(tmp_path / "test_row.py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert re.search(r"^ 4  -  +1 passed  +from a timestamp", done.stdout, re.MULTILINE)
+    assert re.search(r"^ 4  NO TEST +1 passed  +from a timestamp", done.stdout, re.MULTILINE)
+
+
+def test_make_parity_fails_when_a_row_has_lost_its_last_test(tmp_path: Path):
+    """Here all rows but one have lost theirs."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = parity\npythonpath = " + str(ROOT))
+    test = "import pytest\n@pytest.mark.parity(4)\ndef test_it(): pass\n"
+    (tmp_path / "tests/test_row.py").write_text(test)
+    command = [sys.executable, "-m", "pytest", "-m", "parity", "-p", "tests.parity.report"]
+    command += ["-p", "no:cacheprovider", "-n0", "tests"]
+    path = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=path)  # noqa: PLW1510
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"^ 5  NO TEST +NO TEST ", done.stdout, re.MULTILINE)
+    assert re.search(r"^13  - +-  ", done.stdout, re.MULTILINE)
+    assert re.search(r"^43  NO TEST +-  ", done.stdout, re.MULTILINE)
 
 
 def test_sampled_marks_all_but_those_that_are_kept():
