@@ -17,9 +17,11 @@ from transactions.log_backend import LocalFileBackend
 
 FILES, PER_FILE = 4, 15
 
+#: A task reaches them; its worker dies.
+WORKER_POINTS = ["records_queued", "records_flushed", "offsets_sent"]
 POINTS = [
     "batch_started",
-    "records_flushed",
+    *WORKER_POINTS,
     "committables_collected",
     "prepared_checked",
     "decision_durable",
@@ -35,6 +37,7 @@ FILE_SOURCE = (
 KAFKA_SOURCE = """spark.readStream.format("kafka-exactly-once").option(
     "kafka.bootstrap.servers", "{}").option("subscribe", "{}").option(
     "startingOffsets", "earliest").option("maxOffsetsPerTrigger", 20).load()"""
+SPARKS_KAFKA_SOURCE = KAFKA_SOURCE.replace("kafka-exactly-once", "kafka")
 #: A source that counts, 20 rows a batch. It has no end, so the query is stopped.
 RATE_SOURCE = """spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load()
 lines = lines.selectExpr("CAST(value AS STRING)")"""
@@ -43,6 +46,7 @@ THREE_BATCHES = """query = query.start()
 while len(query.recentProgress) < 3:
     query.awaitTermination(0.1)
 query.stop()"""
+ENDLESS = "query.start().awaitTermination()"
 PLAIN = 'SparkSession.builder.master("local[2]").getOrCreate()'
 KEEPS_STATE = """SparkSession.builder.master("local[2]").getOrCreate()
 store = "spark.sql.streaming.stateStore."

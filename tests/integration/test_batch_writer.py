@@ -35,6 +35,7 @@ from tests.integration.query_script import (
     RATE_SOURCE,
     THREE_BATCHES,
     TO_THE_END,
+    WORKER_POINTS,
     Script,
     text_files,
 )
@@ -64,7 +65,7 @@ def from_files(script, tmp_path) -> Script:
 @pytest.mark.parametrize("point", sampled(POINTS, "decision_durable"))
 def test_a_kill_in_a_batch_loses_and_doubles_nothing(from_files, point):
     code, said = from_files.run(f"{point}@1")
-    in_a_worker = point == "records_flushed"  # then the query fails, and the script ends
+    in_a_worker = point in WORKER_POINTS  # then the query fails, and the script ends
     assert code == (1 if in_a_worker else -signal.SIGKILL), said
     if in_a_worker:
         assert_no_open_transaction(from_files.bootstrap, from_files.ours.name)
@@ -100,7 +101,7 @@ def test_a_source_that_counts_and_a_query_that_is_stopped(script, point):
     """What Spark prints about the stop may be long; ours is only what was recovered."""
     rate = script({FILE_SOURCE: RATE_SOURCE, TO_THE_END: THREE_BATCHES})
     code, said = rate.run(f"{point}@1")
-    assert code == (1 if point == "records_flushed" else -signal.SIGKILL), said
+    assert code == (1 if point in WORKER_POINTS else -signal.SIGKILL), said
     (rate.folder / "log").unlink()
     code, said = rate.run()
     assert code == 0, said

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,10 +21,12 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from benchmarks.peers import SPARK_VERSION, jars
 from tests.auditor.reader import assert_no_open_transaction as log_ends
 from tests.auditor.reader import read_committed
 from tests.integration.query_script import (
     COUNTED,
+    ENDLESS,
     FILE_SOURCE,
     FILES,
     KAFKA_SOURCE,
@@ -32,8 +35,10 @@ from tests.integration.query_script import (
     PLAIN,
     POINTS,
     RATE_SOURCE,
+    SPARKS_KAFKA_SOURCE,
     THREE_BATCHES,
     TO_THE_END,
+    WORKER_POINTS,
     Script,
     text_files,
 )
@@ -49,7 +54,7 @@ PROCESS = "connectors.spark.commit_process"
 
 
 #: Points that the commit process reaches.
-DRIVER_POINTS = [point for point in POINTS if point != "records_flushed"]
+DRIVER_POINTS = [point for point in POINTS if point not in WORKER_POINTS]
 
 
 def commit_processes(folder: str) -> list[psutil.Process]:
@@ -96,7 +101,7 @@ def test_a_kill_in_a_batch_loses_and_doubles_nothing(from_files, point):
     """A worker dies, or the commit process: the query fails, and says so."""
     code, said = from_files.run(f"{point}@1")
     assert code == 1, said
-    if point != "records_flushed":
+    if point not in WORKER_POINTS:
         assert "The process that commits has died" in said
     code, said = from_files.run()
     assert code == 0, said
@@ -145,25 +150,35 @@ def test_a_source_that_counts_and_a_query_that_is_stopped(script, point):
 
 @long
 @pytest.mark.parametrize("point", DRIVER_POINTS)
-def test_a_driver_killed_while_its_commit_process_sleeps(from_files, point):
+@pytest.mark.parametrize("what", ["files", "counts", "job"])
+def test_a_driver_killed_while_its_commit_process_sleeps(request, script, job, point, what):
     """The JVM and its Python die; the commit process stands still, and wakes up too late."""
-    environment = from_files.environment(
-        SPARKONCE_CRASH_AT=f"{point}@1", SPARKONCE_CRASH_SIGNAL="STOP"
+    if what == "files":
+        written = request.getfixturevalue("from_files")
+    else:
+        written = job if what == "job" else script({FILE_SOURCE: RATE_SOURCE, TO_THE_END: ENDLESS})
+    number = 0 if what == "job" else 1
+    environment = written.environment(
+        SPARKONCE_CRASH_AT=f"{point}@{number}", SPARKONCE_CRASH_SIGNAL="STOP"
     )
-    with started([sys.executable, "one_word.py"], from_files.folder, **environment):
+    with started([sys.executable, written.path.name], written.folder, **environment):
         deadline = Deadline(120)
-        while not (asleep := stopped(from_files.folder)):
-            assert not deadline.expired(), from_files.said()
+        while not (asleep := stopped(written.folder)):
+            assert not deadline.expired(), written.said()
             deadline.pause(0.05)
-    code, said = from_files.run()
+    if what == "counts":
+        written.path.write_text(written.path.read_text().replace(ENDLESS, THREE_BATCHES))
+    code, said = written.run()
     assert code == 0, said
-    assert from_files.values() == ALL
+    values = written.values()
+    assert values == list(range(len(values)))
+    assert len(values) >= FILES * PER_FILE
     for one in asleep:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.resume()
-    await_no_commit_process(str(from_files.folder))
-    assert from_files.values() == ALL, "the sleeper has changed what the newer run wrote"
-    assert_no_open_transaction(from_files.bootstrap, from_files.ours.name)
+    await_no_commit_process(str(written.folder))
+    assert written.values() == values, "the sleeper has changed what the newer run wrote"
+    assert_no_open_transaction(written.bootstrap, written.ours.name)
 
 
 def stopped(folder: Path) -> list[psutil.Process]:
@@ -177,6 +192,22 @@ def test_kafka_as_the_source(script, bootstrap, topic):
     produce(bootstrap, name, range(60))
     kafka = script({FILE_SOURCE: KAFKA_SOURCE.format(bootstrap, name)})
     code, said = kafka.run("one_committed@1")
+    assert code == 1, said
+    code, said = kafka.run()
+    assert code == 0, said
+    assert kafka.values() == list(range(60))
+
+
+@long
+@pytest.mark.parametrize("point", ["records_flushed", "one_committed", "all_committed"])
+def test_sparks_own_kafka_source(script, bootstrap, topic, point):
+    name = topic(name="in")
+    produce(bootstrap, name, range(60))
+    own = ",".join(str(one) for one in jars("spark", SPARK_VERSION))
+    with_jars = PLAIN.replace("builder.", f'builder.config("spark.jars", "{own}").')
+    source = SPARKS_KAFKA_SOURCE.format(bootstrap, name)
+    kafka = script({PLAIN: with_jars, FILE_SOURCE: source})
+    code, said = kafka.run(f"{point}@1")
     assert code == 1, said
     code, said = kafka.run()
     assert code == 0, said
@@ -199,6 +230,22 @@ def test_state_and_output_agree(script, tmp_path, point):
     assert counts.values() == sorted(
         100 * word + count for word in range(15) for count in range(1, FILES + 1)
     )
+
+
+@long
+def test_a_batch_that_the_source_gives_otherwise_is_not_written_again(from_files):
+    """Its transactions are lost, and somebody has changed its file meanwhile."""
+    code, said = from_files.run("decision_durable@1")
+    assert code == 1, said
+    from_files.abort_decided()
+    changed = from_files.folder / "in/1.txt"
+    times = changed.stat().st_mtime_ns
+    changed.write_text(changed.read_text().replace("20", "99"))
+    os.utime(changed, ns=(times, times))
+    code, said = from_files.run()
+    assert code == 1, said
+    assert "as many records (15), but not the same" in said
+    assert from_files.values() == list(range(PER_FILE)), "nothing of the batch is visible"
 
 
 @long
@@ -291,6 +338,27 @@ def test_two_queries_of_one_session_that_are_stopped_and_started(
         assert_no_open_transaction(bootstrap, ours.name)
 
 
+@long
+@pytest.mark.filterwarnings("ignore:.*[Tt]rigger.*:FutureWarning")
+def test_sparks_other_triggers(lines, bootstrap, topic, checkpoint):
+    """`once` takes one batch of all that is there; an interval goes on behind it."""
+    out = topic(name="out")
+    folder = Path(checkpoint).parent
+    later = sorted(folder.glob("in/*.txt"))[1:]
+    for one in later:
+        one.rename(folder / one.name)
+    query = to_topic(lines.writeStream, bootstrap, out, checkpoint).trigger(once=True).start()
+    assert query.awaitTermination(60)
+    assert values_of(bootstrap, out) == ALL[:PER_FILE]
+    for one in later:
+        (folder / one.name).rename(one)
+    writer = to_topic(lines.writeStream, bootstrap, out, checkpoint)
+    query = writer.trigger(processingTime="200 milliseconds").start()
+    query.processAllAvailable()
+    query.stop()
+    assert values_of(bootstrap, out) == ALL
+
+
 def test_a_batch_that_fails_leaves_nothing_and_runs_again(lines, bootstrap, topic, checkpoint):
     out = topic(name="out")
     broken = lines.select(f.expr("IF(value = '29', raise_error('broken'), value)").alias("value"))
@@ -338,6 +406,20 @@ def of_this_session() -> list[psutil.Process]:
             if PROCESS in one.cmdline() and one.cmdline()[-2] in ours:
                 found.append(one)
     return found
+
+
+def test_a_socket_is_refused(spark, bootstrap, topic, checkpoint):
+    out = topic(name="out")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {"host": "127.0.0.1", "port": server.getsockname()[1]}
+        frame = spark.readStream.format("socket").options(**place).load()
+        query = to_topic(frame.writeStream, bootstrap, out, checkpoint).start()
+        client, _ = server.accept()
+        with client:
+            client.sendall(b"one\n")
+            with pytest.raises(StreamingQueryException, match="cannot read a record twice"):
+                query.awaitTermination()
+    assert read_committed(bootstrap, out) == []
 
 
 def test_state_that_spark_cannot_make_twice_is_refused(spark, bootstrap, topic, checkpoint):
@@ -439,18 +521,33 @@ writer.option("checkpointLocation", "{}").option("job.id", "{}").save()
 """
 
 
+@pytest.fixture
+def job(script, bootstrap, topic, tmp_path, application_id) -> Script:
+    """A batch job as a script."""
+    made = script({})
+    made.path = tmp_path / "job.py"
+    made.topic = topic(name="out", partitions=2)
+    place = str(tmp_path / "checkpoint")
+    made.path.write_text(JOB.format(bootstrap, made.topic, place, application_id))
+    return made
+
+
 @long
 @pytest.mark.parametrize("point", POINTS)
-def test_a_job_that_is_killed_is_completed_by_its_next_run(
-    script, bootstrap, topic, tmp_path, application_id, point
-):
-    job = script({})
-    job.path = tmp_path / "job.py"
-    job.topic = topic(name="out", partitions=2)
-    place = str(tmp_path / "checkpoint")
-    job.path.write_text(JOB.format(bootstrap, job.topic, place, application_id))
+def test_a_job_that_is_killed_is_completed_by_its_next_run(job, point):
     code, said = job.run(point)
     assert code == 1, said
+    code, said = job.run()
+    assert code == 0, said
+    assert job.values() == ALL
+
+
+@long
+def test_a_job_that_the_broker_has_aborted_is_written_again(job):
+    code, said = job.run("decision_durable")
+    assert code == 1, said
+    job.abort_decided()
+    assert job.values() == []
     code, said = job.run()
     assert code == 0, said
     assert job.values() == ALL

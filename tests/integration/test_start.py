@@ -6,6 +6,7 @@ topic that was made anew is another topic, however far it has grown (A7).
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import defaultdict
@@ -221,6 +222,14 @@ LATEST: dict[str, Callable[[str], dict[str, Any]]] = {
         "starting_timestamp": int(time.time() * 1000) + 3_600_000,
         "unmatched_timestamp": "latest",
     },
+    "times to come": lambda topic: {
+        "starting_offsets_by_timestamp": json.dumps(
+            {topic: dict.fromkeys("01", int(time.time() * 1000) + 3_600_000)}
+        ),
+        "unmatched_timestamp": "latest",
+    },
+    "a topic's end": lambda topic: {"starting_offsets": json.dumps({topic: "latest"})},
+    "a new group": lambda topic: {"starting_group": f"g-{topic}", "starting_offsets": "latest"},
 }
 
 

@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from connectors import KafkaSource
+from connectors import KafkaSink, KafkaSource
 from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.options.modes import MODES
+from connectors.spark.pipeline import arrow_pipeline
+from tests.auditor.reader import read_committed
+from tests.integration.test_start import dying_at
 from tests.pages import block, replaced, run_python
 from tests.parity.query import produce
+from tests.tiers import long
 from transactions.errors import ConfigurationError, DataLossError, SparkOnceError
 
 
@@ -89,3 +94,39 @@ def test_offsets_in_an_open_transaction_count_when_it_has_ended(bootstrap, busy,
     producer.commit_transaction(30)
     member.close()
     assert begins(bootstrap, busy, starting_group=application_id) == {"-0": 5, "-1": 6}
+
+
+@long
+@pytest.mark.parametrize("mode", MODES)
+def test_a_pipeline_that_dies_at_its_first_start_begins_where_the_group_stood(
+    spark, bootstrap, busy, topic, application_id, checkpoint, mode
+):
+    """The other client is not stopped yet, and its group goes on."""
+    output, group = topic(1, "out"), f"of-{application_id}"
+
+    def run(point: str = "") -> None:
+        driver = arrow_pipeline(
+            spark,
+            app_id=application_id,
+            checkpoint=checkpoint,
+            source=KafkaSource(bootstrap_servers=bootstrap, subscribe=busy, starting_group=group),
+            sink=KafkaSink(bootstrap_servers=bootstrap, topic=output),
+            mode=mode,
+            trigger="available-now",
+            restart_strategy="none",
+        )
+        if not point:
+            driver.run()
+            return
+        with dying_at(point), pytest.raises(SparkOnceError, match=point):
+            driver.run()
+
+    read_by(group, bootstrap, TopicPartition(busy, 0, 7), TopicPartition(busy, 1, 10))
+    run("committables_collected")
+    read_by(group, bootstrap, TopicPartition(busy, 0, 9), TopicPartition(busy, 1, 10))
+    run("decision_durable")
+    run()
+    produce(bootstrap, busy, range(10, 12), range(10, 12))
+    run()
+    found = [one.value for one in read_committed(bootstrap, output)]
+    assert sorted(found) == sorted(b"%d" % n for n in (7, 8, 9, 10, 11, 10, 11))

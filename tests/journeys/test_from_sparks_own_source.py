@@ -131,6 +131,8 @@ def test_a_query_that_is_killed_within_a_batch(stranger: Stranger, killed: str, 
             stranger.comes_to(stranger.input_ends(), reader, pipeline)
             assert pipeline.sigterm() == 0, pipeline.text
     assert_each_record_once(stranger)
+    code, said = stranger.verifies_job(job)
+    assert code == 0, said
     code, said = types(stranger, MIGRATE, "--planned-batch", choice)
     assert code == 2, said
     assert "A migration needs an empty checkpoint." in said
