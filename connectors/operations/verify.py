@@ -199,9 +199,14 @@ def _from(item: Range, begins: Mapping[str, int]) -> Range:
 def _settled(
     ends: TopicEnds, options: VerifyOptions, clock: Clock
 ) -> tuple[list[Range], list[Example]]:
-    """Return the output's ranges once nothing hides records there, else what still hides some."""
-    deadline = Deadline(options.timeout, clock)
+    """Return the output's ranges once nothing hides records there, else what still hides some.
+
+    Each look has the whole time for its answers: a last look with what is left of the patience
+    would say that no broker answers, and not what is open (seen on a busy machine).
+    """
+    patience = Deadline(options.timeout, clock)
     while True:
+        deadline = Deadline(options.timeout, clock)
         # The log's ends are read before the stable ends: what is stable past them was decided.
         ranges = ends.committed(options.outputs, deadline)
         log_ends = ends.log_ends(ranges, deadline)
@@ -211,9 +216,9 @@ def _settled(
             for item, end in zip(ranges, log_ends, strict=True)
             if item.end < end
         ]
-        if not hidden or deadline.expired():
+        if not hidden or patience.expired():
             return ranges, hidden
-        deadline.pause(_MARKER_WAIT_S)
+        patience.pause(_MARKER_WAIT_S)
 
 
 class _Sides:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from connectors.cli.verify import command
 from connectors.operations import identity_search
-from connectors.operations.bounded_scan import TopicEnds
+from connectors.operations.bounded_scan import Range, TopicEnds
 from connectors.operations.identity_search import (
     INPUT,
     OUTPUT,
@@ -27,10 +27,11 @@ from connectors.operations.identity_search import (
     Search,
 )
 from connectors.operations.record_identity import parse_key_id
-from connectors.operations.verify import Verdict, VerifyOptions
+from connectors.operations.verify import Verdict, VerifyOptions, _settled
 from tests.mock_cluster import LIST_OFFSETS, MockCluster
+from tests.simulation.virtual_clock import VirtualClock
 from transactions.clock import Deadline
-from transactions.errors import AuthenticationError, ConfigurationError
+from transactions.errors import AuthenticationError, BrokerUnavailableError, ConfigurationError
 
 
 @dataclass
@@ -353,3 +354,33 @@ class TestOptions:
         result = CliRunner().invoke(command, ["--help"])
         assert result.exit_code == 0
         assert "--key-id json:flight_id --ordered" in result.output
+
+
+class SlowEnds:
+    """A broker that needs 0.2 s for an answer; a transaction of the topic stays open."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def committed(self, _topics: object, deadline: Deadline) -> list[Range]:
+        self._answer(deadline)
+        return [Range("out", 0, 0, 10)]
+
+    def log_ends(self, _ranges: object, deadline: Deadline) -> list[int]:
+        self._answer(deadline)
+        return [11]
+
+    def _answer(self, deadline: Deadline) -> None:
+        if deadline.remaining() < 0.2:
+            raise BrokerUnavailableError("No broker answered.")
+        self._clock.sleep(0.2)
+
+
+def test_the_last_look_for_open_transactions_has_time_for_its_answers() -> None:
+    """With what is left of the patience it would say that no broker answers (seen)."""
+    clock = VirtualClock()
+    options = VerifyOptions(kafka={}, inputs=("in",), outputs=("out",), timeout=1.0)
+    ranges, hidden = _settled(SlowEnds(clock), options, clock)  # type: ignore[arg-type]
+    assert ranges == [Range("out", 0, 0, 10)]
+    assert [one.output for one in hidden] == ["out-0: readers stop at 10, the log ends at 11"]
+    assert 1.0 <= clock.time < 2.0
