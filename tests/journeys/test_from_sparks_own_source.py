@@ -7,6 +7,7 @@ batch, which is there as a whole or not: so a test knows what the old query has 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -116,7 +117,8 @@ def assert_each_record_once(stranger: Stranger) -> None:
 def test_a_query_that_is_killed_within_a_batch(stranger: Stranger, killed: str, choice: str):
     """Nobody but its owner knows whether the sink has the batch, so its owner must say it."""
     job = stranger.job()
-    with stranger.busy_topic(), stranger.follows_output() as reader:
+    with stranger.follows_output() as reader, contextlib.ExitStack() as writing:
+        writing.enter_context(stranger.busy_topic())
         with old_query(stranger, hold=f"{HELD} {killed}") as query:
             query.until_it_says(f"batch {HELD} is held")
             query.kill_all()
@@ -128,6 +130,8 @@ def test_a_query_that_is_killed_within_a_batch(stranger: Stranger, killed: str, 
         code, said = types(stranger, MIGRATE, "--planned-batch", choice)
         assert code == 0, said
         with stranger.runs(job) as pipeline:
+            stranger.more_comes_out(reader, pipeline)
+            writing.close()
             stranger.comes_to(stranger.input_ends(), reader, pipeline)
             assert pipeline.sigterm() == 0, pipeline.text
     assert_each_record_once(stranger)
