@@ -56,8 +56,15 @@ def tell_without_effect(place: str, found: Iterable[tuple[str, str]]) -> None:
         place: where they were given.
         found: name and reason.
     """
+    if place in _told:
+        return
     news = [(name, why) for name, why in found if f"{place}.{name}" not in _told]
     _told.update(f"{place}.{name}" for name, _ in news)
     if news:
         reasons = "; ".join(f"{name} ({why})" for name, why in news)
         logger.warning("%s: no effect: %s", place, reasons)
+
+
+def tell_elsewhere(place: str) -> None:
+    """Leave it to another process to name them: each of Spark's workers would name them again."""
+    _told.add(place)

@@ -9,8 +9,9 @@ from typing import Any, Self
 
 import orjson
 
-from connectors.kafka.sink.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_sink import PLACE, KafkaSink
 from connectors.machine.user_folders import checkpoint_folder
+from connectors.options.java_settings import tell_elsewhere
 from connectors.options.option import checked_app_id
 from connectors.options.query_table import QUERY
 from transactions.errors import ConfigurationError
@@ -96,6 +97,7 @@ def _values(options: Mapping[str, str]) -> tuple[dict[str, Any], KafkaSink]:
                 cause="a wrong option",
                 option=f"{row.name}={text}",
             ) from error
+    tell_elsewhere(PLACE)  # the commit process does it: Spark reads these options in any worker
     return values, KafkaSink.from_options(others, also=QUERY.names)
 
 

@@ -93,6 +93,7 @@ class QueryRun:
             if self._run is None:
                 self._options, self._schema = options, schema
                 tell_left_out(options.sink.name, left_out)
+                options.sink.tell_without_effect()
                 self._open(number)
             assert self._run is not None
             assert self._coordinator is not None

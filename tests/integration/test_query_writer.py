@@ -408,6 +408,29 @@ def of_this_session() -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.parity(22)
+def test_asynchronous_progress_is_refused(lines, bootstrap, topic, checkpoint):
+    out = topic(name="out")
+    asks = {"asyncProgressTrackingEnabled": "true"}
+    writer = to_topic(lines.writeStream, bootstrap, out, checkpoint, **asks)
+    with pytest.raises((PySparkException, StreamingQueryException)) as raised:
+        writer.trigger(processingTime="0 seconds").start().awaitTermination(60)
+    assert "does not support async progress" in str(raised.value)
+    assert read_committed(bootstrap, out) == []
+
+
+@long
+def test_a_setting_without_effect_is_named_once(script, tmp_path):
+    """Spark plans each batch anew, in any of its workers."""
+    option = '.option("kafka.partitioner.class", "X").option("topic"'
+    files = {"examples/*.py": str(text_files(tmp_path / "in"))}
+    query = script(files | {'.option("topic"': option})
+    code, said = query.run()
+    assert code == 0, said
+    assert query.values() == ALL
+    assert said.count("kafka.partitioner.class (") == 1, said
+
+
 def test_a_socket_is_refused(spark, bootstrap, topic, checkpoint):
     out = topic(name="out")
     with socket.create_server(("127.0.0.1", 0)) as server:

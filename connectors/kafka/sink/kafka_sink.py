@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from connectors.wire.coordinator_wire import CoordinatorWire
 
+#: Where its options are given, for the log.
+PLACE: Final = "options of the Kafka sink"
 _BOOTSTRAP: Final = "bootstrap.servers"
 _OF_TRANSACTIONS: Final = ("transaction.timeout.ms",)
 _LIVES: Final = (
@@ -81,8 +83,7 @@ class KafkaSink:
             ConfigurationError: an option is wrong.
         """
         object.__setattr__(self, "kafka", ClientOptions(self.kafka))
-        found = [(f"kafka.{name}", JAVA[name]) for name in self.kafka if name in JAVA]
-        tell_without_effect("options of the Kafka sink", found)
+        self.tell_without_effect()
         if not self.bootstrap_servers:
             raise _wrong("A Kafka sink needs brokers.", "kafka.bootstrap.servers=(absent)")
         if not self.name:
@@ -101,6 +102,11 @@ class KafkaSink:
                 "A transaction timeout below a second would abort decided transactions.",
                 f"transactionTimeoutMs={timeout}",
             )
+
+    def tell_without_effect(self) -> None:
+        """Name the settings of Java's client that mean nothing here, once in a process."""
+        found = [(f"kafka.{name}", JAVA[name]) for name in self.kafka if name in JAVA]
+        tell_without_effect(PLACE, found)
 
     def _refuse_transaction_options(self) -> None:
         if self.is_transactional:
