@@ -39,10 +39,15 @@ def test_the_columns_are_those_of_sparks_source(make: Make, three: str, headers:
 def test_available_now_ends_with_an_error_when_ends_are_lower_than_planned(
     make: Make, topics: Topics, tmp_path: Path
 ):
-    """Else it would wait for ever for records that will not come."""
-    topics.make("a", range(30))
+    """Else it would wait for ever for records that will not come. The task has fetched few of them
+    when the topic is deleted: one fetch is one of ten batches.
+    """
+    topics.make("a", range(100))
+    for begin in range(100, 1000, 100):
+        produce(topics.bootstrap, topics.name("a"), range(begin, begin + 100))
     function = functools.partial(after_a_file, folder=str(tmp_path))
     reads = {"subscribe": topics.name("a"), "startingOffsets": "earliest"}
+    reads |= {"kafka.queued.max.messages.kbytes": "1", "kafka.fetch.message.max.bytes": "1000"}
     query = make(trigger=NOW, transform=function, failOnDataLoss="false", **reads)
     query.driver.start()
     patience = Deadline(60.0)
