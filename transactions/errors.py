@@ -45,17 +45,22 @@ WAY_BACK: Final = (
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the cause for an error about an unknown name: the name that was probably meant.
+    """Return the cause for an error about an unknown name: the name that was probably meant, or all
+    that there are.
 
     Args:
         name: what was written; upper and lower case are the same.
         known: the names that there are.
     """
+    names = [*known]
+    return probably_meant(name, names) or f"known: {', '.join(names)}"
+
+
+def probably_meant(name: str, known: Iterable[str]) -> str:
+    """Return a question with the name that was probably meant, "" if none is near."""
     by_lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), by_lower, 1)
-    if near:
-        return f"did you mean {by_lower[near[0]]!r}?"
-    return f"known: {', '.join(by_lower.values())}"
+    return f"did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 class SparkOnceError(Exception):

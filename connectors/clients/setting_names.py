@@ -9,7 +9,7 @@ from typing import Final
 
 from confluent_kafka import cimpl
 
-from transactions.errors import nearest
+from transactions.errors import probably_meant
 
 _UNKNOWN: Final = "No such configuration property"
 
@@ -25,8 +25,7 @@ def told_with_the_nearest(refusal: str, names: Iterable[str], known: Iterable[st
     if _UNKNOWN not in refusal:
         return refusal
     every = sorted({*known, *library_names()})
-    near = [found for name in names if (found := nearest(name, every)).startswith("did you mean")]
-    return "; ".join((refusal, *near))
+    return "; ".join(filter(None, (refusal, *(probably_meant(name, every) for name in names))))
 
 
 @functools.cache

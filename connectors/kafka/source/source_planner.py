@@ -154,10 +154,8 @@ class SourcePlanner:
         for each in ranges:
             if each.start < earliest[each.key]:
                 self.lost(f"{each}; the partition begins at {earliest[each.key]}", start, end)
-        left, most = (
-            batch_ranges.not_before(earliest, ranges),
-            self.source.max_records_per_partition,
-        )
+        left = batch_ranges.not_before(earliest, ranges)
+        most = self.source.max_records_per_partition
         return batch_ranges.split_ranges(left, self.source.min_partitions, most)
 
     def plan_batch(self) -> list[OffsetRange]:

@@ -134,12 +134,10 @@ class SourceStream:
             return start
         if limit is not None:
             end = limit_offsets(flat, end, limit)
-        if _is_initial(start):
-            self._planned = {**nest(end, ids), INITIAL_OFFSETS: start[INITIAL_OFFSETS]}
-            return self._planned
-        # Spark compares text: if nothing is new, the end of the first batch must come back whole.
-        nothing_new = begin is start and end == flat
-        self._planned = start if nothing_new and INITIAL_OFFSETS in start else nest(end, ids)
+        self._planned = nest(end, ids)
+        # Spark compares text: if nothing is new, the end of the first batch comes back as it was.
+        if _is_initial(start) or (INITIAL_OFFSETS in start and end == flatten(start)):
+            self._planned[INITIAL_OFFSETS] = start[INITIAL_OFFSETS]
         return self._planned
 
     def ids_in(self, start: Nested) -> dict[str, str]:
