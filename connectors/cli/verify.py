@@ -39,7 +39,8 @@ Examples:
         --kafka sasl.username=me --kafka sasl.password=secret
 
 \b
-Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, stopped).
+Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, stopped, no record
+was compared).
 """
 
 
@@ -52,7 +53,8 @@ Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, 
     default="record",
     show_default=True,
     metavar="record|key|value|header:NAME|json:FIELD",
-    help="What identifies a record: key and value together, or one part of it.",
+    help="What identifies a record: key and value together, or one part of it that no other input "
+    "record has.",
 )
 @click.option(
     "--output-key-id",
@@ -69,6 +71,12 @@ Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, 
 )
 @click.option("--ordered", is_flag=True, help="Prove order within each source partition as well.")
 @click.option("--allow-missing", is_flag=True, help="The pipeline drops records on purpose.")
+@click.option(
+    "--allow-repeats",
+    is_flag=True,
+    help="Several input records may have one identity. Then the loss of one of them and a "
+    "duplicate of another are not seen.",
+)
 @click.option(
     "--timeout",
     type=DURATION,
@@ -98,6 +106,7 @@ def command(
     checkpoint: str | None,
     ordered: bool,
     allow_missing: bool,
+    allow_repeats: bool,
     timeout: float,
     examples: int,
     spill: Path | None,
@@ -138,6 +147,7 @@ def command(
             begins={} if checkpoint is None else pipeline_start(checkpoint, inputs, decision_log),
             ordered=ordered,
             allow_missing=allow_missing,
+            allow_repeats=allow_repeats,
             timeout=timeout,
             examples=examples,
             directory=spill,
@@ -154,6 +164,8 @@ def command(
         click.echo("Stopped: no verdict.", err=True)
         context.exit(NO_VERDICT)
     _show(verdict, options, Console())
+    if verdict.empty:
+        context.exit(NO_VERDICT)
     context.exit(PROOF_HOLDS if verdict.ok else PROOF_FAILS)
 
 
@@ -191,8 +203,14 @@ def _show(verdict: Verdict, options: VerifyOptions, console: Console) -> None:
     console.print(table)
     for hint in _hints(verdict, options):
         console.print(hint, markup=False)
-    if verdict.ok:
-        holds = "at most once, nothing foreign" if verdict.missing_allowed else "exactly once"
+    if verdict.empty:
+        console.print("[yellow]No verdict:[/yellow] no record was compared.")
+    elif verdict.ok:
+        holds = "exactly once"
+        if options.allow_repeats:
+            holds = "each identity as often as in the input"
+        if verdict.missing_allowed:
+            holds = "at most once, nothing foreign"
         console.print(f"[green]The proof holds:[/green] {holds}, by [bold]{options.key_id}[/bold].")
     else:
         named = ", ".join(f"{name} ({count:,})" for name, count in verdict.failures.items())
@@ -200,9 +218,29 @@ def _show(verdict: Verdict, options: VerifyOptions, console: Console) -> None:
 
 
 def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
-    from connectors.operations.verify import FOREIGN, LOST_MIDDLE, LOST_TAIL, NO_IDENTITY
+    from connectors.operations.verify import (
+        FOREIGN,
+        LOST_MIDDLE,
+        LOST_TAIL,
+        NO_IDENTITY,
+        REPEATED,
+    )
 
     hints = []
+    if verdict.held_back:
+        places = ", ".join(verdict.held_back[:5])
+        hints.append(f"An open transaction of the input hides records; they do not count: {places}")
+    if verdict.removed and not verdict.ok:
+        places = ", ".join(verdict.removed[:5])
+        hints.append(
+            f"Records are gone (retention), so what they match counts as foreign or lost: {places}"
+        )
+    if REPEATED in verdict.anomalies:
+        hints.append(
+            "Several input records have one identity: the loss of one and a duplicate of another "
+            "would look like success. Choose a --key-id that each record has for itself, or "
+            "--allow-repeats."
+        )
     if verdict.still_growing:
         growing = ", ".join(verdict.still_growing[:5])
         hints.append(f"Still growing: {growing}. Stop the writers and let the pipeline catch up.")

@@ -70,6 +70,7 @@ class Findings:
     foreign: int = 0
     out_of_order: int = 0
     order_unknown: int = 0
+    repeated: int = 0
     examples: dict[str, list[tuple[Place | None, Place | None]]] = field(default_factory=dict)
 
     def note(self, name: str, output: Place | None, source: Place | None) -> None:
@@ -94,11 +95,16 @@ class Search:
         records: about how many records come, on both sides together; it sets the number of buckets.
         ordered: also compare the order within each pair of input and output partition.
         examples: how many records to keep of each kind.
+        unique: each input record must have an identity of its own; those that have not are counted.
+            If an identity repeats, a loss and a duplicate of it leave the bags equal.
     """
 
-    def __init__(self, folder: Path, *, records: int, ordered: bool, examples: int) -> None:
+    def __init__(
+        self, folder: Path, *, records: int, ordered: bool, examples: int, unique: bool = False
+    ) -> None:
         self._folder = folder
         self._ordered = ordered
+        self._unique = unique
         self._buckets = min(_MOST_BUCKETS, max(1, -(-records // _ROWS_PER_BUCKET)))
         self._findings = Findings(examples)
         self._last_seen: dict[int, int] = {}  # input partition -> last offset that arrived
@@ -149,6 +155,8 @@ class Search:
         if len(lost):
             _append(self._folder / "lost", lost)
         self._note_extra(rows, np.flatnonzero(excess & is_out), ins[group], starts[group])
+        if self._unique:
+            self._note_repeated(rows, starts[ins > 1], int(ins[ins > 1].sum()))
         if self._ordered:
             self._pair(rows, starts, ins, outs)
 
@@ -168,6 +176,11 @@ class Search:
         for at in again[: self._findings.limit]:
             self._findings.note("duplicated", _place(rows[at]), _place(rows[starts[at]]))
 
+    def _note_repeated(self, rows: Rows, first: npt.NDArray[np.int64], records: int) -> None:
+        self._findings.repeated += records
+        for at in first[: self._findings.limit]:  # the second record of a group repeats the first
+            self._findings.note("identity repeats", None, _place(rows[at + 1]))
+
     def _pair(
         self,
         rows: Rows,
@@ -176,7 +189,8 @@ class Search:
         outs: npt.NDArray[np.int64],
     ) -> None:
         """Spill the matched pairs, by input partition, output partition and range of offsets."""
-        self._findings.order_unknown += int(ins[ins > 1].sum())
+        if not self._unique:
+            self._findings.order_unknown += int(ins[ins > 1].sum())
         first = starts[(ins == 1) & (outs > 0)]
         sources, outputs = rows[first], rows[first + 1]
         ranges = outputs["offset"] >> _RANGE_BITS

@@ -8,7 +8,8 @@
 
 Input and output may use different forms: the same text in a key, a header or a JSON field is one
 identity (a JSON number counts as its digits). A record without the named part has no identity, and
-the proof reports it instead of leaving it out.
+the proof reports it instead of leaving it out. So does a JSON integer of more than 64 bits, which
+the parser rounds.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ import orjson
 
 from transactions.errors import ConfigurationError
 
+#: From here on orjson reads a JSON integer as a float: two of them can be one number.
+_ROUNDED: Final = 2.0**63
+
 Identify = Callable[[Any], "bytes | None"]
 """From a consumed message (key(), value(), headers()) to its identity, None without one."""
 
+#: The identity that leaves nothing of key and value out.
+WHOLE_RECORD: Final = "record"
 KINDS: Final = "record, key, value, header:NAME, json:FIELD"
 
 
@@ -36,7 +42,7 @@ def parse_key_id(text: str, *, option: str = "--key-id") -> Identify:
     Raises:
         ConfigurationError: the form is unknown, or its name is missing.
     """
-    simple: dict[str, Identify] = {"record": _record, "key": _key, "value": _value}
+    simple: dict[str, Identify] = {WHOLE_RECORD: _record, "key": _key, "value": _value}
     if text in simple:
         return simple[text]
     kind, _, name = text.partition(":")
@@ -91,7 +97,7 @@ def _json(field: str) -> Identify:
             if not isinstance(found, dict):
                 return None
             found = found.get(name)
-        if found is None:
+        if found is None or (isinstance(found, float) and abs(found) >= _ROUNDED):
             return None
         if isinstance(found, str):
             return found.encode()

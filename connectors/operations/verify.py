@@ -3,7 +3,12 @@
     1. fix the ends of the input, then those of the output
     2. no transaction may hide records of the output (else the proof fails and names them)
     3. sum both sides; equal sums end the proof, in constant memory
-    4. else, or if the user asks for order or missing records, search which records differ
+    4. else, or if sums are not enough, search which records differ
+
+Sums are enough for whole records (key and value): nobody can tell two equal ones apart. They are
+not enough for a part of the record: if it repeats, the loss of one record and a duplicate of
+another one have the same sum. So the search also looks whether each input record has an identity of
+its own. Order and missing records need the search too.
 
 First stop what writes to the input: records that came later are only in the output (foreign).
 """
@@ -11,7 +16,7 @@ First stop what writes to the input: records that came later are only in the out
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +30,7 @@ from connectors.operations.identity_search import (
     Rows,
     Search,
 )
-from connectors.operations.record_identity import Identify, parse_key_id
+from connectors.operations.record_identity import WHOLE_RECORD, Identify, parse_key_id
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, DataLossError
 
@@ -49,6 +54,8 @@ class VerifyOptions:
         ordered: also prove that records of one input partition keep their order in each output
             partition.
         allow_missing: the pipeline drops records on purpose; a missing record is no failure.
+        allow_repeats: several input records may have one identity; then the proof is that each
+            identity is in the output as often as in the input.
         begins: per ``topic-partition`` of the input, the offset before which nothing counts; other
             partitions count from their beginning.
         timeout: seconds to wait for open transactions to end, and without any progress.
@@ -59,15 +66,22 @@ class VerifyOptions:
     kafka: Mapping[str, str]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    key_id: str = "record"
+    key_id: str = WHOLE_RECORD
     output_key_id: str | None = None
     ordered: bool = False
     allow_missing: bool = False
+    allow_repeats: bool = False
     begins: Mapping[str, int] = field(default_factory=dict)
     timeout: float = 60.0
     examples: int = 10
     directory: Path | None = None
     partitions: frozenset[str] = frozenset()
+
+    @property
+    def unique(self) -> bool:
+        """Return whether each input record must have an identity of its own."""
+        whole = {self.key_id, self.output_key_id or self.key_id} == {WHOLE_RECORD}
+        return not (whole or self.allow_repeats)
 
     def validate(self) -> None:
         """Refuse options that can prove nothing.
@@ -119,6 +133,9 @@ class Verdict:
         anomalies: count by name, only what is not 0.
         examples: the first records of each name.
         still_growing: partitions that grew during the proof: the pipeline was not at rest.
+        held_back: partitions of the input with records behind an open transaction; these records do
+            not count, no reader of committed records has them.
+        removed: partitions whose first records that would count are gone (retention).
         searched: False when equal sums alone were the proof.
     """
 
@@ -128,6 +145,8 @@ class Verdict:
     anomalies: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, tuple[Example, ...]] = field(default_factory=dict)
     still_growing: tuple[str, ...] = ()
+    held_back: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
     searched: bool = False
 
     @property
@@ -141,6 +160,11 @@ class Verdict:
         """Return whether every input record is in the output exactly once."""
         return not self.failures
 
+    @property
+    def empty(self) -> bool:
+        """Return whether nothing was compared: then `ok` proves nothing."""
+        return not (self.records_in or self.records_out or self.anomalies)
+
 
 LOST_TAIL = "lost at the tail"
 LOST_MIDDLE = "lost in the middle"
@@ -148,6 +172,7 @@ DUPLICATED = "duplicated"
 FOREIGN = "foreign"
 OUT_OF_ORDER = "out of order"
 ORDER_UNKNOWN = "order not provable: the identity repeats"
+REPEATED = "identity repeats"
 NO_IDENTITY = "without identity"
 OPEN_TRANSACTION = "open transaction"
 
@@ -171,11 +196,10 @@ def verify(
         parse_key_id(options.output_key_id or options.key_id, option="--output-key-id"),
     )
     ends = TopicEnds(options.kafka, clock=clock)
-    inputs = [
-        _from(item, options.begins)
-        for item in ends.committed(options.inputs, Deadline(options.timeout, clock))
-        if not options.partitions or item.name in options.partitions
-    ]
+    there, held_back = _ends(
+        ends, options.inputs, Deadline(options.timeout, clock), options.partitions
+    )
+    inputs = [_from(item, options.begins) for item in there]
     outputs, hidden = _settled(ends, options, clock)
     sides = _Sides(
         options, inputs=inputs, outputs=outputs, identify=identify, progress=progress, clock=clock
@@ -188,7 +212,44 @@ def verify(
             anomalies={OPEN_TRANSACTION: len(hidden), **verdict.anomalies},
             examples={OPEN_TRANSACTION: tuple(hidden), **verdict.examples},
         )
-    return replace(verdict, still_growing=growing)
+    return replace(
+        verdict,
+        still_growing=growing,
+        held_back=tuple(held_back),
+        removed=(*_removed(there, options.begins), *_removed(outputs, {})),
+    )
+
+
+def _ends(
+    ends: TopicEnds, topics: Sequence[str], deadline: Deadline, only: Collection[str] = ()
+) -> tuple[list[Range], list[str]]:
+    """Return the ranges that a reader of committed records sees, and where an open transaction
+    hides more.
+
+    Args:
+        ends: asks the cluster.
+        topics: all of their partitions.
+        deadline: of the answers.
+        only: the partitions that count; none: all.
+    """
+    ranges = [one for one in ends.committed(topics, deadline) if not only or one.name in only]
+    # The log's ends are read before the stable ends: what is stable past them was decided.
+    log_ends = dict(zip((one.name for one in ranges), ends.log_ends(ranges, deadline), strict=True))
+    ranges = [one for one in ends.committed(topics, deadline) if one.name in log_ends]
+    return ranges, [
+        f"{one.name}: readers stop at {one.end}, the log ends at {log_ends[one.name]}"
+        for one in ranges
+        if one.end < log_ends[one.name]
+    ]
+
+
+def _removed(ranges: Sequence[Range], begins: Mapping[str, int]) -> list[str]:
+    """Name the partitions that begin behind the first offset that counts."""
+    return [
+        f"{item.name}: offsets {begins.get(item.name, 0)} to {item.begin - 1}"
+        for item in ranges
+        if begins.get(item.name, 0) < item.begin
+    ]
 
 
 def _from(item: Range, begins: Mapping[str, int]) -> Range:
@@ -206,18 +267,9 @@ def _settled(
     """
     patience = Deadline(options.timeout, clock)
     while True:
-        deadline = Deadline(options.timeout, clock)
-        # The log's ends are read before the stable ends: what is stable past them was decided.
-        ranges = ends.committed(options.outputs, deadline)
-        log_ends = ends.log_ends(ranges, deadline)
-        ranges = ends.committed(options.outputs, deadline)
-        hidden = [
-            Example(f"{item.name}: readers stop at {item.end}, the log ends at {end}", "")
-            for item, end in zip(ranges, log_ends, strict=True)
-            if item.end < end
-        ]
+        ranges, hidden = _ends(ends, options.outputs, Deadline(options.timeout, clock))
         if not hidden or patience.expired():
-            return ranges, hidden
+            return ranges, [Example(place, "") for place in hidden]
         patience.pause(_MARKER_WAIT_S)
 
 
@@ -289,7 +341,7 @@ class _Counted:
 
 def _judge(sides: _Sides) -> Verdict:
     options = sides.options
-    if options.ordered or options.allow_missing:
+    if options.ordered or options.allow_missing or options.unique:
         return _search(sides, None)
     sums = BagSum(), BagSum()
     counted = sides.read((sums[INPUT].add, sums[OUTPUT].add))
@@ -306,6 +358,7 @@ def _search(sides: _Sides, before: _Counted | None) -> Verdict:
             records=sides.offsets(),
             ordered=options.ordered,
             examples=options.examples,
+            unique=options.unique,
         )
         counted = sides.read((search.add, search.add))
         if before is not None and before.records != counted.records:
@@ -327,6 +380,7 @@ def _verdict(sides: _Sides, counted: _Counted, found: Findings, *, searched: boo
         FOREIGN: found.foreign,
         OUT_OF_ORDER: found.out_of_order,
         ORDER_UNKNOWN: found.order_unknown,
+        REPEATED: found.repeated,
         NO_IDENTITY: counted.unidentified,
     }
     examples = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +91,10 @@ class TestIdentity:
             (b'{"other": 1}', None),
             (b"[1]", None),
             (b"not json", None),
+            (b'{"id": 18446744073709551615}', b"18446744073709551615"),
+            (b'{"id": 18446744073709551616}', None),  # rounded: ...617 would be the same
+            (b'{"id": -9223372036854775809}', None),
+            (b'{"id": 0.5}', b"0.5"),
         ],
     )
     def test_json_fields(self, value: bytes, identity: bytes | None) -> None:
@@ -125,9 +129,11 @@ def found(
     outputs: list[tuple[int, int, int]],
     *,
     ordered: bool = True,
+    unique: bool = False,
 ) -> Findings:
     """Search both lists."""
-    search = Search(folder, records=len(inputs) + len(outputs), ordered=ordered, examples=10)
+    many = len(inputs) + len(outputs)
+    search = Search(folder, records=many, ordered=ordered, examples=10, unique=unique)
     search.add(rows(INPUT, inputs))
     search.add(rows(OUTPUT, outputs))
     return search.finish()
@@ -209,6 +215,16 @@ class TestSearch:
         findings = found(folder, inputs, outputs)
         assert numbers(findings) == {"lost_in_middle": 1, "order_unknown": 3}
 
+    @pytest.mark.parametrize("ordered", [False, True])
+    def test_a_loss_and_a_duplicate_of_one_identity_are_not_taken_for_success(
+        self, folder: Path, ordered: bool
+    ) -> None:
+        """Two records of one key in, the first of them twice out: as many of each key."""
+        inputs = [(5, 0, 0), (5, 0, 1), (6, 0, 2)]
+        findings = found(folder, inputs, inputs, ordered=ordered, unique=True)
+        assert numbers(findings) == {"repeated": 2}
+        assert findings.examples == {"identity repeats": [(None, (0, 1))]}
+
     def test_order_between_input_partitions_does_not_matter(self, folder: Path) -> None:
         """Kafka promises none."""
         inputs = [(i, i % 2, i) for i in range(20)]
@@ -269,6 +285,12 @@ class TestVerdict:
         )
         assert not again.ok
 
+    def test_nothing_is_no_proof(self) -> None:
+        """A pipeline that began at the end of its input and has moved nothing."""
+        assert Verdict(records_in=0, records_out=0).empty
+        assert not Verdict(records_in=0, records_out=0, anomalies={"open transaction": 1}).empty
+        assert not Verdict(records_in=0, records_out=1).empty
+
 
 class TestOptions:
     """Refused before any broker is asked."""
@@ -288,6 +310,14 @@ class TestOptions:
         given: dict[str, object] = {"kafka": {}, "inputs": ("a",), "outputs": ("b",)}
         with pytest.raises(ConfigurationError):
             VerifyOptions(**(given | changed)).validate()  # type: ignore[arg-type]
+
+    def test_an_identity_that_is_a_part_of_the_record_must_be_unique(self) -> None:
+        """Of two equal records nobody can tell which one is lost."""
+        options = VerifyOptions(kafka={}, inputs=("a",), outputs=("b",))
+        assert not options.unique
+        assert replace(options, key_id="key").unique
+        assert replace(options, output_key_id="value").unique
+        assert not replace(options, key_id="key", allow_repeats=True).unique
 
     @pytest.mark.parametrize(
         "arguments",
@@ -337,7 +367,8 @@ class TestOptions:
             cluster.refuse(LIST_OFFSETS, refusal, times=3)
             arguments = ["--bootstrap", cluster.bootstrap, "--input", "a", "--output", "b"]
             result = CliRunner().invoke(command, arguments)
-        assert result.exit_code == 0, result.output
+        assert "no record was compared" in result.output, result.output
+        assert result.exit_code == 2
 
     def test_a_partition_that_stays_without_a_leader_is_named_after_the_timeout(self) -> None:
         """Nothing is waited for without end, and the broker's own word is the cause."""
