@@ -34,6 +34,7 @@ _REFUSED = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+_BROKEN_LOGIN = "handshake failed: Local: "
 #: The record or its address is wrong; the broker is well. A topic that a restarting broker does not
 #: know yet is not among them: checks at the start find a missing topic.
 _UNWRITABLE = frozenset(
@@ -105,6 +106,11 @@ class ErrorWatch:
         return self.last.str() if self.last else "the broker does not answer"
 
 
+def no_answer(answered: bool) -> KafkaError | None:
+    """Return the error of a broker that was silent, where librdkafka reports none."""
+    return None if answered else KafkaError(KafkaError._TIMED_OUT, "a broker did not answer")
+
+
 def is_truncated(error: KafkaError) -> bool:
     """Return whether the requested offset is not, or no longer, in the partition."""
     return error.code() in _TRUNCATED
@@ -127,7 +133,7 @@ def is_about_the_group(error: KafkaError) -> bool:
 
 def is_final(error: KafkaError) -> bool:
     """Return whether a retry cannot help."""
-    return error.code() in _MISSING | _REFUSED
+    return is_missing(error) or is_refused(error)
 
 
 def is_passing(error: KafkaError) -> bool:
@@ -145,8 +151,12 @@ def is_missing(error: KafkaError) -> bool:
 
 
 def is_refused(error: KafkaError) -> bool:
-    """Return whether the credentials are wrong or a right is missing."""
-    return error.code() in _REFUSED
+    """Return whether the credentials are wrong or a right is missing.
+
+    A connection that breaks in a login has the same code: librdkafka gives it to every error of the
+    SASL handshake (rd_kafka_broker_handle_SaslHandshake). Only its text tells the two apart.
+    """
+    return error.code() in _REFUSED and _BROKEN_LOGIN not in error.str()
 
 
 def is_unwritable(error: KafkaError) -> bool:
@@ -170,7 +180,7 @@ def translate(error: KafkaError, where: str, client: Mapping[str, str]) -> Spark
             cause=f"{error.str()}: it was never created, was deleted, or the name is wrong",
             option="subscribe",
         )
-    if error.code() in _REFUSED:
+    if is_refused(error):
         return AuthenticationError(
             "The broker refused this client.",
             where=where,

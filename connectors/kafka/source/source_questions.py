@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from connectors.clients import client_errors
@@ -19,6 +19,9 @@ _PLANNING_TIMEOUT_S: Final = 30.0
 _FIRST_TIMEOUT_S: Final = 2.5
 _REQUEST_TIMEOUT_S: Final = 10.0
 _RETRY_PAUSE_S: Final = 0.1
+
+Trouble = Callable[[Any, Any], KafkaError | None]
+"""From a key and its answer to the error that the answer contains, None if it is an answer."""
 
 
 class SourceQuestions:
@@ -36,7 +39,10 @@ class SourceQuestions:
         self._trouble = ErrorWatch()
 
     def ask(
-        self, where: str, request: Callable[[AdminClient, float], Mapping[Any, Any]]
+        self,
+        where: str,
+        request: Callable[[AdminClient, float], Mapping[Any, Any]],
+        trouble_in: Trouble = lambda _key, _answer: None,
     ) -> dict[Any, Any]:
         """Send one admin request and wait for all of its answers; try again until the deadline.
 
@@ -46,6 +52,7 @@ class SourceQuestions:
         Args:
             where: what is asked about, for error texts.
             request: sends it with a client and a timeout in seconds; returns the futures by key.
+            trouble_in: finds the error in an answer that librdkafka calls a good one.
 
         Raises:
             SparkOnceError: no answer in time, or an error that no other try can cure.
@@ -56,9 +63,14 @@ class SourceQuestions:
         patience = _FIRST_TIMEOUT_S
         while True:
             admin = self.client()
+            self._trouble.forget()  # what an earlier try met says nothing about this one
             try:
                 futures = request(admin, min(patience, deadline.seconds))
-                return {key: future.result() for key, future in futures.items()}
+                answers = {key: future.result() for key, future in futures.items()}
+                for key, answer in answers.items():
+                    if error := trouble_in(key, answer):
+                        raise KafkaException(error)  # noqa: TRY301 - one way to try again
+                return answers
             except KafkaException as failure:
                 admin.poll(0)
                 error = self._trouble.final or failure.args[0]

@@ -1,0 +1,87 @@
+"""What brokers answer to the source, on librdkafka's mock cluster: late, wrong, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import OffsetSpec
+
+from connectors import KafkaSource
+from connectors.clients.client_errors import is_final
+from connectors.kafka.source.offsets import split_key
+from connectors.kafka.source.source_planner import _NO_ID, SourcePlanner
+from tests.mock_cluster import LIST_OFFSETS, MockCluster
+from transactions.errors import BrokerUnavailableError, MissingTopicError
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    with MockCluster() as one:
+        one.topic("in", 2)
+        yield one
+
+
+class Planner(SourcePlanner):
+    """The mock cluster has no controller, which describes topics."""
+
+    there = ("in-0", "in-1")
+
+    def _described(self) -> Mapping[str, Any]:
+        partitions = [SimpleNamespace(id=split_key(key)[1]) for key in self.there]
+        return {"in": SimpleNamespace(partitions=partitions, topic_id=_NO_ID)}
+
+
+def planner(cluster: MockCluster, **options: int) -> Planner:
+    return Planner(KafkaSource(bootstrap_servers=cluster.bootstrap, subscribe="in", **options))
+
+
+def test_a_leader_that_does_not_answer_is_asked_again(cluster):
+    """Librdkafka calls its partitions answered then, with the offset -1001 and no error."""
+    cluster.slow(LIST_OFFSETS, 4000)
+    assert planner(cluster)._list(["in-0", "in-1"], OffsetSpec.latest(), "read_committed") == {
+        "in-0": 0,
+        "in-1": 0,
+    }
+
+
+def test_a_leader_that_never_answers_is_no_offset(cluster):
+    cluster.slow(LIST_OFFSETS, 4000, times=20)
+    with pytest.raises(BrokerUnavailableError, match="did not answer"):
+        planner(cluster, poll_timeout_ms=3000)._first_since({"in-0": 5}, "read_committed")
+
+
+def test_no_record_since_a_time_is_an_answer(cluster):
+    assert planner(cluster)._first_since({"in-0": 5}, "read_committed") == {"in-0": -1}
+
+
+def test_a_leader_that_does_not_know_its_new_partition_yet_is_asked_again(cluster):
+    """It was described just now: the news of a new partition reaches its leader later."""
+    cluster.refuse(LIST_OFFSETS, KafkaError.UNKNOWN_TOPIC_OR_PART, times=3)
+    assert planner(cluster).latest_offsets() == {"in-0": 0, "in-1": 0}
+
+
+def test_a_partition_that_is_described_no_more_is_missing(cluster):
+    gone = planner(cluster)
+    assert gone.partitions() == ["in-0", "in-1"]
+    gone.there = ("in-0",)
+    cluster.refuse(LIST_OFFSETS, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    with pytest.raises(MissingTopicError):
+        gone.latest_offsets()
+
+
+@pytest.mark.parametrize(
+    ("text", "final"),
+    [
+        ("SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's", False),
+        ("SASL PLAIN mechanism handshake failed: Local: Timed out: broker's supported", False),
+        ("SASL PLAIN mechanism handshake failed: Broker: Unsupported SASL mechanism: ", True),
+        ("SASL authentication error: Authentication failed: Invalid username", True),
+    ],
+)
+def test_a_connection_that_breaks_in_a_login_is_no_wrong_password(text, final):
+    """Librdkafka gives any error of the handshake the code of refused credentials."""
+    assert is_final(KafkaError(KafkaError._AUTHENTICATION, text)) == final
