@@ -25,11 +25,15 @@ def committed_offsets(questions: SourceQuestions, group: str) -> dict[str, int]:
         lambda admin, timeout: admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=timeout
         ),
+        # An open transaction is the error of a partition, in an answer that is a good one.
+        trouble_in=lambda _, answer: next(
+            (each.error for each in answer.topic_partitions if each.error is not None), None
+        ),
     )[group]
     return {
         partition_key(each.topic, each.partition): each.offset
         for each in found.topic_partitions
-        if each.offset >= 0 and each.error is None
+        if each.offset >= 0
     }
 
 
