@@ -15,6 +15,7 @@ from connectors.kafka.source.range_reader import _Reading
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import (
     AuthenticationError,
+    BrokerUnavailableError,
     DataLossError,
     MissingTopicError,
     PhaseOneError,
@@ -40,7 +41,9 @@ def message(
 
 
 class Consumer:
-    """Gives one prepared chunk after the other."""
+    """Gives one prepared chunk after the other; the partition holds these offsets."""
+
+    holds = 0, 100
 
     def __init__(self, *chunks: list[Message]) -> None:
         self._chunks = list(chunks)
@@ -56,7 +59,7 @@ class Consumer:
         return self._chunks.pop(0)
 
     def get_watermark_offsets(self, _place: Any, timeout: float) -> tuple[int, int]:
-        return 0, 100
+        return self.holds
 
 
 class Pooled:
@@ -90,7 +93,20 @@ def test_what_is_gone_behind_the_range_is_no_loss(fail_on_data_loss):
     assert offsets(chunk, fail_on_data_loss=fail_on_data_loss) == [10, 11, 12]
 
 
-def test_what_is_gone_inside_the_range_is_a_loss():
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_an_old_error_of_the_same_partition_skips_nothing(fail_on_data_loss):
+    """The range before was read ahead of its end, and retention came by."""
+    stale = message(99, OUT_OF_RANGE)
+    assert offsets([stale], RECORDS, fail_on_data_loss=fail_on_data_loss) == [10, 11, 12]
+
+
+def test_an_error_that_comes_again_and_again_ends_the_read():
+    with pytest.raises(BrokerUnavailableError, match="out of range"):
+        offsets(*[[message(10, OUT_OF_RANGE)]] * 100, fail_on_data_loss=False)
+
+
+def test_what_is_gone_inside_the_range_is_a_loss(monkeypatch):
+    monkeypatch.setattr(Consumer, "holds", (50, 100))
     with pytest.raises(DataLossError, match="at offset 11"):
         offsets([message(10), message(11, OUT_OF_RANGE)], fail_on_data_loss=True)
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from connectors.clients import client_errors
 from connectors.clients.client_errors import ErrorWatch
@@ -46,6 +46,8 @@ _CHUNK: Final = 8_192
 _WAIT_S: Final = 0.25
 _IDLE_CONSUMERS: Final = 4
 _WATERMARK_TIMEOUT_S: Final = 10.0
+#: How often one range is asked for again at an offset that the topic holds.
+_MOST_ASKED_AGAIN: Final = 10
 
 
 def read_range(
@@ -197,6 +199,7 @@ class _Reading:
         self._clock = clock
         self._position = wanted.start
         self._at_end = False
+        self._asked_again = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield batches until the position has reached the end of the range."""
@@ -279,22 +282,26 @@ class _Reading:
 
     def _without_errors(self, chunk: list[Message]) -> list[Message]:
         data: list[Message] = []
+        lost_place = False
         for message in chunk:
             error = message.error()
             if error is None:
                 data.append(message)
                 self._position = message.offset() + 1
+                lost_place = False
             elif self._is_of_another_range(message):
                 continue
             elif client_errors.is_end_of_partition(error):
                 self._position = max(self._position, message.offset())
                 self._at_end = True
             elif client_errors.is_truncated(error):
-                self._truncated()
+                lost_place = self._truncated(error)
             else:
                 raise client_errors.translate(
                     error, str(self._wanted), self._source.client_settings
                 )
+        if lost_place:
+            self._seek(self._position)
         return data
 
     def _is_of_another_range(self, message: Message) -> bool:
@@ -308,14 +315,27 @@ class _Reading:
         place = message.topic(), message.partition()
         return place[0] is not None and place != (self._wanted.topic, self._wanted.partition)
 
-    def _truncated(self) -> None:
-        """Handle a position outside the partition: stop, or continue after the hole."""
+    def _truncated(self, error: KafkaError) -> bool:
+        """Handle a position outside the partition: stop, or continue after the hole. Return whether
+        the consumer must be told where to go on.
+
+        The error can be older than this range, and of a range that the same consumer has read of
+        the same partition. Then the topic holds the position, and it is asked for again.
+        """
         wanted = self._wanted
         if self._position >= wanted.end:
-            return  # it was read to its end, and the records fetched ahead are gone
+            return False  # it was read to its end, and the records fetched ahead are gone
         low, high = self._consumer.get_watermark_offsets(
             TopicPartition(wanted.topic, wanted.partition), timeout=_WATERMARK_TIMEOUT_S
         )
+        if low <= self._position <= high:
+            self._asked_again += 1
+            if self._asked_again > _MOST_ASKED_AGAIN:
+                where = f"{wanted}, at offset {self._position}; the topic holds [{low}, {high})"
+                raise client_errors.unavailable(
+                    where, f"out of range: {error.str()}", self._source.bootstrap_servers
+                )
+            return True
         if self._source.fail_on_data_loss:
             raise DataLossError(
                 "Records that the pipeline still has to read are gone from the source topic.",
@@ -323,9 +343,5 @@ class _Reading:
                 cause="retention or delete-records removed them, or the topic was created again",
                 option="failOnDataLoss=true",
             )
-        if low <= self._position:
-            self._position = wanted.end
-            return
-        self._position = min(low, wanted.end)
-        if self._position < wanted.end:
-            self._seek(self._position)
+        self._position = wanted.end if high < self._position else min(low, wanted.end)
+        return self._position < wanted.end
