@@ -202,6 +202,48 @@ def test_a7_while_it_runs_and_during_available_now() -> None:
         until.partitions({"t": {"0": 20}})
 
 
+def test_a_topic_that_comes_during_available_now_waits_for_the_next_run() -> None:
+    """It has no ceiling; that is no other topic of the same name."""
+    cluster = FakeCluster({"t-0": (0, 5)}, ids={"t": "1"}, subscribe_pattern="[tu]")
+    stream = SourceStream(cluster, '{"t":{"0":3},"topic ids":{"t":"1"}}')
+    stream.stop_at_latest()
+    cluster.holds["u-0"] = (0, 4)
+    cluster.ids["u"] = "2"
+    assert stream.next_end(stream.initial())["t"] == {"0": 5}
+    assert "u" not in stream.next_end(stream.initial())
+
+
+def test_available_now_goes_on_without_a_deleted_topic() -> None:
+    """As every other trigger, with failOnDataLoss=false."""
+    start = {"t": {"0": 4}, "u": {"0": 4}}
+    holds = {"u-0": (0, 9)}
+    gone = FakeCluster(holds, topics=["t", "u"], fail_on_data_loss=False)
+    stream = SourceStream(gone, json.dumps(start))
+    stream.stop_at_latest()
+    assert stream.next_end(start) == {"t": {"0": 4}, "u": {"0": 9}}
+    strict = SourceStream(FakeCluster(holds, topics=["t", "u"]), json.dumps(start))
+    with pytest.raises(MissingTopicError):
+        strict.stop_at_latest()
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_offsets_of_another_source_are_refused(fail_on_data_loss: bool) -> None:
+    """Spark gives the sources of a query their offsets by place: two have changed places."""
+    cluster = FakeCluster({"t-0": (0, 50)}, fail_on_data_loss=fail_on_data_loss)
+    others = {"u": {"0": 7}}
+    for ask in (
+        lambda: SourceStream(cluster).next_end(others),
+        lambda: SourceStream(cluster).plan(others, {"u": {"0": 9}}),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            ask()
+        assert raised.value.where == "offsets of u; this source reads t"
+    # A topic that is read no more is another matter: it is lost, or left out.
+    both = {"t": {"0": 7}, "u": {"0": 7}}
+    lenient = SourceStream(FakeCluster({"t-0": (0, 50)}, fail_on_data_loss=False))
+    assert lenient.next_end(both) == {"t": {"0": 50}, "u": {"0": 7}}
+
+
 def test_a7_a_deleted_topic_keeps_its_offset_and_its_id() -> None:
     stream = SourceStream(FakeCluster({}, fail_on_data_loss=False), STARTED)
 

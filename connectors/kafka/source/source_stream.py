@@ -31,7 +31,7 @@ from connectors.kafka.source.offsets import (
 )
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.read_place import LATEST
-from transactions.errors import MissingTopicError, PhaseOneError
+from transactions.errors import ConfigurationError, MissingTopicError, PhaseOneError
 
 _MADE_ANEW: Final = "the topic was deleted and created again: it is another topic of the same name"
 
@@ -88,7 +88,7 @@ class SourceStream:
 
     def stop_at_latest(self) -> None:
         """Never go beyond the offsets that exist now (Trigger.AvailableNow)."""
-        self._ceiling = self._planner.latest_offsets()
+        self._ceiling = self._planner.next_end({})
         self._ceiling_ids = dict(self._ids_now())
 
     def go_on(self, start: Nested) -> Nested:
@@ -116,13 +116,14 @@ class SourceStream:
 
         Raises:
             MissingTopicError, DataLossError: see `SourcePlanner.next_end` and `go_on`.
+            ConfigurationError: `start` is of another source.
         """
+        self._refuse_other_topics(start)
         begin = self.go_on(start)
         if self._ceiling is not None:
             now = self._ids_now()
-            anew = {
-                topic: now[topic] for topic in now if self._ceiling_ids.get(topic) != now[topic]
-            }
+            then = self._ceiling_ids
+            anew = {topic: now[topic] for topic in now if then.get(topic, now[topic]) != now[topic]}
             if anew:
                 option = "trigger=availableNow (in any case)"
                 where = _told(anew, self._ceiling_ids)
@@ -152,7 +153,9 @@ class SourceStream:
 
         Raises:
             DataLossError: see `SourcePlanner.plan`; or the offsets are of a topic that is gone.
+            ConfigurationError: `start` is of another source.
         """
+        self._refuse_other_topics(start)
         if _is_initial(start):
             start = end.get(INITIAL_OFFSETS, start)
         was, will = self._ids(start), self._ids(end)
@@ -188,6 +191,22 @@ class SourceStream:
                 option="failOnDataLoss=false",
             )
         return found
+
+    def _refuse_other_topics(self, start: Nested) -> None:
+        """Refuse offsets of another source: Spark gives them to the sources of a query by place.
+        With `failOnDataLoss=false` all of this source would be read from its beginning.
+        """
+        source = self._planner.source
+        topics = {split_key(key)[0] for key in flatten(start)}
+        if topics and not any(map(source.reads_topic, topics)):
+            raise ConfigurationError(
+                "The checkpoint has the offsets of another source.",
+                where=f"offsets of {', '.join(sorted(topics))}; this source reads "
+                f"{', '.join(source.reads)}",
+                cause="the sources of the query have changed places, or their topics were changed",
+                option="subscribe, assign, subscribePattern: the same sources in the same order, "
+                "or another checkpoint",
+            )
 
     def _ids(self, offsets: Nested) -> dict[str, str]:
         return {**self._known, **topic_ids_in(offsets)}
