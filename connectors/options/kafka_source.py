@@ -304,7 +304,7 @@ class KafkaSource:
             else:
                 raise _unknown(name, value)
         levels = kafka.get("isolation.level"), fields.get("isolation_level")
-        if None not in levels and levels[0] != levels[1]:
+        if None not in levels and len({str(one).strip().lower() for one in levels}) > 1:
             raise _two_levels(*levels)
         return cls(
             bootstrap_servers=kafka.pop(_BOOTSTRAP, ""),

@@ -154,6 +154,8 @@ def test_settings_without_effect_are_named_once(
 def test_the_clients_isolation_level_is_the_sources() -> None:
     uncommitted = {**MINIMAL, "kafka.isolation.level": "read_uncommitted"}
     assert KafkaSource.from_options(uncommitted).isolation_level == "read_uncommitted"
+    twice = {**uncommitted, "isolationLevel": "READ_UNCOMMITTED"}
+    assert KafkaSource.from_options(twice).isolation_level == "read_uncommitted"
     again = KafkaSource.from_options(KafkaSource.from_options(uncommitted).to_options())
     assert again.isolation_level == "read_uncommitted"
     for level in ("read_committed", "READ_COMMITTED"):
