@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -157,11 +158,16 @@ def command(
         click.echo(f"{type(error).__name__}: {error}", err=True)
         context.exit(NO_VERDICT)
     except OSError as error:
-        click.echo(f"The hashes cannot be spilled: {error}\n  look at: --spill={spill}", err=True)
+        # A full disk names no file: the hashes are all that is written.
+        spills = "" if error.filename else f"\n  look at: --spill={spill}"
+        click.echo(f"No verdict: {error}{spills}", err=True)
         context.exit(NO_VERDICT)
     except KeyboardInterrupt:
         # click would exit with 1, but here 1 means that the proof failed.
         click.echo("Stopped: no verdict.", err=True)
+        context.exit(NO_VERDICT)
+    except Exception:  # noqa: BLE001 - a bug of ours; Python too would exit with 1
+        click.echo(traceback.format_exc() + "No verdict.", err=True)
         context.exit(NO_VERDICT)
     _show(verdict, options, Console())
     if verdict.empty:

@@ -15,7 +15,12 @@ import numpy as np
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from connectors.clients.client_errors import is_about_the_group, is_missing, is_passing
+from connectors.clients.client_errors import (
+    is_about_the_group,
+    is_missing,
+    is_passing,
+    no_answer,
+)
 from connectors.clients.client_log import log_settings
 from connectors.clients.client_settings import librdkafka_settings, settings_checked
 from connectors.operations.identity_search import ROW, Rows
@@ -137,7 +142,11 @@ class TopicEnds:
                 request_timeout=_ask_seconds(deadline),
             )
             try:
-                return {(t.topic, t.partition): f.result().offset for t, f in answers.items()}
+                found = {(t.topic, t.partition): f.result().offset for t, f in answers.items()}
+                # Where a leader is silent, librdkafka says -1001 and no error.
+                if silent := no_answer(all(offset >= 0 for offset in found.values())):
+                    raise KafkaException(silent)  # noqa: TRY301 - one way to ask again
+                return found
             except KafkaException as failure:
                 error = failure.args[0]
                 # The partition was listed just now: its leader will learn that it leads it.

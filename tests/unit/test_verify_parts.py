@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import KafkaError
+from confluent_kafka.admin import OffsetSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.cli.verify import command
-from connectors.operations import identity_search
+from connectors.operations import bounded_scan, identity_search
 from connectors.operations.bounded_scan import Range, TopicEnds
 from connectors.operations.identity_search import (
     INPUT,
@@ -336,7 +337,9 @@ class TestOptions:
         assert result.exit_code == 2, result.output
         assert "--" in result.output or "look at: kafka." in result.output
 
-    @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left")])
+    @pytest.mark.parametrize(
+        "error", [KeyboardInterrupt(), OSError(28, "No space left"), KeyError("a bug")]
+    )
     def test_no_verdict_is_never_taken_for_a_failed_proof(
         self, monkeypatch: pytest.MonkeyPatch, error: BaseException
     ) -> None:
@@ -369,6 +372,16 @@ class TestOptions:
             result = CliRunner().invoke(command, arguments)
         assert "no record was compared" in result.output, result.output
         assert result.exit_code == 2
+
+    def test_a_leader_that_is_silent_is_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Librdkafka gives the offset -1001 then, and no error; nothing would be compared."""
+        monkeypatch.setattr(bounded_scan, "_ASK_S", 1.0)
+        with MockCluster() as cluster:
+            cluster.topic("a")
+            cluster.slow(LIST_OFFSETS, 3000)
+            ends = TopicEnds({"bootstrap.servers": cluster.bootstrap})
+            asked = ends._ask([("a", 0)], OffsetSpec.latest(), committed=True, deadline=Deadline(9))
+            assert asked == {("a", 0): 0}
 
     def test_a_partition_that_stays_without_a_leader_is_named_after_the_timeout(self) -> None:
         """Nothing is waited for without end, and the broker's own word is the cause."""
