@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import sys
+from typing import NoReturn
 
 import click
 
@@ -68,12 +69,32 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command; print our own errors as text, without a traceback."""
+    """Run the command; print our own errors, and those of a path, as text without a traceback."""
     try:
         cli(prog_name="sparkonce")
     except SparkOnceError as error:
-        click.echo(f"{type(error).__name__}: {error}", err=True)
-        sys.exit(2 if isinstance(error, ConfigurationError) else 1)
+        _end(error)
+    except OSError as error:
+        if error.filename is None:
+            raise  # a timeout, a socket: perhaps a bug of ours, and only the traceback tells where
+        _end(_of_path(error))
+
+
+def _of_path(error: OSError) -> SparkOnceError:
+    """Return the error about a path that the system refuses; without permission: correct it."""
+    kind = ConfigurationError if isinstance(error, PermissionError) else SparkOnceError
+    paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
+    return kind(
+        "A file or a folder cannot be used.",
+        where=" -> ".join(paths),
+        cause=error.strerror or str(error),
+        option="the option or the variable that names it, the rights of this user, and the disk",
+    )
+
+
+def _end(error: SparkOnceError) -> NoReturn:
+    click.echo(f"{type(error).__name__}: {error}", err=True)
+    sys.exit(2 if isinstance(error, ConfigurationError) else 1)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ Refused: a query with state, a source that is not Kafka, Spark's continuous
 processing, other topics than those of the job, a new checkpoint that is in use.
 
 \b
-Exit codes: 0 done, 2 refused; then nothing was written.
+Exit codes: 0 done, 1 failed (repeat the command: it says whether the pipeline
+has begun), 2 refused; then nothing was written.
 """
 
 
