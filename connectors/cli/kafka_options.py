@@ -75,12 +75,15 @@ def job_of(path: Path) -> JobDefinition:
 
 
 def _from_file(path: Path | None) -> dict[str, str]:
-    from transactions.errors import ConfigurationError
-
+    """Read a properties file as Java does; the text is UTF-8."""
     if path is None:
         return {}
+    from javaproperties import InvalidUEscapeError, KeyValue, parse
+
+    from transactions.errors import ConfigurationError
+
     try:
-        lines = path.read_text("utf-8").splitlines()
+        text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             "The file of client settings cannot be read.",
@@ -88,19 +91,46 @@ def _from_file(path: Path | None) -> dict[str, str]:
             cause=str(error),
             option=f"--config {path}",
         ) from error
-    stripped = (line.strip() for line in lines)
-    return dict(
-        _pair(line, f"--config {path}") for line in stripped if line and line[0] not in "#!"
-    )
+    settings: dict[str, str] = {}
+    line = 1
+    try:
+        for element in parse(text):
+            if isinstance(element, KeyValue):
+                # Java takes a name alone for one with an empty value; here it is a slip.
+                given = bool(element.value) or element.source.rstrip().endswith(("=", ":"))
+                name, value = _setting(
+                    element.key,
+                    element.value if given else None,
+                    where=f"{path}, line {line}",
+                    option=f"--config {path}",
+                )
+                settings[name] = value
+            line += element.source.count("\n")
+    except InvalidUEscapeError:
+        # Not chained: the text of the library's error can be a part of a password.
+        raise ConfigurationError(
+            "A backslash with u is no character of Java.",
+            where=f"{path}, line {line}",
+            cause="four hexadecimal digits must follow it; a backslash itself is written twice",
+            option=f"--config {path}",
+        ) from None
+    return settings
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    return _setting(name, value if equals else None, option=option)
+
+
+def _setting(name: str, value: str | None, *, option: str, where: str = "") -> tuple[str, str]:
     from transactions.errors import ConfigurationError
 
-    name, equals, value = text.partition("=")
     name = name.strip().removeprefix("kafka.")
-    if not equals or not name:
+    if value is None or not name:
         raise ConfigurationError(
-            "A Kafka setting has no value.", cause="the form is name=value", option=option
+            "A Kafka setting has no name or no value.",
+            where=where,
+            cause="the form is name=value",
+            option=option,
         )
     return name, value.strip()
