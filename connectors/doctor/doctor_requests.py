@@ -51,8 +51,10 @@ def spoken_version(response: Any) -> str:
     return f"Kafka {number} or newer"
 
 
-def features(response: Any) -> dict[str, int]:
-    """Return the finalized features with their levels."""
+def features(response: Any) -> dict[str, int] | None:
+    """Return the finalized features with their levels; None when the broker does not know them."""
+    if response.finalized_features_epoch < 0:
+        return None
     return {row.name: int(row.max_version_level) for row in response.finalized_features or ()}
 
 

@@ -169,7 +169,7 @@ class _Probe:
         await self._wire.refresh(self._step_deadline())
         versions: dict[int, str] = {}
         silent: dict[int, str] = {}
-        features: dict[str, int] = {}
+        levels: list[dict[str, int]] = []
 
         async def ask(node: int) -> None:
             try:
@@ -178,10 +178,13 @@ class _Probe:
                 silent[node] = str(error)
             else:
                 versions[node] = doctor_requests.spoken_version(response)
-                features.update(doctor_requests.features(response))
+                if (known := doctor_requests.features(response)) is not None:
+                    levels.append(known)
 
         await self._wire.together(ask, self._wire.brokers())
-        return versions, silent, features
+        if not levels:
+            self._unread["features"] = "no broker gives the finalized levels"
+        return versions, silent, {name: one[name] for one in levels for name in one}
 
     async def _authorizer(self) -> bool | None:
         return doctor_requests.has_authorizer(await self._ask(doctor_requests.acls()))
