@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,25 @@ Examples:
 \b
 Exit codes: 0 ok or warnings only, 1 refused or no broker, 2 bad usage.
 """
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Case:
+    """What is asked of one cluster.
+
+    Attributes:
+        settings: client settings, the brokers among them.
+        wanted: what is wanted from it with these settings.
+        used_by: who has these settings in a job.
+    """
+
+    settings: Mapping[str, str]
+    wanted: Wanted
+    used_by: Sequence[str] = ()
+
+    @property
+    def bootstrap(self) -> str:
+        return self.settings.get("bootstrap.servers", "")
 
 
 @click.command(name="doctor", epilog=_EPILOG)
@@ -114,59 +134,64 @@ def command(
             restart_budget_s=restart_budget,
             interval_s=barrier_interval,
         )
-        cases = [(settings, wanted)]
-    reports: dict[str, list[Verdict]] = {}
-    for settings, wanted in cases:
-        facts = gather(settings, wanted, Deadline(timeout))
-        reports[facts.bootstrap] = judge(facts, wanted)
+        cases = [_Case(settings, wanted)]
+    reports = [
+        (case, judge(gather(case.settings, case.wanted, Deadline(timeout)), case.wanted))
+        for case in cases
+    ]
     if as_json:
         click.echo(_json(reports))
     else:
-        for cluster, verdicts in reports.items():
-            _show(cluster, verdicts)
-    everything = [one for verdicts in reports.values() for one in verdicts]
+        for case, verdicts in reports:
+            _show(case, verdicts)
+    everything = [one for _, verdicts in reports for one in verdicts]
     context.exit(REFUSED if worst(everything) is Level.REFUSE else ALL_WELL)
 
 
-def _cases(job: JobDefinition) -> list[tuple[dict[str, str], Wanted]]:
-    """Return what a job needs from each cluster; source and sinks may share one cluster."""
+def _cases(job: JobDefinition) -> list[_Case]:
+    """Return what a job needs, for each set of client settings in it; the driver groups as well."""
     from connectors.doctor.facts import Wanted
-    from connectors.doctor.preflight import plain_topics
+    from connectors.doctor.preflight import by_settings
+    from connectors.options.client_options import servers_of
 
-    source = dict(job.source.client_settings)
-    clusters = dict.fromkeys(sink.bootstrap_servers for sink in kafka_sinks(job.targets))
-    cases: list[tuple[dict[str, str], Wanted]] = []
-    for servers in clusters:
-        sinks = [one for one in kafka_sinks(job.targets) if one.bootstrap_servers == servers]
-        timeouts = [one.transaction_timeout_ms for one in sinks if one.transaction_timeout_ms]
-        wanted = Wanted(
-            application_id=job.app_id,
-            inputs=job.source.topics if source["bootstrap.servers"] == servers else (),
-            outputs=tuple(one.topic for one in sinks if one.topic is not None),
-            plain_outputs=plain_topics(sinks),
+    source, sinks = job.source, kafka_sinks(job.targets)
+    read_from = servers_of(source.bootstrap_servers)
+    # The first such sink has the source offsets in its transactions: it must read the inputs, too.
+    near = (one for one in sinks if servers_of(one.bootstrap_servers) == read_from)
+    carrier = next((one for one in near if one.is_transactional), None)
+    all_of_them = Wanted(
+        application_id=job.app_id,
+        checkpoint_timeout_s=job.option("checkpoint_timeout"),
+        restart_budget_s=job.option("restart_budget"),
+        interval_s=job.interval_s,
+    )
+    cases: list[_Case] = []
+    for here, written in by_settings(sinks, all_of_them):
+        settings = here[0].settings
+        is_sources = settings == source.client_settings
+        timeouts = [one.transaction_timeout_ms for one in here if one.transaction_timeout_ms]
+        wanted = dataclasses.replace(
+            written,
+            inputs=source.topics if is_sources or carrier in here else (),
             timeout_ms=min(timeouts, default=None),
-            checkpoint_timeout_s=job.option("checkpoint_timeout"),
-            restart_budget_s=job.option("restart_budget"),
-            interval_s=job.interval_s,
         )
-        if not any(one.is_transactional for one in sinks):
-            wanted = dataclasses.replace(wanted, application_id="", transactions=False)
-        cases.append((sinks[0].settings, wanted))
-    if source["bootstrap.servers"] not in clusters:
-        cases.append(
-            (source, Wanted(inputs=job.source.topics, strangers=False, transactions=False))
-        )
+        used_by = ["source"] * is_sources + [f"sink {one.name!r}" for one in here]
+        cases.append(_Case(settings, wanted, used_by))
+    if source.client_settings not in [case.settings for case in cases]:
+        wanted = Wanted(inputs=source.topics, strangers=False, transactions=False)
+        cases.append(_Case(source.client_settings, wanted, ["source"]))
     return cases
 
 
-def _json(reports: dict[str, list[Verdict]]) -> str:
+def _json(reports: Sequence[tuple[_Case, list[Verdict]]]) -> str:
     import orjson
 
     from connectors.doctor.verdicts import worst
 
     clusters = [
         {
-            "bootstrap": cluster,
+            "bootstrap": case.bootstrap,
+            "used_by": case.used_by,
             "level": worst(verdicts).value,
             "checks": [
                 {
@@ -179,12 +204,12 @@ def _json(reports: dict[str, list[Verdict]]) -> str:
                 for one in verdicts
             ],
         }
-        for cluster, verdicts in reports.items()
+        for case, verdicts in reports
     ]
     return orjson.dumps({"clusters": clusters}, option=orjson.OPT_INDENT_2).decode()
 
 
-def _show(cluster: str, verdicts: list[Verdict]) -> None:
+def _show(case: _Case, verdicts: list[Verdict]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -192,7 +217,8 @@ def _show(cluster: str, verdicts: list[Verdict]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)  # a file or a pipe gets the whole text
-    table = Table(title=cluster, title_justify="left")
+    title = ": ".join(filter(None, [case.bootstrap, ", ".join(case.used_by)]))
+    table = Table(title=title, title_justify="left")
     table.add_column("check", overflow="fold")
     table.add_column("")
     table.add_column("found", overflow="fold")

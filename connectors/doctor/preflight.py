@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import Producer
@@ -86,24 +86,36 @@ def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadlin
     """
     if any(sink.is_transactional for sink in sinks):
         check_client_version("the driver")
-    clusters: dict[tuple[tuple[str, str], ...], list[KafkaSink]] = {}
-    for sink in sinks:
-        clusters.setdefault(tuple(sorted(sink.settings.items())), []).append(sink)
-    for settings, here in clusters.items():
+    for here, mine in by_settings(sinks, wanted):
+        settings = here[0].settings
         # A worker would find a misspelt setting too, but only as a task that fails again and again.
-        with settings_checked(dict(settings), "producer"):
-            Producer({**log_settings(), **librdkafka_settings(dict(settings))})
+        with settings_checked(settings, "producer"):
+            Producer({**log_settings(), **librdkafka_settings(settings)})
+        _check_cluster(settings, mine, deadline)
+
+
+def by_settings(
+    sinks: Iterable[KafkaSink], wanted: Wanted
+) -> Iterator[tuple[list[KafkaSink], Wanted]]:
+    """Group the sinks that have the same client settings, and say what each group wants.
+
+    The same brokers can know two sinks by two principals, and each principal has its own rights.
+
+    Args:
+        sinks: see above.
+        wanted: what is the same for all of them.
+    """
+    groups: dict[tuple[tuple[str, str], ...], list[KafkaSink]] = {}
+    for sink in sinks:
+        groups.setdefault(tuple(sorted(sink.settings.items())), []).append(sink)
+    for here in groups.values():
         topics = tuple(dict.fromkeys(sink.topic for sink in here if sink.topic))
-        mine = dataclasses.replace(wanted, outputs=topics, plain_outputs=plain_topics(here))
+        in_transactions = {sink.topic for sink in here if sink.is_transactional}
+        plain = frozenset(topics) - in_transactions
+        mine = dataclasses.replace(wanted, outputs=topics, plain_outputs=plain)
         if not any(sink.is_transactional for sink in here):
             mine = dataclasses.replace(mine, application_id="", transactions=False)
-        _check_cluster(dict(settings), mine, deadline)
-
-
-def plain_topics(sinks: Sequence[KafkaSink]) -> frozenset[str]:
-    """Return the topics that no transactional sink writes to."""
-    in_transactions = {one.topic for one in sinks if one.is_transactional}
-    return frozenset(one.topic for one in sinks if one.topic) - in_transactions
+        yield here, mine
 
 
 def _check_cluster(settings: dict[str, str], wanted: Wanted, deadline: Deadline) -> None:

@@ -104,10 +104,10 @@ def test_a_job_has_one_for_all_sinks_or_one_each():
 
 
 def test_the_doctor_asks_a_job_without_transactions_for_none():
-    ((_, wanted),) = _cases(parse(text(app='guarantee = "none"')))
+    (wanted,) = (case.wanted for case in _cases(parse(text(app='guarantee = "none"'))))
     assert (wanted.application_id, wanted.transactions) == ("", False)
     assert (wanted.inputs, wanted.outputs) == (("in",), ("out",))
-    ((_, wanted),) = _cases(parse(text()))
+    (wanted,) = (case.wanted for case in _cases(parse(text())))
     assert (wanted.application_id, wanted.transactions) == ("flights", True)
 
 
