@@ -165,21 +165,26 @@ def _cases(job: JobDefinition) -> list[_Case]:
         restart_budget_s=job.option("restart_budget"),
         interval_s=job.interval_s,
     )
+    read = Wanted(
+        inputs=source.topics,
+        input_pattern=source.subscribe_pattern or "",
+        strangers=False,
+        transactions=False,
+    )
     cases: list[_Case] = []
     for here, written in by_settings(sinks, all_of_them):
         settings = here[0].settings
         is_sources = settings == source.client_settings
         timeouts = [one.transaction_timeout_ms for one in here if one.transaction_timeout_ms]
-        wanted = dataclasses.replace(
-            written,
-            inputs=source.topics if is_sources or carrier in here else (),
-            timeout_ms=min(timeouts, default=None),
-        )
+        wanted = dataclasses.replace(written, timeout_ms=min(timeouts, default=None))
+        if is_sources or carrier in here:
+            wanted = dataclasses.replace(
+                wanted, inputs=read.inputs, input_pattern=read.input_pattern
+            )
         used_by = ["source"] * is_sources + [f"sink {one.name!r}" for one in here]
         cases.append(_Case(settings, wanted, used_by))
     if source.client_settings not in [case.settings for case in cases]:
-        wanted = Wanted(inputs=source.topics, strangers=False, transactions=False)
-        cases.append(_Case(source.client_settings, wanted, ["source"]))
+        cases.append(_Case(source.client_settings, read, ["source"]))
     return cases
 
 

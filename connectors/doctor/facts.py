@@ -15,6 +15,7 @@ class Wanted:
     Attributes:
         application_id: its id; "" leaves out everything that needs an id.
         inputs: topics to read.
+        input_pattern: names the topics to read instead; what it matches is not looked at.
         outputs: topics to write.
         plain_outputs: the outputs that are written to without transactions.
         timeout_ms: transaction timeout; None takes what the broker allows.
@@ -28,6 +29,7 @@ class Wanted:
 
     application_id: str = ""
     inputs: tuple[str, ...] = ()
+    input_pattern: str = ""
     outputs: tuple[str, ...] = ()
     plain_outputs: frozenset[str] = frozenset()
     timeout_ms: int | None = None

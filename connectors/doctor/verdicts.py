@@ -200,6 +200,14 @@ def _features(facts: ClusterFacts) -> Iterator[Verdict]:
 def _topics(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
     for name in wanted.inputs:
         yield _input(facts, name)
+    if wanted.input_pattern:
+        yield Verdict(
+            "inputs",
+            Level.WARN,
+            f"subscribePattern={wanted.input_pattern}",
+            "no topic was looked at: the right to read the topics that match is not proven",
+            "nothing; to check topics: sparkonce doctor without --job, and --input TOPIC for each",
+        )
     for name in wanted.outputs:
         is_plain = name in wanted.plain_outputs or not wanted.transactions
         yield _output(facts, name, _WRITE if is_plain else _WRITE_IN_TRANSACTIONS)

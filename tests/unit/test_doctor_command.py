@@ -130,3 +130,16 @@ def test_a_table_says_whose_settings_it_is_about(monkeypatch, job: Path):
     written(job, sink("out", "writer"))
     text = CliRunner().invoke(command, ["--job", str(job)]).stdout
     assert {"b:1: sink 'out'", "b:1: source"} <= {line.strip() for line in text.splitlines()}
+
+
+@pytest.mark.parametrize("user", ["reader", "writer"])
+def test_a_pattern_of_topics_is_not_said_to_be_checked(monkeypatch, job: Path, user: str):
+    clusters = Clusters({"reader": {}, "writer": {"out": ALL}})
+    source = 'kafka.bootstrap.servers = "b:1"\nsubscribePattern = "flights-.*"\n'
+    written(job, sink("out", "writer"), source=source, user=user)
+    code, reports = doctor(monkeypatch, clusters, job)
+    (of_source,) = (one for one in reports if "source" in one["used_by"])
+    (row,) = (row for row in of_source["checks"] if row["level"] == "warn")
+    assert (code, row["check"]) == (0, "inputs")
+    assert "subscribePattern=flights-.*" in row["found"]
+    assert "--input" in row["option"]
