@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from connectors.cli.duration_option import DURATION
-from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
+from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings, refuse_beside_job
 from connectors.kafka.sink.kafka_sink import kafka_sinks
 
 if TYPE_CHECKING:
@@ -22,6 +22,17 @@ ALL_WELL = 0
 REFUSED = 1
 NO_ANSWER = 1
 BAD_USAGE = 2
+
+#: The parameters that a job file answers, beside those of the clients.
+_OF_JOB = (
+    "app",
+    "inputs",
+    "outputs",
+    "timeout_ms",
+    "checkpoint_timeout",
+    "restart_budget",
+    "barrier_interval",
+)
 
 _STYLE = {"ok": "green", "warn": "yellow", "refuse": "red"}
 
@@ -122,6 +133,7 @@ def command(
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors report it once
     if job_file is not None:
+        refuse_beside_job(job_file, *_OF_JOB)
         cases = _cases(job_of(job_file))
     else:
         settings = kafka_settings(bootstrap, pairs, config)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: The parameters of `client_options`.
+_CLIENT_OPTIONS = ("bootstrap", "pairs", "config")
+
 
 def kafka_options(function: F) -> F:
     """Add --bootstrap, --kafka, --config and --job to a command."""
@@ -72,6 +75,36 @@ def job_of(path: Path) -> JobDefinition:
     from connectors.options.job_file import load_job
 
     return load_job(path, os.environ)
+
+
+def refuse_beside_job(path: Path, *names: str) -> None:
+    """Refuse options of the running command that are given beside --job and would have no effect.
+
+    Args:
+        path: the job file.
+        names: the parameters that the job file answers, beside those of `client_options`.
+
+    Raises:
+        ConfigurationError: one of them is given.
+    """
+    from click.core import ParameterSource
+
+    from transactions.errors import ConfigurationError
+
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in (*_CLIENT_OPTIONS, *names)
+        and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
+    ]
+    if given:
+        raise ConfigurationError(
+            f"{', '.join(given)} cannot be given beside --job.",
+            where=str(path),
+            cause="the job file says it, and the option would have no effect",
+            option=f"leave out {', '.join(given)}, or change the job file",
+        )
 
 
 def _from_file(path: Path | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from connectors.cli.duration_option import DURATION
-from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings
+from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings, refuse_beside_job
 from connectors.cli.transaction_output import head, plain, show, text, to_json
 from connectors.kafka.sink.kafka_sink import kafka_sinks
 
@@ -67,6 +67,7 @@ def _reader(
     from transactions.errors import ConfigurationError
 
     if job_file is not None:
+        refuse_beside_job(job_file)
         job = job_of(job_file)
         sinks = {sink.name: sink for sink in kafka_sinks(job.targets)}
         return TransactionReader(checkpoint or job.checkpoint, {}, sinks, job.decision_log)

@@ -1,12 +1,18 @@
-"""Client settings on the command line: `--config FILE` is read as Java reads it."""
+"""Client settings on the command line: `--config FILE` is read as Java reads it, and what cannot
+stand beside `--job`.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from connectors.cli.doctor import command as doctor
 from connectors.cli.kafka_options import kafka_settings
+from connectors.cli.transactions import command as transactions
 from connectors.clients.client_settings import kafka_python_settings
 from transactions.errors import ConfigurationError
 
@@ -93,3 +99,49 @@ def test_a_setting_of_the_command_line_has_a_value_and_is_given_once():
     for pairs in (["client.id"], ["=me"], ["client.id=a", "kafka.client.id=b"]):
         with pytest.raises(ConfigurationError):
             kafka_settings("b:9092", pairs)
+
+
+GIVEN = {
+    "--bootstrap": "b:1",
+    "--kafka": "client.id=me",
+    "--config": "client.properties",
+    "--app": "flights",
+    "--input": "in",
+    "--output": "out",
+    "--transaction-timeout": "60000",
+    "--checkpoint-timeout": "10min",
+    "--restart-budget": "1min",
+    "--barrier-interval": "1s",
+}
+TRANSACTIONS = [(transactions, name, "list") for name in ("--bootstrap", "--kafka", "--config")]
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "words"),
+    [*((doctor, name, "") for name in GIVEN), *TRANSACTIONS],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_an_option_that_the_job_file_answers_is_refused_beside_it(
+    tmp_path: Path, command: click.Command, name: str, words: str
+):
+    """Also with the value of its default: an option that is set is never ignored."""
+    job = str(tmp_path / "job.toml")
+    given = [*words.split(), "--job", job, name, GIVEN[name]]
+    error = CliRunner().invoke(command, given).exception
+    assert isinstance(error, ConfigurationError)
+    assert error.what.startswith(f"{name} ")
+    assert (error.where, bool(error.cause)) == (job, True)
+    assert f"leave out {name}" in error.option
+
+
+def test_what_a_job_file_does_not_say_may_be_given_beside_it(tmp_path: Path):
+    """The commands go on to the job file, which is missing."""
+    job = str(tmp_path / "job.toml")
+    listing = ["list", "--job", job, "--checkpoint", "state", "--timeout", "5s", "--json"]
+    for command, words in (
+        (doctor, ["--job", job, "--timeout", "5s", "--json"]),
+        (transactions, listing),
+    ):
+        error = CliRunner().invoke(command, words).exception
+        assert isinstance(error, ConfigurationError)
+        assert "leave out" not in error.option
