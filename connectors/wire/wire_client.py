@@ -176,7 +176,7 @@ class WireClient:
                 else:
                     connection.close()
                     return
-            if closed and self._protocol.startswith("SASL"):
+            if closed >= _LOGIN_TRIES and self._protocol.startswith("SASL"):
                 raise kafka_errors.SaslAuthenticationFailedError(
                     f"the broker closed the connection during the login, {closed} times"
                 )
