@@ -123,7 +123,7 @@ def _of_stopped(
         made = write_savepoint(folder, savepoint, files)
     except OSError as error:
         raise unwritten(folder, error) from error
-    if read_log(reader.backend).tail != reader.state.tail:
+    if read_log(reader.backend).tail != savepoint.log.sequence:  # `rows` has moved reader.state
         delete_savepoint(made)
         raise SavepointError(
             "The pipeline started while this command made the savepoint.",
