@@ -14,6 +14,7 @@ from connectors.kafka.sink.kafka_sink import kafka_sinks
 if TYPE_CHECKING:
     from connectors.operations.transaction_reader import TransactionReader
     from connectors.options.job_definition import JobDefinition
+    from transactions.log_state import LogState
     from transactions.savepoint import Savepoint
 
 _PLACE = click.argument("place", metavar="PATH", type=click.Path(file_okay=False, path_type=Path))
@@ -41,14 +42,20 @@ def command() -> None:
 )
 @click.option("--stop", is_flag=True, help="Stop the pipeline between two checkpoints first.")
 @click.option(
+    "--stopped", is_flag=True, help="The driver has ended; it ran where this command cannot look."
+)
+@click.option(
     "--timeout", type=DURATION, default="10min", show_default=True, help="How long to wait."
 )
-def take(*, job_file: Path, folder: Path, stop: bool, timeout: float) -> None:
+def take(*, job_file: Path, folder: Path, stop: bool, stopped: bool, timeout: float) -> None:
     """Take a savepoint of the pipeline of a job file, running or stopped.
 
     A running pipeline makes the savepoint itself, between two checkpoints. The command prints
-    the path.
+    the path. It sees only on the machine of the driver that the pipeline is stopped: on another
+    one, and in a new container, say so with --stopped.
     """
+    if stop and stopped:
+        raise click.UsageError("Give --stop or --stopped: a stopped pipeline needs no stop.")
     from rich.console import Console
 
     from connectors.machine.user_folders import checkpoint_folder
@@ -56,36 +63,59 @@ def take(*, job_file: Path, folder: Path, stop: bool, timeout: float) -> None:
 
     job = job_of(job_file)
     sinks = {sink.name: sink for sink in kafka_sinks(job.targets)}
-    with (
-        TransactionReader(job.checkpoint, {}, sinks, job.decision_log) as reader,
-        Console(stderr=True).status(f"{job.app_id}: making a savepoint"),
-    ):
-        checkpoint = checkpoint_folder(job.checkpoint)
-        if reader.run_alive() is False:
-            made = _of_stopped(job, reader, checkpoint, folder.absolute(), timeout)
-        else:
-            made = _of_running(reader, checkpoint, folder, stop=stop, timeout_s=timeout)
+    checkpoint = checkpoint_folder(job.checkpoint)
+    with TransactionReader(job.checkpoint, {}, sinks, job.decision_log) as reader:
+        alive = False if stopped else reader.run_alive()
+        if alive is None:
+            driver = _driver_of(reader.state)
+            text = (
+                f"waiting for {driver}, which this machine cannot see; if it has ended: --stopped"
+            )
+            click.echo(text, err=True)
+        with Console(stderr=True).status(f"{job.app_id}: making a savepoint"):
+            if alive is False:
+                made = _of_stopped(job, reader, checkpoint, folder.absolute(), timeout)
+            else:
+                made = _of_running(reader, checkpoint, folder, stop=stop, timeout_s=timeout)
     click.echo(made)
+
+
+def _driver_of(state: LogState) -> str:
+    return f"run {state.run_epoch} of {state.application_id} ({state.host})"
 
 
 def _of_running(
     reader: TransactionReader, checkpoint: Path, folder: Path, *, stop: bool, timeout_s: float
 ) -> Path:
     from connectors.pipeline.savepoint_request import ask_for_savepoint
+    from transactions.clock import Deadline
     from transactions.errors import SavepointError
+
+    driver = _driver_of(reader.state)
 
     def check_alive() -> None:
         if reader.run_alive() is False:
             raise SavepointError(
                 "The driver has ended without an answer.",
-                where=f"{checkpoint}, run of {reader.state.host}",
+                where=f"{checkpoint}, {driver}",
                 cause="it failed, or was killed",
                 option="start the pipeline, and repeat the command; nothing is lost",
             )
 
-    return ask_for_savepoint(
-        checkpoint, folder, stop=stop, timeout_s=timeout_s, while_waiting=check_alive
-    )
+    waiting = Deadline(timeout_s)
+    try:
+        return ask_for_savepoint(
+            checkpoint, folder, stop=stop, timeout_s=timeout_s, while_waiting=check_alive
+        )
+    except SavepointError as error:
+        if not waiting.expired():
+            raise
+        raise SavepointError(
+            error.what,
+            where=f"{error.where}: {driver}",
+            cause=error.cause,
+            option=f"--stopped, if no driver runs; {error.option}",
+        ) from error
 
 
 def _of_stopped(
@@ -123,12 +153,14 @@ def _of_stopped(
         made = write_savepoint(folder, savepoint, files)
     except OSError as error:
         raise unwritten(folder, error) from error
-    if read_log(reader.backend).tail != savepoint.log.sequence:  # `rows` has moved reader.state
+    now = read_log(reader.backend)
+    if now.tail != savepoint.log.sequence:  # `rows` has moved reader.state
         delete_savepoint(made)
         raise SavepointError(
-            "The pipeline started while this command made the savepoint.",
-            where=str(checkpoint),
-            option="repeat the command: the driver then makes the savepoint",
+            "The pipeline went on while this command made the savepoint.",
+            where=f"{checkpoint}, {_driver_of(now)}",
+            cause="its driver runs, or was started meanwhile",
+            option="repeat the command without --stopped: the driver then makes the savepoint",
         )
     return made
 

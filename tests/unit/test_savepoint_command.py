@@ -1,7 +1,9 @@
-"""`sparkonce savepoint take` of a stopped pipeline: a driver that runs all the same is seen."""
+"""`sparkonce savepoint take`: whom it waits for, and a driver that runs all the same is seen."""
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from connectors.options.sink import identity_of
 from tests.unit.samples import decision
 from transactions import savepoint
 from transactions.decision_log import DecisionLog
+from transactions.errors import SavepointError
 from transactions.log_backend import LocalFileBackend
 from transactions.savepoint import find_savepoints, verify_savepoint
 
@@ -30,10 +33,11 @@ subscribe = "in"
 "kafka.bootstrap.servers" = "nobody:1"
 topic = "out"
 """
+DRIVER = f"run 1 of flights (pod-1/{os.getpid()})"
 
 
 class Pipeline:
-    """A pipeline that has stopped after checkpoint 7."""
+    """A pipeline that has stopped after checkpoint 7; its driver ran on another machine."""
 
     def __init__(self, folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.job, self.savepoints = folder / "job.toml", folder / "savepoints"
@@ -41,13 +45,14 @@ class Pipeline:
         for name in ("offsets", "commits"):
             (folder / "state/spark" / name).mkdir(parents=True)
             (folder / "state/spark" / name / "7").write_text("v1\n{}\n{}")
+        monkeypatch.setattr(socket, "gethostname", lambda: "pod-1")
         self.log = DecisionLog.open(
             LocalFileBackend(folder / "state/decisions"),
             application_id="flights",
             identity={"sinks": identity_of(load_job(self.job, {}).targets)},
         )
         self.log.decide(decision(7))
-        monkeypatch.setattr(TransactionReader, "run_alive", lambda _: False)
+        monkeypatch.setattr(socket, "gethostname", lambda: "pod-2")
 
     def take(self, *words: str) -> Result:
         return run("take", self.job, "--to", self.savepoints, "--timeout", "300ms", *words)
@@ -62,17 +67,28 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     return Pipeline(tmp_path, "micro-batch", monkeypatch)
 
 
-def test_the_command_itself_makes_it(pipeline: Pipeline):
+def test_a_driver_on_another_machine_is_named_at_once_and_at_the_end(pipeline: Pipeline):
     done = pipeline.take()
+    assert done.stderr.startswith(f"waiting for {DRIVER}")
+    assert "--stopped" in done.stderr
+    assert isinstance(done.exception, SavepointError)
+    assert DRIVER in done.exception.where
+    assert "--stopped" in done.exception.option
+    assert not pipeline.savepoints.exists()
+
+
+def test_a_user_who_says_that_it_is_stopped_waits_for_nobody(pipeline: Pipeline):
+    done = pipeline.take("--stopped")
     assert done.exit_code == 0, done.exception
     (made,) = find_savepoints(pipeline.savepoints)
     assert (done.stdout, done.stderr) == (f"{made}\n", "")
     assert verify_savepoint(made).decision.checkpoint_id == 7
+    assert not (pipeline.job.parent / "state/savepoint-requests").exists()
 
 
 def test_a_checkpoint_that_is_not_finished_is_refused(pipeline: Pipeline):
     pipeline.log.decide(decision(8))
-    assert "not finished" in str(pipeline.take().exception)
+    assert "not finished" in str(pipeline.take("--stopped").exception)
     assert not pipeline.savepoints.exists()
 
 
@@ -86,7 +102,9 @@ def test_a_driver_that_decides_meanwhile_is_seen(
         return write(*its)
 
     monkeypatch.setattr(savepoint, "write_savepoint", written)
-    assert "pipeline started" in str(pipeline.take().exception)
+    error = pipeline.take("--stopped").exception
+    assert "went on" in str(error)
+    assert "without --stopped" in str(error)
     assert list(pipeline.savepoints.iterdir()) == []
 
 
@@ -102,5 +120,13 @@ def test_a_continuous_driver_that_decides_before_the_brokers_are_asked_is_seen(
         return []
 
     monkeypatch.setattr(TransactionReader, "rows", rows)
-    assert "pipeline started" in str(pipeline.take().exception)
+    error = pipeline.take("--stopped").exception
+    assert "went on" in str(error)
+    assert "without --stopped" in str(error)
     assert list(pipeline.savepoints.iterdir()) == []
+
+
+def test_a_stopped_pipeline_cannot_be_stopped(pipeline: Pipeline):
+    done = pipeline.take("--stop", "--stopped")
+    assert done.exit_code == 2
+    assert "--stop or --stopped" in done.stderr
