@@ -9,6 +9,7 @@ import click
 
 from connectors.cli.duration_option import DURATION
 from connectors.cli.kafka_options import job_of
+from connectors.cli.transaction_output import text
 from connectors.kafka.sink.kafka_sink import kafka_sinks
 
 if TYPE_CHECKING:
@@ -68,10 +69,8 @@ def take(*, job_file: Path, folder: Path, stop: bool, stopped: bool, timeout: fl
         alive = False if stopped else reader.run_alive()
         if alive is None:
             driver = _driver_of(reader.state)
-            text = (
-                f"waiting for {driver}, which this machine cannot see; if it has ended: --stopped"
-            )
-            click.echo(text, err=True)
+            unseen = f"waiting for {driver}, which this machine cannot see"
+            click.echo(f"{unseen}; if it has ended: --stopped", err=True)
         with Console(stderr=True).status(f"{job.app_id}: making a savepoint"):
             if alive is False:
                 made = _of_stopped(job, reader, checkpoint, folder.absolute(), timeout)
@@ -183,9 +182,16 @@ def list_command(folder: Path, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from transactions.errors import SavepointError
+    from transactions.errors import ConfigurationError, SavepointError
     from transactions.savepoint import find_savepoints, read_savepoint
 
+    if not folder.is_dir():
+        raise ConfigurationError(
+            "There is no folder with savepoints.",
+            where=str(folder.absolute()),
+            cause="the path is wrong, or no savepoint was taken into it yet",
+            option=f"FOLDER={folder}: the folder of `sparkonce savepoint take --to`",
+        )
     rows: list[dict[str, Any]] = []
     for place in find_savepoints(folder.absolute()):
         try:
@@ -195,12 +201,14 @@ def list_command(folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
         return
-    table = Table("path", "application", "checkpoint", "made", "files", "bytes")
+    table = Table()
+    for name in ("path", "application", "checkpoint", "made", "files", "bytes"):
+        table.add_column(name, overflow="fold")  # people copy a path: it stays whole
     for row in rows:
         facts = [row.get(name, "-") for name in ("application", "checkpoint", "made")]
         sizes = [f"{row[name]:,}" if name in row else "-" for name in ("files", "bytes")]
         broken = f"\nbroken: {row['broken']}" if "broken" in row else ""
-        table.add_row(row["path"] + broken, *map(str, facts), *sizes)
+        table.add_row(*map(text, (row["path"] + broken, *facts, *sizes)))
     console = Console()
     (console if console.is_terminal else Console(width=200)).print(table)
 

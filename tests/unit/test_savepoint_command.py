@@ -1,4 +1,4 @@
-"""`sparkonce savepoint take`: whom it waits for, and a driver that runs all the same is seen."""
+"""`sparkonce savepoint`: whom `take` waits for, which driver it sees, and what `list` shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connectors.options.sink import identity_of
 from tests.unit.samples import decision
 from transactions import savepoint
 from transactions.decision_log import DecisionLog
-from transactions.errors import SavepointError
+from transactions.errors import ConfigurationError, SavepointError
 from transactions.log_backend import LocalFileBackend
 from transactions.savepoint import find_savepoints, verify_savepoint
 
@@ -58,8 +58,8 @@ class Pipeline:
         return run("take", self.job, "--to", self.savepoints, "--timeout", "300ms", *words)
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(command, [str(word) for word in words])
+def run(*words: object, **environment: str) -> Result:
+    return CliRunner().invoke(command, [str(word) for word in words], env=environment)
 
 
 @pytest.fixture
@@ -130,3 +130,30 @@ def test_a_stopped_pipeline_cannot_be_stopped(pipeline: Pipeline):
     done = pipeline.take("--stop", "--stopped")
     assert done.exit_code == 2
     assert "--stop or --stopped" in done.stderr
+
+
+@pytest.mark.parametrize("terminal", [{"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "80"}, {}])
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_path_is_shown_whole(pipeline: Pipeline, terminal: dict[str, str], broken: bool):
+    """People copy it. In a terminal of 80 columns its cell has several lines."""
+    pipeline.savepoints = pipeline.savepoints / "[eu]"
+    made = Path(pipeline.take("--stopped").stdout.strip())
+    if broken:
+        (made / "savepoint.json").write_text("")
+    shown = run("list", pipeline.savepoints, **terminal).stdout
+    cells = [line.split("│")[1].strip() for line in shown.splitlines() if line[:1] == "│"]
+    assert "".join(cells).startswith(str(made))
+    assert ("broken:" in shown) is broken
+    assert "…" not in shown
+
+
+def test_a_folder_without_a_savepoint_is_no_error(tmp_path: Path):
+    assert run("list", tmp_path, "--json").stdout == "[]\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, words: tuple[str, ...]):
+    done = run("list", tmp_path / "savepoint", *words)
+    assert isinstance(done.exception, ConfigurationError)
+    assert done.exception.where == str(tmp_path / "savepoint")
+    assert done.stdout == ""
