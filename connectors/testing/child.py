@@ -21,10 +21,10 @@ import orjson
 
 from connectors.options.job_definition import JobDefinition
 from connectors.options.job_file import load_job
-from connectors.options.table import MICRO_BATCH
+from connectors.options.table import CONTINUOUS
 from connectors.spark import StreamingDriver, build_session
 from connectors.spark.job import run_job
-from connectors.testing.jobs import QUICK_START, Order
+from connectors.testing.jobs import QUICK_START, WITHOUT_END, Order
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, SparkOnceError
 from transactions.restart_strategy import DEFAULT_RESTART_STRATEGY, NoRestart
@@ -114,7 +114,7 @@ def _run_job_file(order: Order) -> None:
         job,
         app_id=f"{job.app_id}-{order.app_id}",
         checkpoint=order.checkpoint,
-        driver={**job.driver, **_of_test(order, job)},
+        driver=_driver_options(order, job),
         master=order.master or job.master,
         spark={**job.spark, name: f"{QUICK_START[name]} {job.spark.get(name, '')}".rstrip()},
     )
@@ -128,11 +128,13 @@ def _run_job_file(order: Order) -> None:
     )
 
 
-def _of_test(order: Order, job: JobDefinition) -> dict[str, Any]:
-    """Return the driver options that come from the test and not from the job file."""
-    options: dict[str, Any] = {} if order.restarts else {"restart_strategy": NoRestart()}
-    if job.mode == MICRO_BATCH:
-        options["trigger"] = order.trigger
+def _driver_options(order: Order, job: JobDefinition) -> dict[str, Any]:
+    """Return the driver options of the job file, with those of the test in their place."""
+    options = {**job.driver, "trigger": order.trigger}
+    if job.mode == CONTINUOUS and order.trigger == WITHOUT_END:
+        del options["trigger"]  # records move all the time
+    if not order.restarts:
+        options["restart_strategy"] = NoRestart()
     return options
 
 

@@ -17,6 +17,8 @@ Job = str | Path | Callable[..., object] | Sequence[str]
 #: For JVMs that live a minute: the second compiler costs more than it gains.
 QUICK_START: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 CHILD_MODULE = "connectors.testing.child"
+#: The trigger of a run that only a stop ends, in both modes.
+WITHOUT_END: Final = "0 seconds"
 
 
 @dataclass(frozen=True, kw_only=True)

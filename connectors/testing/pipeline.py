@@ -17,13 +17,11 @@ from typing import Any, Final
 from connectors.options.trigger import AVAILABLE_NOW
 from connectors.testing.auditor.audit import Audit, Identify, audit
 from connectors.testing.auditor.reader import Follower, Record
-from connectors.testing.jobs import Described, Order, child_command, python_path
+from connectors.testing.jobs import WITHOUT_END, Described, Order, child_command, python_path
 from connectors.testing.run import Run, running
 from transactions.clock import Deadline
 from transactions.crash_points import HEALING_POINTS, KNOWN, POINTS
 
-#: A trigger that reads the existing records and ends: then the end of a run ends its work.
-CONTINUOUS = "0 seconds"
 RUN_SECONDS = 180.0
 _ORDINARY: Final = tuple(point for point in POINTS if point not in HEALING_POINTS)
 
@@ -135,7 +133,7 @@ class Pipeline:
             AssertionError: the condition did not hold in time, or the pipeline failed.
         """
         deadline = Deadline(timeout)
-        trigger = CONTINUOUS if self._trigger == AVAILABLE_NOW else ""
+        trigger = WITHOUT_END if self._trigger == AVAILABLE_NOW else ""
         follower = Follower(self.bootstrap_servers, topic)
         with follower as reader, self.running(trigger=trigger) as run:
             while not condition(list(reader.records)):

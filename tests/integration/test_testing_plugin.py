@@ -16,6 +16,20 @@ from tests.tiers import long
 
 ROOT = Path(__file__).parents[2]
 BROKEN_JOB = [sys.executable, "-m", "tests.integration.doubling_job"]
+CONTINUOUS_JOB = """
+[app]
+id = "copy"
+checkpoint = "state"
+mode = "continuous"
+master = "local[2]"
+[source]
+kafka.bootstrap.servers = "${BOOTSTRAP_SERVERS}"
+subscribe = "${SOURCE}"
+startingOffsets = "earliest"
+[[sink]]
+kafka.bootstrap.servers = "${BOOTSTRAP_SERVERS}"
+topic = "${OUTPUT}"
+"""
 
 
 @pytest.mark.long
@@ -69,6 +83,24 @@ def test_crashes_by_a_seed_then_until_a_reader_has_seen_all(sparkonce_topic, spa
     pipeline.audit(input=source, output=output, id="key").assert_exactly_once()
     assert pipeline.story[1].startswith(f"killed at {point}; exit ")
     assert pipeline.story[2] == "ran; exit 0"
+
+
+@long
+def test_a_job_file_in_continuous_mode_runs_to_its_end(
+    sparkonce_topic, sparkonce_pipeline, tmp_path: Path
+):
+    """By itself in `run`; in `run_until` it goes on until it is stopped."""
+    source, output = sparkonce_topic("source", partitions=2), sparkonce_topic("output")
+    source.produce((f"{n}", "x") for n in range(100))
+    (tmp_path / "job.toml").write_text(CONTINUOUS_JOB)
+    pipeline = sparkonce_pipeline(tmp_path / "job.toml", SOURCE=source, OUTPUT=output)
+    pipeline.kill_at("decision_durable")
+    pipeline.run()
+    pipeline.audit(input=source, output=output, id="key").assert_exactly_once()
+    source.produce((f"{n}", "x") for n in range(100, 150))
+    pipeline.run_until(lambda seen: len(seen) == 150, topic=output)
+    pipeline.audit(input=source, output=output, id="key").assert_exactly_once()
+    assert pipeline.story[1:] == ["ran; exit 0"] * 2
 
 
 def test_a_job_that_doubles_and_loses_fails_with_both_ids(sparkonce_topic, sparkonce_pipeline):

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from connectors.options.modes import check_options
+from connectors.options.table import CONTINUOUS, MICRO_BATCH
+from connectors.testing import child
 from connectors.testing.auditor import audit as audits
 from connectors.testing.auditor.audit import Audit
 from connectors.testing.auditor.checkers import Expected, History, Seen, judge
 from connectors.testing.auditor.reader import Record
 from connectors.testing.jobs import Order, describe, python_path
 from connectors.testing.pipeline import Pipeline
+from transactions.errors import ConfigurationError
 
 HEAVY = {"pyspark", "confluent_kafka", "kafka", "pyarrow", "numpy", "testcontainers", "psutil"}
 
@@ -141,6 +145,69 @@ def test_an_order_comes_back_as_it_was(tmp_path: Path):
     )
     order.write(tmp_path / "order.json")
     assert Order.read(tmp_path / "order.json") == order
+
+
+JOB = """
+[app]
+id = "flights"
+checkpoint = "state"
+mode = "{mode}"
+{trigger}
+[source]
+kafka.bootstrap.servers = "nobody:1"
+subscribe = "in"
+[[sink]]
+kafka.bootstrap.servers = "nobody:1"
+topic = "out"
+"""
+TO_THE_END, UNTIL_STOPPED = "available-now", "0 seconds"  # `run`, and `run_until`
+
+
+def options_of_a_run(folder: Path, patch: pytest.MonkeyPatch, job: str, trigger: str) -> object:
+    """Return the driver options with which the child runs a job file."""
+    (folder / "job.toml").write_text(job)
+    order = Order(
+        job_file=str(folder / "job.toml"),
+        arguments={},
+        bootstrap_servers="nobody:1",
+        app_id="a",
+        checkpoint="c",
+        trigger=trigger,
+        master="",
+        restarts=True,
+    )
+    run = []
+    patch.setattr(child, "run_job", lambda job, **_: run.append(job))
+    patch.setattr(child.Stop, "install", lambda _: None)
+    child._run_job_file(order)
+    (one,) = run
+    check_options(one.mode, one.driver)
+    return one.driver
+
+
+@pytest.mark.parametrize("written", ["", f'trigger = "{TO_THE_END}"'])
+@pytest.mark.parametrize(
+    ("mode", "trigger", "options"),
+    [
+        (MICRO_BATCH, TO_THE_END, {"trigger": TO_THE_END}),
+        (MICRO_BATCH, UNTIL_STOPPED, {"trigger": UNTIL_STOPPED}),
+        (CONTINUOUS, TO_THE_END, {"trigger": TO_THE_END}),
+        (CONTINUOUS, UNTIL_STOPPED, {}),
+    ],
+)
+def test_the_trigger_of_a_test_replaces_that_of_a_job_file(
+    tmp_path: Path, monkeypatch, mode: str, trigger: str, options: object, written: str
+):
+    """Without it `run` on a job in continuous mode waits for an end that does not come."""
+    job = JOB.format(mode=mode, trigger=written)
+    assert options_of_a_run(tmp_path, monkeypatch, job, trigger) == options
+
+
+def test_a_trigger_that_the_continuous_mode_does_not_have_is_refused(tmp_path: Path, monkeypatch):
+    with pytest.raises(ConfigurationError, match="no batches"):
+        options_of_a_run(
+            tmp_path, monkeypatch, JOB.format(mode=CONTINUOUS, trigger=""), "5 seconds"
+        )
 
 
 def test_a_seed_chooses_the_same_points_again(tmp_path: Path):
