@@ -19,7 +19,7 @@ except ImportError as missing:
     raise ConfigurationError(
         "A decision log in an object store needs the package obstore.",
         where="the checkpoint's address",
-        cause="it is an optional part: pip install 'sparkonce[object-store]'",
+        cause="it is an optional part: pip install '.[object-store]' in a clone of sparkonce",
         option="checkpoint",
     ) from missing
 

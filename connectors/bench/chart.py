@@ -33,7 +33,7 @@ def check_installed(what: str, where: str = "") -> None:
             what,
             where=where,
             cause="the project was installed without its extra `demo`",
-            option="pip install 'sparkonce[demo]'",
+            option="pip install '.[demo]' in a clone of sparkonce",
         ) from error
 
 

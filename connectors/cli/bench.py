@@ -122,7 +122,7 @@ _plot = click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.svg|png|html",
-    help="Draw the distribution; needs sparkonce[demo].",
+    help="Draw the distribution; needs the extra `demo`.",
 )
 
 

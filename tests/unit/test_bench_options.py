@@ -120,7 +120,7 @@ def test_a_picture_that_cannot_be_drawn_is_told_before_the_run(
         picture.check_installed()
     ended = CliRunner().invoke(command, ["latency", "--plot", str(tmp_path / "x.svg")])
     assert ended.exit_code == 2
-    assert "pip install 'sparkonce[demo]'" in ended.output
+    assert "pip install '.[demo]' in a clone" in ended.output
 
 
 def test_below_a_long_tmpdir_spark_has_no_unix_sockets():

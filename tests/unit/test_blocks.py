@@ -47,11 +47,11 @@ DECLARED = {
     ),
     ("examples/flights_project/README.md", "python -m pytest"): (
         "tests/integration/test_testing_plugin.py::test_the_example_project_passes_its_own_test; "
-        "no index of packages has sparkonce yet"
+        "an installation: tests/journeys/test_clone.py::test_the_first_commands_of_the_pages"
     ),
     ("examples/page_views/README.md", "python -m pytest"): (
         "tests/integration/test_page_views.py::test_the_page_view_example_proves_its_counts; "
-        "no index of packages has sparkonce yet"
+        "an installation: tests/journeys/test_clone.py::test_the_first_commands_of_the_pages"
     ),
 }
 #: Its commands stand in an indented block, which has no language.

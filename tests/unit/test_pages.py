@@ -25,6 +25,15 @@ GLOBS = (
     "tests/**/README.md",
 )
 PAGES = sorted({path for glob in GLOBS for path in ROOT.glob(glob)})
+#: What a user reads beside the pages: errors, help and comments.
+SOURCES = sorted(
+    path
+    for name in ("connectors", "transactions", "examples")
+    for path in ROOT.glob(f"{name}/**/*.py")
+)
+#: One error still names its extra by the name of the project; its line changes with the next change
+#: of that file.
+BY_NAME = {"connectors/pipeline/metrics.py"}
 #: Pages whose Python is shown to users.
 SHOWN = [path for path in PAGES if path.parent == ROOT / "docs" or path == ROOT / "README.md"]
 JOB_PAGES = [ROOT / "README.md", ROOT / "docs/getting_started.md", ROOT / "docs/continuous.md"]
@@ -80,6 +89,11 @@ def blocks_in(text: str, language: str) -> list[str]:
     return [textwrap.dedent(code) for _, _, kind, code in FENCE.findall(text) if kind == language]
 
 
+def installs_from_an_index(text: str) -> list[str]:
+    """Return the words that install this project by its name, or name one of its extras by it."""
+    return re.findall(r"pip install(?: -\S+)* ['\"]?sparkonce\b|sparkonce\[", text)
+
+
 def job_files_in(text: str) -> list[str]:
     """Return the TOML of a page that is a whole job file, not a few lines of one."""
     blocks = blocks_in(text, "toml")
@@ -108,6 +122,20 @@ def test_job_files_of_the_pages_parse(page: Path):
 def test_python_of_the_pages_compiles(page: Path):
     for number, code in enumerate(blocks_in(page.read_text("utf-8"), "python"), 1):
         compile(code, f"{name_of(page)}, Python block {number}", "exec")
+
+
+def test_it_is_installed_from_a_clone():
+    """By its name pip finds nothing, or the package of a stranger: it is not on PyPI."""
+    found = {
+        name_of(path): installs_from_an_index(path.read_text("utf-8")) for path in PAGES + SOURCES
+    }
+    assert {name for name, words in found.items() if words} <= BY_NAME
+
+
+def test_an_installation_by_the_name_is_found():
+    for text in ("pip install sparkonce", "pip install -U 'sparkonce==1'", "sparkonce[demo]"):
+        assert len(installs_from_an_index(text)) == 1
+    assert installs_from_an_index("pip install '.[demo]' in a clone of sparkonce") == []
 
 
 GOOD = """\
