@@ -18,8 +18,9 @@ from connectors import KafkaSink
 from connectors.files import FileSink, committed_files
 from connectors.options.job_definition import JobDefinition
 from connectors.options.job_file import parse_job
+from connectors.options.table import MICRO_BATCH
 from connectors.postgres import PostgresSink
-from tests.pages import block, replaced, run_python
+from tests.pages import ROOT, block, replaced, run_python
 from tests.unit.s3_server import KEY_ID, S3Server
 from tests.unit.test_file_sink import decide, opened, prepared
 from transactions.events import Event, publish
@@ -125,6 +126,22 @@ def test_a_guarantee_in_both_forms():
     sink = run_python(block("docs/guarantees.md", "KafkaSink("), {"KafkaSink": KafkaSink})
     (toml,) = job(block("docs/guarantees.md", "[app]")).targets
     assert sink.guarantee == toml.guarantee == "at-least-once"
+
+
+def test_a_new_id_begins_where_the_group_of_the_old_one_has_ended():
+    old = job(block("docs/continuous.md", 'target_latency = "20 milliseconds"'))
+    new = job(block("docs/continuous.md", "startingGroupId ="))
+    assert (new.mode, new.source.topics) == (MICRO_BATCH, old.source.topics)
+    assert (new.app_id, new.checkpoint) != (old.app_id, old.checkpoint)
+    assert new.source.starting_group == old.app_id
+    assert new.source.start_without_group is None, "a partition without an offset is an error"
+
+
+@pytest.mark.parametrize("page", ["docs/continuous.md", "docs/guarantees.md"])
+def test_nobody_copies_offsets_by_hand(page: str):
+    text = (ROOT / page).read_text("utf-8")
+    assert "kafka-consumer-groups" not in text
+    assert "startingGroupId" in text
 
 
 def test_files_in_a_store_from_the_first_byte_to_a_reader(store):
