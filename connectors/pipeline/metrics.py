@@ -29,7 +29,7 @@ try:
 except ImportError as missing:
     raise ConfigurationError(
         "Metrics need the package prometheus-client.",
-        cause="it is an optional part: pip install 'sparkonce[metrics]'",
+        cause="it is an optional part: pip install '.[metrics]' in a clone of sparkonce",
         option="metrics_port",
     ) from missing
 
