@@ -6,13 +6,14 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from transactions.errors import ConfigurationError
 from transactions.log_backend import LocalFileBackend, LogBackend
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+#: The start of an address, of a known kind or not: two slashes, or one as in ``dbfs:/checkpoints``.
+SCHEME: Final = re.compile(r"\s*([^/]*):/")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ def backend_for(
     """Return the backend of an address. On the driver; it makes a local folder and sends nothing.
 
     Args:
-        location: a path or ``file:///folder`` for the local file system, else the address of an
-            object store (see `object_store.ObjectStore`).
+        location: a path, ``file:///folder`` or ``file:/folder`` for the local file system, else
+            the address of an object store (see `object_store.ObjectStore`).
         options: of the object store, by its names; a local folder has none.
 
     Raises:
@@ -51,8 +52,8 @@ def backend_for(
             address needs is not installed.
     """
     text, given = str(location), dict(options or {})
-    scheme = text.partition("://")[0].lower() if _URL.match(text) else ""
-    if scheme in {"", "file"}:
+    address = SCHEME.match(text)
+    if address is None or address[1].lower() == "file":
         if given:
             raise ConfigurationError(
                 "A decision log in a local folder has no options.",
@@ -61,11 +62,11 @@ def backend_for(
                 option=f"options: {', '.join(sorted(given))}",
             )
         # Not obstore's local store: it syncs neither file nor folder.
-        return LocalFileBackend(_folder_of(text) if scheme else Path(location))
+        return LocalFileBackend(_folder_of(text) if address else Path(location))
     from transactions.object_store_backend import ObjectStoreBackend  # noqa: PLC0415 - an extra
 
     settings: dict[str, Any] = given  # a Clock is none of them
-    return ObjectStoreBackend(scheme + text[len(scheme) :], **settings)
+    return ObjectStoreBackend(address[1].lower() + text[address.end(1) :], **settings)
 
 
 def _folder_of(url: str) -> Path:

@@ -130,12 +130,13 @@ def check_job(job: JobDefinition) -> None:
         ConfigurationError: one of them is wrong.
     """
     from connectors.clients.client_settings import kafka_python_settings, librdkafka_settings
+    from transactions.log_location import SCHEME
 
     librdkafka_settings(job.source.client_settings)
     for sink in kafka_sinks(job.targets):
         librdkafka_settings(sink.settings)
         kafka_python_settings(sink.settings)
-    if job.decision_log is not None and "://" in str(job.decision_log.address):
+    if job.decision_log is not None and SCHEME.match(str(job.decision_log.address)):
         job.decision_log.backend()  # sends nothing
     if job.function is not None or job.arrow is not None:
         from connectors.spark.job import find_arrow_function, find_function, make_importable

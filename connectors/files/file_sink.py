@@ -18,6 +18,7 @@ from connectors.files.target_folder import address_of, is_address, open_folder
 from connectors.options.option import NAME
 from connectors.options.table import FILE_SINK
 from transactions.errors import ConfigurationError
+from transactions.log_location import SCHEME
 from transactions.sink import OpenSink, SinkContext
 
 #: Format -> its compressions, the default first.
@@ -68,8 +69,8 @@ class FileSink:
         path = self.path.removeprefix("file://")
         if not path.strip():
             raise _wrong("A file sink needs a folder.", "no folder is given", "path=(absent)")
-        if path.startswith("file:"):
-            why = "a file URL has two slashes before the path"
+        if path.startswith("file:") or (SCHEME.match(path) and not is_address(path)):
+            why = "a URL has two slashes before the path: file:///data, s3://bucket/prefix"
             raise _wrong("The path cannot be read.", why, f"path={path}")
         absolute = os.path.abspath(path)  # noqa: PTH100 - without ".."
         path = address_of(path) if is_address(path) else absolute

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from transactions.errors import ConfigurationError
 from transactions.log_backend import LogBackend
-from transactions.log_location import LogLocation
-
-#: An address of another file system: two slashes, or one as in ``dbfs:/checkpoints``.
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+from transactions.log_location import SCHEME, LogLocation
 
 
 def cache_folder() -> Path:
@@ -30,7 +26,7 @@ def local_path(address: str) -> Path | None:
     """
     path = address.removeprefix("file://")
     path = path.removeprefix("file:") if path.startswith("file:/") else path
-    return None if _SCHEME.match(path) else Path(path).absolute()
+    return None if SCHEME.match(path) else Path(path).absolute()
 
 
 def checkpoint_folder(checkpoint: str) -> Path:

@@ -17,7 +17,7 @@ file.
 
 An unknown key is an error, never ignored. `${NAME}` in a value is an environment variable,
 `${file:PATH}` the content of a file without the line end, `$${` a literal `${`. Relative paths are
-relative to the job file.
+relative to the job file; an address (`file:/data`, `s3://bucket/prefix`) stays as it is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from connectors.options.modes import check_mode, check_options
 from connectors.options.sink_kinds import sink_from_options
 from connectors.options.table import APP, LOG_LEVELS, MICRO_BATCH, PIPELINE, TRANSFORM
 from transactions.errors import ConfigurationError, nearest
-from transactions.log_location import LogLocation
+from transactions.log_location import SCHEME, LogLocation
 
 _TABLES: Final = ("app", "source", "transform", "sink", "decision_log", "spark")
 _VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
@@ -189,7 +189,7 @@ class _Parser:
             raise self._wrong(
                 "[decision_log] needs an address.", "decision_log", "it is absent", "address = ..."
             )
-        return LogLocation(address if "://" in address else self._relative(address), options)
+        return LogLocation(self._relative(address), options)
 
     def _transform(self, table: Mapping[str, str]) -> dict[str, str | tuple[str, ...]]:
         kinds = {name: text for name, text in table.items() if name != "columns"}
@@ -262,7 +262,7 @@ class _Parser:
         return None if level is None else level.upper()
 
     def _relative(self, path: str) -> str:
-        return path if "://" in path else str(self._path.parent / path)
+        return path if SCHEME.match(path) else str(self._path.parent / path)
 
     def _flat(self, table: Mapping[str, Any], place: str, prefix: str = "") -> dict[str, str]:
         """Turn a table into options: without quotes `kafka.bootstrap.servers` is three tables."""

@@ -125,6 +125,8 @@ def test_options_have_defaults_and_an_absolute_path(monkeypatch, tmp_path):
     [
         ({}, "path=(absent)"),
         ({"path": "file:/x"}, "path=file:/x"),
+        ({"path": "dbfs:/x"}, "path=dbfs:/x"),
+        ({"path": "s3:/bucket/x"}, "path=s3:/bucket/x"),
         ({"path": "hdfs://x/y"}, "path=hdfs://x/y"),
         ({"path": "/x", "store.region": "hidden"}, "store: region"),
         ({"path": "/x", "format": "csv"}, "format=csv"),

@@ -12,6 +12,7 @@ from connectors.options.job_file import load_job, parse_job
 from connectors.spark.failures import error_in
 from transactions import errors
 from transactions.errors import ConfigurationError
+from transactions.log_location import LogLocation
 from transactions.restart_strategy import FixedDelay
 
 FOLDER = Path("/jobs")
@@ -126,6 +127,23 @@ def test_a_file_of_a_secret_that_cannot_be_read(tmp_path, content):
 def test_absolute_checkpoint_and_url():
     for given in ("/elsewhere/state", "file:///elsewhere/state"):
         assert parse(text().replace('"state"', f'"{given}"')).checkpoint == given
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["dbfs:/a/b", "file:/data/x", "s3:/b/x", "hdfs://name/x", " dbfs:/x", "s3_us://b/x", "://b/x"],
+)
+def test_an_address_is_not_a_folder_beside_the_job_file(address):
+    """Whoever opens it takes or refuses it; a folder ``dbfs:`` would be silent."""
+    assert parse(text().replace('"state"', f'"{address}"')).checkpoint == address
+    log = parse(text(more=f'[decision_log]\naddress = "{address}"')).decision_log
+    assert log == LogLocation(address)
+    files = f'[[sink]]\nkind = "files"\npath = "{address}"\n'
+    assert f"path={address}" in refused(text(more=files)).option
+
+
+def test_a_relative_path_may_have_a_colon():
+    assert parse(text().replace('"state"', '"a:b/c"')).checkpoint == "/jobs/a:b/c"
 
 
 @pytest.mark.parametrize(

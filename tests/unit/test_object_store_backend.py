@@ -291,11 +291,12 @@ def test_what_others_keep_under_the_prefix_is_not_the_logs(server, backend):
 
 
 def test_an_address_picks_its_backend(tmp_path, server):
-    for location in (tmp_path / "a", str(tmp_path / "a"), f"file://{tmp_path}/a"):
+    path = tmp_path / "a"
+    for location in (path, str(path), f"file://{path}", f"file:{path}"):
         found = backend_for(location)
         assert isinstance(found, LocalFileBackend), location
-        assert found.describe() == str(tmp_path / "a")
-    found = backend_for(URL.replace("s3", "S3"), server.options(timeout_s="5", retry_s="7"))
+        assert found.describe() == str(path)
+    found = backend_for(URL.replace("s3", " S3"), server.options(timeout_s="5", retry_s="7"))
     assert isinstance(found, ObjectStoreBackend)
     assert found.describe() == URL
     assert found.put_if_absent("1", b"") is True
@@ -318,6 +319,10 @@ def test_a_path_with_a_blank_and_a_percent_is_decoded(tmp_path):
     [
         ("ftp://host/path", {}, "unknown kind of store"),
         ("http://host/path", {}, "unknown kind of store"),
+        ("dbfs:/app", {}, "unknown kind of store"),
+        ("s3_us://bucket/app", {}, "unknown kind of store"),
+        ("://bucket/app", {}, "unknown kind of store"),
+        ("s3:/bucket/app", {}, "cannot be used"),
         ("s3://", {}, "cannot be used"),
         ("s3://key:hidden@bucket/app", {}, "carries credentials"),
         ("az://container/app?sig=hidden", {"account_name": "us"}, "carries credentials"),
