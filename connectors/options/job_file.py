@@ -96,8 +96,9 @@ class _Parser:
         self._only(tables, _TABLES, "the file", "table")
         app = self._table(tables, "app", (*APP.names, *PIPELINE.names))
         for name in ("id", "checkpoint"):
-            if name not in app:
-                raise self._wrong(f"[app] needs {name!r}.", "app", "it is absent", f"{name} = ...")
+            if not app.get(name, "").strip():
+                what = f"[app] needs {name!r}."
+                raise self._wrong(what, "app", "it is absent or empty", f"{name} = ...")
         guarantee = app.get("guarantee", GUARANTEES[0])
         if guarantee not in GUARANTEES:
             known = f"known: {', '.join(GUARANTEES)}"
@@ -185,10 +186,9 @@ class _Parser:
             return None
         options: dict[str, str | float] = {**self._table(tables, "decision_log")}
         address = str(options.pop("address", ""))
-        if not address:
-            raise self._wrong(
-                "[decision_log] needs an address.", "decision_log", "it is absent", "address = ..."
-            )
+        if not address.strip():
+            what = "[decision_log] needs an address."
+            raise self._wrong(what, "decision_log", "it is absent or empty", "address = ...")
         return LogLocation(self._relative(address), options)
 
     def _transform(self, table: Mapping[str, str]) -> dict[str, str | tuple[str, ...]]:

@@ -66,7 +66,8 @@ def sink_from_options(
         )
     if name == KAFKA:
         given = {"guarantee": guarantee, **given}
-    for option in [one for one in given if one.lower() in kind.paths]:
-        given[option] = absolute(given[option])
+    for option, path in [*given.items()]:
+        if option.lower() in kind.paths and path.strip():  # the sink refuses an empty path
+            given[option] = absolute(path)
     sink: Sink = kind.load().from_options(given)
     return sink

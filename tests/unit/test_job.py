@@ -146,6 +146,19 @@ def test_a_relative_path_may_have_a_colon():
     assert parse(text().replace('"state"', '"a:b/c"')).checkpoint == "/jobs/a:b/c"
 
 
+@pytest.mark.parametrize("value", ["", " ", "${EMPTY}"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (text().replace('"state"', '"VALUE"'), "[app] needs 'checkpoint'."),
+        (text(more='[decision_log]\naddress = "VALUE"'), "[decision_log] needs an address."),
+        (text(more='[[sink]]\nkind = "files"\npath = "VALUE"'), "A file sink needs a folder."),
+    ],
+)
+def test_an_empty_path_is_not_the_folder_of_the_job_file(content, says, value):
+    assert refused(content.replace("VALUE", value), EMPTY="").what == says
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
