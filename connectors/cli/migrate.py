@@ -65,6 +65,7 @@ def command(
     if (job_file is None) == (None in by_hand) or (job_file is not None and any(by_hand)):
         raise click.UsageError("Give --job, or --app-id and --checkpoint.")
     from connectors.machine.user_folders import checkpoint_folder
+    from connectors.options.option import checked_app_id
     from connectors.pipeline.migration import begin, plan_migration, refuse_used
 
     job = None if job_file is None else job_of(job_file)
@@ -72,6 +73,7 @@ def command(
     folder = checkpoint if job is None else job.checkpoint
     assert name is not None
     assert folder is not None
+    checked_app_id(name)
     target = checkpoint_folder(folder)
     log = None if job is None else job.decision_log
     migration = plan_migration(

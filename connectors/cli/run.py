@@ -124,14 +124,17 @@ def command(
 
 
 def check_job(job: JobDefinition) -> None:
-    """Check what the parser cannot check: the client settings and the import of the function.
+    """Check what the parser cannot check: the folder of the checkpoint, the client settings, the
+    address of the decision log and the import of the function.
 
     Raises:
         ConfigurationError: one of them is wrong.
     """
     from connectors.clients.client_settings import kafka_python_settings, librdkafka_settings
+    from connectors.machine.user_folders import checkpoint_folder
     from transactions.log_location import SCHEME
 
+    checkpoint_folder(job.checkpoint)
     librdkafka_settings(job.source.client_settings)
     for sink in kafka_sinks(job.targets):
         librdkafka_settings(sink.settings)

@@ -33,6 +33,7 @@ from connectors.options.guarantee import GUARANTEES
 from connectors.options.job_definition import JobDefinition, SinkDefinition
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import check_mode, check_options
+from connectors.options.option import checked_app_id
 from connectors.options.sink_kinds import sink_from_options
 from connectors.options.table import APP, LOG_LEVELS, MICRO_BATCH, PIPELINE, TRANSFORM
 from transactions.errors import ConfigurationError, nearest
@@ -113,7 +114,7 @@ class _Parser:
         }
         job = JobDefinition(
             path=self._path,
-            app_id=app["id"],
+            app_id=self._app_id(app["id"]),
             checkpoint=self._relative(app["checkpoint"]),
             mode=mode,
             driver=self._driver(app),
@@ -220,6 +221,12 @@ class _Parser:
         return found
 
     # -- values -------------------------------------------------------------------------------
+
+    def _app_id(self, app_id: str) -> str:
+        try:
+            return checked_app_id(app_id)
+        except ConfigurationError as error:
+            raise self._wrong(error.what, "app", error.cause, f"id = {app_id}") from error
 
     def _mode(self, app: Mapping[str, str]) -> str:
         mode = app.get("mode", MICRO_BATCH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -47,10 +48,10 @@ class Kind:
     problem: str = ""
 
 
-def _at_least(least: int) -> Parse:
+def _whole(least: int, most: float = math.inf) -> Parse:
     def parse(text: str) -> int:
         # Digits only: int() reads "9_108" and "+1" too.
-        if not text.isdecimal() or int(text) < least:
+        if not text.isdecimal() or not least <= int(text) <= most:
             raise ValueError(text)
         return int(text)
 
@@ -73,8 +74,9 @@ def _positive(text: str) -> float:
 
 TEXT: Final = Kind("text", str)
 NUMBER: Final = Kind("number", int, "it is not a whole number")
-COUNT: Final = Kind("number", _at_least(0), "it is not a whole number of 0 or more")
-TASKS: Final = Kind("number", _at_least(1), "it is not a whole number of 1 or more")
+COUNT: Final = Kind("number", _whole(0), "it is not a whole number of 0 or more")
+TASKS: Final = Kind("number", _whole(1), "it is not a whole number of 1 or more")
+PORT: Final = Kind("number", _whole(0, 65_535), "it is not a whole number from 0 to 65535")
 SWITCH: Final = Kind("true, false", _switch, "it is neither true nor false")
 DURATION: Final = Kind("duration", _positive, f"it is not {WANTED} longer than zero")
 MILLISECONDS: Final = Kind("duration, or milliseconds", milliseconds_of, f"it is not {WANTED}")

@@ -12,6 +12,7 @@ from connectors.options.option import (
     DURATION,
     MILLISECONDS,
     NUMBER,
+    PORT,
     SWITCH,
     TASKS,
     WORD,
@@ -66,7 +67,7 @@ PIPELINE: Final = Table(
         ),
         Option(
             name="metrics_port",
-            kind=COUNT,
+            kind=PORT,
             says="The port on which Prometheus reads the metrics of this pipeline; 0 takes a free "
             "port. Without this option there is no endpoint.",
         ),
@@ -206,8 +207,7 @@ SOURCE: Final = Table(
     [
         Option(name="subscribe", says="The topics to read, separated by commas."),
         Option(
-            name="assign",
-            says='Partitions instead of whole topics, as JSON: `{"topic": [0, 2]}`.',
+            name="assign", says='Partitions instead of whole topics, as JSON: `{"topic": [0, 2]}`.'
         ),
         Option(
             name="subscribePattern",

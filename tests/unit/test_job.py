@@ -183,6 +183,7 @@ def test_unknown_keys_name_the_nearest(content, says):
         ("[app\n", "not valid TOML"),
         ("id = 1\n", "no table 'id'"),
         (text().replace('id = "flights"', ""), "needs 'id'"),
+        (text().replace('"flights"', '"my.app"'), "only letters, digits"),
         (text().replace('checkpoint = "state"', ""), "needs 'checkpoint'"),
         (text().replace('subscribe = "in"', ""), "no topic is named"),
         (text().replace("[[sink]]", "[zink]"), "no table 'zink'"),
@@ -195,6 +196,7 @@ def test_unknown_keys_name_the_nearest(content, says):
         (text(app='checkpoint_timeout = "soon"'), "not a duration"),
         (text(app="restart_budget = -1"), "not a duration"),
         (text(app='metrics_port = "9_108"'), "not a whole number"),
+        (text(app="metrics_port = 65536"), "a whole number from 0 to 65535"),
         (text(app='tolerable_failed_checkpoints = "+1"'), "not a whole number"),
         (text(app='restart_strategy = "fixed-dely"'), "did you mean 'fixed-delay'"),
         (text(app='restart_strategy = "fixed-delay(delay=soon)"'), "not a duration"),
@@ -252,6 +254,7 @@ def test_a_continuous_job():
     assert fixed.arrow is None
     assert fixed.option("checkpoint_timeout") == 60
     assert parse(text(app=CONTINUOUS + "metrics_port = 0")).driver == {"metrics_port": 0}
+    assert parse(text(app="metrics_port = 65535")).driver == {"metrics_port": 65535}
 
 
 def test_an_arrow_function_runs_in_both_modes():

@@ -106,7 +106,11 @@ def test_a_remote_checkpoint_must_be_copied_first(new: Path):
     assert "copy the whole checkpoint" in str(done.exception)
 
 
-def test_an_id_that_cannot_be_part_of_a_transactional_id(old: Path, new: Path):
+@pytest.mark.parametrize("check", [("--check",), ()], ids=["check", "migrate"])
+def test_an_id_that_cannot_be_part_of_a_transactional_id(old: Path, new: Path, check):
     of_one_topic(old)
-    assert "only letters" in str(run(old, "--app-id", "a.b", "--checkpoint", new).exception)
+    assert "only letters" in str(run(old, "--app-id", "a.b", "--checkpoint", new, *check).exception)
+    job = new.with_name("job.toml")
+    job.write_text(JOB.format(topics="a").replace("flights", "a.b"))
+    assert "only letters" in str(run(old, "--job", job, *check).exception)
     assert not new.exists()

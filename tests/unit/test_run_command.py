@@ -1,4 +1,4 @@
-"""`sparkonce run --check`: what the real command would refuse, it refuses too, without Spark."""
+"""`sparkonce run` refuses a wrong job file before it starts Spark, with and without `--check`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,34 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from connectors.cli.run import command
+from connectors.cli import run
 from tests.unit.test_job import text
 
 
-@pytest.mark.parametrize("address", ["dbfs:/log", "s3:/bucket/log", "file://elsewhere/log"])
-def test_check_refuses_an_address_of_the_log_that_cannot_be_used(tmp_path: Path, address: str):
-    assert address in refused(tmp_path, text(more=f'[decision_log]\naddress = "{address}"'))
+@pytest.fixture(params=[("--check",), ()], ids=["check", "run"])
+def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """The options of the command; Spark must not start."""
+    monkeypatch.setattr(run, "_run", lambda *_, **__: pytest.fail("Spark starts"))
+    return request.param
 
 
-def refused(folder: Path, content: str) -> str:
-    """Check a job file; return the error."""
-    job = folder / "job.toml"
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (text().replace('"flights"', '"my.app"'), "id = my.app"),
+        (text().replace('"state"', '"hdfs://nn/x"'), "checkpoint=hdfs://nn/x"),
+        (text(app="metrics_port = 65536"), "metrics_port = 65536"),
+        (text(more='[decision_log]\naddress = "dbfs:/log"'), "dbfs:/log"),
+        (text(more='[decision_log]\naddress = "s3:/bucket/log"'), "s3:/bucket/log"),
+        (text(more='[decision_log]\naddress = "file://elsewhere/log"'), "file://elsewhere/log"),
+    ],
+)
+def test_what_the_driver_would_refuse(
+    tmp_path: Path, content: str, says: str, words: tuple[str, ...]
+):
+    job = tmp_path / "job.toml"
     job.write_text(content)
-    done = CliRunner().invoke(command, [str(job), "--check"])
+    done = CliRunner().invoke(run.command, [str(job), *words])
     assert done.exit_code == 2, done.output
-    assert "look at:" in done.output
-    return done.output
+    assert "ConfigurationError" in done.output
+    assert says in done.output
