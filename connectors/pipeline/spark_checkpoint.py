@@ -12,6 +12,7 @@ say which. (The formats: Spark's `OffsetSeqLog`. v1 has a line for each source, 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -129,7 +130,9 @@ def _refuse_other_folders(place: Path) -> None:
 
 def _refuse_state(place: Path) -> None:
     state = place / "state"
-    if not any(path.is_file() for path in state.rglob("*")):
+    if not os.path.lexists(state):
+        return
+    if not any(files for _, _, files in os.walk(state, onerror=_unread_state, followlinks=True)):
         return
     raise ConfigurationError(
         "The query keeps state, and state cannot be translated.",
@@ -140,6 +143,15 @@ def _refuse_state(place: Path) -> None:
         "the oldest open window, so that it builds the state again; write to a new topic, and "
         "move its readers there when the state is complete",
     )
+
+
+def _unread_state(error: OSError) -> None:
+    raise ConfigurationError(
+        "The state of the query cannot be read.",
+        where=str(error.filename),
+        cause=f"{error.strerror}; nobody knows whether the query keeps state, which would be lost",
+        option="CHECKPOINT: a folder that the user of this command may read as a whole",
+    ) from error
 
 
 def _refuse_gaps(place: Path, done: int, planned: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -213,6 +214,39 @@ def test_the_second_format_of_commits_with_ids_of_state(old: Path):
     commit = 'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}'
     (of_one_topic(old) / "commits/1").write_text(commit)
     assert read_progress(old).done == 1
+
+
+@pytest.mark.parametrize("folder", ["state", "state/0", "state/0/0"])
+def test_state_that_cannot_be_read_is_not_taken_for_none(
+    old: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+):
+    stateful(old)
+    scandir = os.scandir
+
+    def refusing(path):
+        if Path(path) == old / folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(ConfigurationError, match="cannot be read") as raised:
+        read_progress(old)
+    error = raised.value
+    assert error.where == str(old / folder)
+    assert "Permission denied" in error.cause
+    assert "CHECKPOINT" in error.option
+
+
+@pytest.mark.parametrize("link", ["state", "state/0"])
+def test_state_behind_a_link_is_state(old: Path, link: str):
+    stateful(old)
+    (old / link).rename(old.with_name("elsewhere"))
+    (old / link).symlink_to(old.with_name("elsewhere"))
+    with pytest.raises(ConfigurationError, match="keeps state"):
+        read_progress(old)
+    old.with_name("elsewhere").rename(old.with_name("gone"))
+    with pytest.raises(ConfigurationError, match="state"):
+        read_progress(old)
 
 
 def test_an_empty_folder_of_state_is_no_state(old: Path):
