@@ -143,7 +143,8 @@ def librdkafka_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
         if name not in _SECURITY and name not in _ACKS and name not in WITHOUT_EFFECT
     }
     if "buffer.memory" in settings:
-        settings["queue.buffering.max.kbytes"] = str(int(settings.pop("buffer.memory")) // 1024)
+        del settings["buffer.memory"]
+        settings["queue.buffering.max.kbytes"] = str(_number(kafka, "buffer.memory") // 1024)
     return settings | _security(kafka).for_librdkafka()
 
 
@@ -157,7 +158,7 @@ def kafka_python_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
     settings: dict[str, Any] = {"bootstrap_servers": _servers(kafka)}
     for name, (ours, kind) in _KAFKA_PYTHON_NAMES.items():
         if name in kafka:
-            settings[ours] = _number(name, kafka[name]) if kind is int else kafka[name]
+            settings[ours] = _number(kafka, name) if kind is int else kafka[name]
     return settings | _security(kafka).for_kafka_python()
 
 
@@ -235,12 +236,15 @@ def _servers(kafka: Mapping[str, str]) -> list[str]:
     return [server for server in servers if server]
 
 
-def _number(name: str, value: str) -> int:
+def _number(kafka: Mapping[str, str], name: str) -> int:
     try:
-        return int(value)
+        return int(kafka[name])
     except ValueError:
         raise ConfigurationError(
-            f"The Kafka option {name!r} is not a number.", option=visible(name, value)
+            f"The Kafka option {name!r} is not a number.",
+            where=kafka["bootstrap.servers"],
+            cause="Kafka takes whole numbers, in bytes or milliseconds, without a unit",
+            option=visible(name, kafka[name]),
         ) from None
 
 

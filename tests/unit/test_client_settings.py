@@ -98,6 +98,18 @@ def test_java_names_become_librdkafkas() -> None:
     assert kafka_python_settings(java)["client_id"] == "me"
 
 
+@pytest.mark.parametrize(
+    ("translate", "name"),
+    [(librdkafka_settings, "buffer.memory"), (kafka_python_settings, "connections.max.idle.ms")],
+)
+def test_a_number_with_a_unit_is_refused(translate, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a number") as caught:
+        translate({**SERVERS, name: "64MB"})
+    assert caught.value.where == SERVERS["bootstrap.servers"]
+    assert "without a unit" in caught.value.cause
+    assert caught.value.option == f"kafka.{name}=64MB"
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_sasl_user_and_password(mechanism: str) -> None:
     kafka = {

@@ -24,6 +24,7 @@ def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tu
         (text().replace('"flights"', '"my.app"'), "id = my.app"),
         (text().replace('"state"', '"hdfs://nn/x"'), "checkpoint=hdfs://nn/x"),
         (text(app="metrics_port = 65536"), "metrics_port = 65536"),
+        (text(sink='"kafka.buffer.memory" = "64MB"'), "kafka.buffer.memory=64MB"),
         (text(more='[decision_log]\naddress = "dbfs:/log"'), "dbfs:/log"),
         (text(more='[decision_log]\naddress = "s3:/bucket/log"'), "s3:/bucket/log"),
         (text(more='[decision_log]\naddress = "file://elsewhere/log"'), "file://elsewhere/log"),
