@@ -44,6 +44,12 @@ _VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
 _FILE: Final = "file:"
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
+#: How tomllib's errors begin -> a hint that can help.
+_HINTS: Final = {
+    ("Invalid value", "Expected newline"): 'quote text values: checkpoint = "state/flights"',
+    ("Cannot", "Duplicate"): "give each key and [table] once; each sink begins with [[sink]]",
+}
+
 
 def load_job(path: Path, environment: Mapping[str, str]) -> JobDefinition:
     """Read a job file.
@@ -57,7 +63,7 @@ def load_job(path: Path, environment: Mapping[str, str]) -> JobDefinition:
     """
     path = path.absolute()
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # some editors begin a file with a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             "The job file cannot be read.",
@@ -81,7 +87,7 @@ def parse_job(text: str, path: Path, environment: Mapping[str, str]) -> JobDefin
             "The job file is not valid TOML.",
             where=str(path),
             cause=str(error),
-            option='quote text values: checkpoint = "state/flights"',
+            option=_hint(str(error)) or f"sparkonce run {path.name} --check",
         ) from error
     return _Parser(path, environment).job(tables)
 
@@ -353,6 +359,10 @@ class _Parser:
         hint = nearest(error.option.partition("=")[0], more) if more else ""
         cause = hint if hint.startswith("did") else error.cause
         return self._wrong(error.what, place, cause, error.option)
+
+
+def _hint(error: str) -> str:
+    return next((hint for begins, hint in _HINTS.items() if error.startswith(begins)), "")
 
 
 def _without_secret(option: str) -> str:

@@ -305,6 +305,34 @@ def test_a_file_that_is_not_there(tmp_path):
         load_job(tmp_path / "no.toml", {})
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["", "BOM"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+def test_a_file_of_an_editor_that_writes_its_own_way(tmp_path, mark, end):
+    path = tmp_path / "job.toml"
+    path.write_bytes(mark + text().encode().replace(b"\n", end))
+    assert load_job(path, {}).app_id == "flights"
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (text(app="trigger = soon"), "quote text values"),
+        (text(app="trigger = 1 second"), "quote text values"),
+        (text(app='master = "a"\nmaster = "b"'), "once"),
+        (text(more="[app]"), "once"),
+        (text(more="[sink]"), "[[sink]]"),
+        (text(more="[spark]\na = {b = 1, b = 2}"), "once"),
+        (text(app="trigger"), "sparkonce run job.toml --check"),
+        (text(app='trigger = "1s'), "sparkonce run job.toml --check"),
+    ],
+)
+def test_what_is_not_toml_has_a_hint_that_helps(content, hint):
+    error = refused(content)
+    assert "not valid TOML" in error.what
+    assert hint in error.option
+    assert ("quote" in error.option) == ("quote" in hint)
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.name)
 def test_the_examples_are_valid(path):
     places = {"BROKERS": "localhost:9092", "DATABASE": "postgresql://localhost/words"}
