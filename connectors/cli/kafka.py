@@ -23,7 +23,13 @@ def _topics(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> di
 
 
 @command.command()
-@click.option("--port", default=9092, show_default=True, help="Client port of the first broker.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    default=9092,
+    show_default=True,
+    help="Client port of the first broker; the others take free ones.",
+)
 @click.option("--brokers", type=click.Choice(["1", "3"]), default="1", show_default=True)
 @click.option(
     "--directory",
