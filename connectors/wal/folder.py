@@ -6,6 +6,7 @@ from pathlib import Path
 
 from transactions.errors import ConfigurationError
 from transactions.log_backend import sync_folder
+from transactions.log_location import SCHEME
 
 
 def absolute_folder(folder: str | Path, *, option: str) -> Path:
@@ -15,7 +16,7 @@ def absolute_folder(folder: str | Path, *, option: str) -> Path:
         ConfigurationError: it is empty, or not on a file system.
     """
     path = str(folder).removeprefix("file://")
-    if not path or "://" in path:
+    if not path.strip() or SCHEME.match(path):
         raise ConfigurationError(
             "A write-ahead sink needs a folder of a file system.",
             cause="the buffer and the marks need fsync() and rename()",

@@ -606,8 +606,9 @@ def test_wrong_options_are_refused(tmp_path):
     marks = FileCheckpointCommitter(tmp_path / "marks")
     with pytest.raises(ConfigurationError, match=r"name=a\.b"):
         StdOutWriteAheadSink(name="a.b", buffer=tmp_path, committer=marks)
-    with pytest.raises(ConfigurationError, match="buffer=s3://"):
-        StdOutWriteAheadSink(name="a", buffer="s3://bucket/buffer", committer=marks)
+    for address in ("s3://bucket/buffer", "dbfs:/buffer"):
+        with pytest.raises(ConfigurationError, match=f"buffer={address}"):
+            StdOutWriteAheadSink(name="a", buffer=address, committer=marks)
     with pytest.raises(ConfigurationError, match="marks of an SQLite sink"):
         SQLiteWriteAheadSink(name="a", buffer=tmp_path, committer=marks, table="t")  # type: ignore[arg-type]
     (tmp_path / "file").touch()
