@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -20,9 +21,20 @@ _TEXT_BYTES: Final = 512
 #: Between two waits the main thread handles its signals (confluent-kafka does the same).
 _WAIT_MS: Final = 200
 #: Settings that confluent-kafka, too, takes out for itself.
-_CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "on_delivery", "logger"})
+CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "on_delivery", "logger"})
 #: Syslog's levels, from emergency to debug, as levels of `logging`; as confluent-kafka maps them.
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls a method as long as its object lives, and else returns 0."""
+    found = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        alive = found()
+        return 0 if alive is None else alive(*arguments)
+
+    return call
 
 
 class RefusedRecord:
@@ -68,12 +80,13 @@ class ClientHandle:
         self._on_statistics = settings.get("stats_cb")
         self._on_delivery = settings.get("on_delivery")
         self._logger = settings.get("logger")
-        # The library keeps these addresses, so they must live as long as the handle.
+        # The library keeps these addresses, so they must live as long as the handle. They do not
+        # keep it alive: a dropped client is closed at once, also where no collector runs.
         self._callbacks = (
-            librdkafka.REPORT_CALLBACK(self._reported),
-            librdkafka.ERROR_CALLBACK(self._failed),
-            librdkafka.STATISTICS_CALLBACK(self._measured),
-            librdkafka.LOG_CALLBACK(self._logged),
+            librdkafka.REPORT_CALLBACK(_weakly(self._reported)),
+            librdkafka.ERROR_CALLBACK(_weakly(self._failed)),
+            librdkafka.STATISTICS_CALLBACK(_weakly(self._measured)),
+            librdkafka.LOG_CALLBACK(_weakly(self._logged)),
         )
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         conf = self._configured(settings, text)
@@ -90,7 +103,7 @@ class ClientHandle:
         conf: int = self._lib.rd_kafka_conf_new()
         queued = {"log.queue": True} if self._logger is not None else {}
         for name, value in {**settings, **queued}.items():
-            if name in _CALLBACKS:
+            if name in CALLBACKS:
                 continue
             written = str(value).lower() if isinstance(value, bool) else str(value)
             if self._lib.rd_kafka_conf_set(

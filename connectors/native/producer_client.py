@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import ClusterMetadata
 
 from connectors.clients.client_errors import FATAL, QUEUE_FULL
 from connectors.native import librdkafka
-from connectors.native.client_handle import ClientHandle
+from connectors.native.client_handle import CALLBACKS, ClientHandle
 from connectors.native.librdkafka import check_code, check_error
 
 
@@ -25,6 +26,7 @@ class ProducerClient:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._lib = librdkafka.library()
         self._handle = ClientHandle(librdkafka.PRODUCER, settings)
+        self._settings = settings
 
     def poll(self, timeout: float) -> int:
         """Serve callbacks; wait at most `timeout` seconds for the first one."""
@@ -33,6 +35,16 @@ class ProducerClient:
     def topic(self, name: str) -> int:
         """Return a topic's handle for `produce_messages`. KafkaException: the name is invalid."""
         return self._handle.topic(name)
+
+    def list_topics(self, topic: str, timeout: float) -> ClusterMetadata:
+        """See confluent's Producer. A client of its own asks: it happens once for a topic.
+
+        Raises:
+            KafkaException: no broker answered.
+        """
+        left_out = {"transactional.id", "transaction.timeout.ms", *CALLBACKS}
+        asks = {name: value for name, value in self._settings.items() if name not in left_out}
+        return Producer(asks).list_topics(topic, timeout)
 
     def produce_messages(self, topic: int, partition: int, messages: npt.NDArray[Any]) -> int:
         """Queue copies of messages, in order; return how many: fewer if the queue is full.

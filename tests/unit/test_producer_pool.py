@@ -6,12 +6,14 @@ import gc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connectors.kafka.sink import producer_pool
 from connectors.kafka.sink.producer_pool import ProducerPool, Slot, pool_for
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from connectors.native.native_producer import NativeTransactionalProducer
 from transactions.clock import Deadline
 from transactions.sink import Owner
 
@@ -32,16 +34,17 @@ def threads() -> set[str]:
     return {one.name for one in Path("/proc/self/task").iterdir()}
 
 
-def made(name: str) -> TransactionalProducer:
-    return TransactionalProducer(NOBODY, name, timeout_ms=10_000)
+def made(name: str, kind: type[TransactionalProducer] = TransactionalProducer) -> Any:
+    return kind(NOBODY, name, timeout_ms=10_000)
 
 
-def test_f50_a_dropped_producer_is_gone_at_once():
+@pytest.mark.parametrize("kind", [TransactionalProducer, NativeTransactionalProducer])
+def test_f50_a_dropped_producer_is_gone_at_once(kind):
     """Its threads too: the callbacks that it gave to librdkafka do not keep it alive."""
-    made("warm")
+    made("warm", kind)
     before = threads()
     pool = ProducerPool(OWNER, NOBODY, timeout_ms=10_000)
-    slot = Slot(made("one"))
+    slot = Slot(made("one", kind))
     pool._slots.append(slot)
     gone = weakref.ref(slot.producer)
     its = threads() - before
