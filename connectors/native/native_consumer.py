@@ -1,8 +1,8 @@
 """A consumer that turns librdkafka's fetched records into Arrow batches without Python objects.
 
 Positions come from the records and from the partition ends that librdkafka reports, trailing
-markers included; they are never counted. An error waits until the records that were read with it
-are handed out.
+markers included; they are never counted. An error waits until the records that were read before it
+are handed out; what stands behind it in its partition is not.
 """
 
 from __future__ import annotations
@@ -47,6 +47,26 @@ class Polled(NamedTuple):
     partition: int
     next_offset: int
     batch: pa.RecordBatch
+
+
+def before_errors(messages: Array) -> Array:
+    """Return which messages may be handed out: all that are no error, and stand behind no error of
+    their partition. librdkafka reports a record that it cannot read, and goes on behind it: the
+    position must not.
+
+    Args:
+        messages: of librdkafka.MESSAGE, in the order in which they came; an end of a partition is
+            no error.
+    """
+    failed = (messages["err"] != 0) & (messages["err"] != END_OF_PARTITION)
+    sound = ~failed
+    for at in np.flatnonzero(failed):
+        behind = messages[at:]
+        same = (behind["rkt"] == messages["rkt"][at]) & (
+            behind["partition"] == messages["partition"][at]
+        )
+        sound[at:] &= ~same
+    return sound
 
 
 class PartitionFailedError(Exception):
@@ -161,6 +181,7 @@ class NativeConsumer:
         count: int = self._lib.rd_kafka_consume_batch_queue(
             self._queue, wait_ms, into.ctypes.data, len(into)
         )
+        into[max(0, count) :] = 0  # where it took records back, their addresses can still stand
         if count < 0:
             check_code(self._lib.rd_kafka_last_error())
         return max(0, count)
@@ -168,10 +189,12 @@ class NativeConsumer:
     def _polled(self, pointers: Array) -> Iterator[Polled]:
         messages = read_messages(pointers)
         ends: dict[tuple[str, int], int] = {}
-        failed = messages["err"] != 0
-        if failed.any():
-            self._note_errors(messages[failed], ends)
-            messages, pointers = messages[~failed], pointers[~failed]
+        if (messages["err"] != 0).any():
+            sound = before_errors(messages)
+            is_end = messages["err"] == END_OF_PARTITION
+            self._note_errors(messages[~(sound | is_end) & (messages["err"] != 0)])
+            self._note_ends(messages[sound & is_end], ends)
+            messages, pointers = messages[sound & ~is_end], pointers[sound & ~is_end]
         if len(messages):
             yield from self._batches(messages, pointers, ends)
         for (topic, partition), end in ends.items():
@@ -207,14 +230,16 @@ class NativeConsumer:
             behind = max(int(offsets[-1]) + 1, ends.pop((topic, partition), 0))
             yield Polled(topic, partition, behind, batch)
 
-    def _note_errors(self, messages: Array, ends: dict[tuple[str, int], int]) -> None:
+    def _note_ends(self, messages: Array, ends: dict[tuple[str, int], int]) -> None:
+        for message in messages:
+            place = self._topic(int(message["rkt"])), int(message["partition"])
+            ends[place] = int(message["offset"])
+
+    def _note_errors(self, messages: Array) -> None:
         for message in messages:
             rkt, code = int(message["rkt"]), int(message["err"])
             topic = self._topic(rkt) if rkt else ""
             partition = int(message["partition"]) if rkt else -1
-            if code == END_OF_PARTITION:
-                ends[topic, partition] = int(message["offset"])
-                continue
             size = int(message["len"])
             text = ctypes.string_at(int(message["payload"]), size) if message["payload"] else b""
             error = KafkaError(code, text.decode("utf-8", "replace") or None)
