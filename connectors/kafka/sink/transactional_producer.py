@@ -311,7 +311,7 @@ class _Call:
 
     def __init__(self, function: Callable[[], None], *, name: str, seconds: float) -> None:
         self.seconds = seconds
-        self.failure: SparkOnceError | None = None
+        self.failure: BaseException | None = None
         self._patience = Deadline(seconds + _GRACE_S)
         # The function refers to the producer, which keeps this call; a thread drops its function.
         self._thread = threading.Thread(target=self._run, args=(function,), name=name, daemon=True)
@@ -325,7 +325,7 @@ class _Call:
     def _run(self, function: Callable[[], None]) -> None:
         try:
             function()
-        except SparkOnceError as error:
+        except BaseException as error:  # noqa: BLE001 - raised where the call is waited for
             self.failure = error
 
 
