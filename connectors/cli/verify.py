@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,9 +127,8 @@ def command(
     from connectors.operations.pipeline_start import pipeline_start
     from connectors.operations.verify import VerifyOptions
     from connectors.options.client_options import ClientOptions
-    from transactions.errors import SparkOnceError
 
-    try:
+    with _no_verdict(context, spill):
         kafka = ClientOptions(kafka_settings(bootstrap, pairs, config))
         decision_log = None
         partitions: frozenset[str] = frozenset()
@@ -154,25 +155,34 @@ def command(
             directory=spill,
         )
         verdict = _run(options, Console(stderr=True))
-    except SparkOnceError as error:
-        click.echo(f"{type(error).__name__}: {error}", err=True)
-        context.exit(NO_VERDICT)
-    except OSError as error:
-        # A full disk names no file: the hashes are all that is written.
-        spills = "" if error.filename else f"\n  look at: --spill={spill}"
-        click.echo(f"No verdict: {error}{spills}", err=True)
-        context.exit(NO_VERDICT)
-    except KeyboardInterrupt:
-        # click would exit with 1, but here 1 means that the proof failed.
-        click.echo("Stopped: no verdict.", err=True)
-        context.exit(NO_VERDICT)
-    except Exception:  # noqa: BLE001 - a bug of ours; Python too would exit with 1
-        click.echo(traceback.format_exc() + "No verdict.", err=True)
-        context.exit(NO_VERDICT)
     _show(verdict, options, Console())
     if verdict.empty:
         context.exit(NO_VERDICT)
     context.exit(PROOF_HOLDS if verdict.ok else PROOF_FAILS)
+
+
+@contextlib.contextmanager
+def _no_verdict(context: click.Context, spill: Path | None) -> Iterator[None]:
+    """End with 2 on every error: click and Python exit with 1, which means here that the proof
+    fails.
+    """
+    from transactions.errors import SparkOnceError
+
+    try:
+        yield
+        return
+    except SparkOnceError as error:
+        told = f"{type(error).__name__}: {error}"
+    except OSError as error:
+        # A full disk names no file: the hashes are all that is written.
+        spills = "" if error.filename else f"\n  look at: --spill={spill}"
+        told = f"No verdict: {error}{spills}"
+    except KeyboardInterrupt:
+        told = "Stopped: no verdict."
+    except Exception:  # noqa: BLE001 - a bug of ours
+        told = f"{traceback.format_exc()}No verdict."
+    click.echo(told, err=True)
+    context.exit(NO_VERDICT)
 
 
 def _run(options: VerifyOptions, console: Console) -> Verdict:

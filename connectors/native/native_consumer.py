@@ -59,7 +59,7 @@ def before_errors(messages: Array) -> Array:
             no error.
     """
     failed = (messages["err"] != 0) & (messages["err"] != END_OF_PARTITION)
-    sound = ~failed
+    sound: Array = ~failed
     for at in np.flatnonzero(failed):
         behind = messages[at:]
         same = (behind["rkt"] == messages["rkt"][at]) & (

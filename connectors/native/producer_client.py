@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import ClusterMetadata
 
 from connectors.clients.client_errors import FATAL, QUEUE_FULL
+from connectors.clients.client_log import log_settings
 from connectors.native import librdkafka
 from connectors.native.client_handle import CALLBACKS, ClientHandle
 from connectors.native.librdkafka import check_code, check_error
@@ -44,7 +45,7 @@ class ProducerClient:
         """
         left_out = {"transactional.id", "transaction.timeout.ms", *CALLBACKS}
         asks = {name: value for name, value in self._settings.items() if name not in left_out}
-        return Producer(asks).list_topics(topic, timeout)
+        return Producer(asks | log_settings()).list_topics(topic, timeout)
 
     def produce_messages(self, topic: int, partition: int, messages: npt.NDArray[Any]) -> int:
         """Queue copies of messages, in order; return how many: fewer if the queue is full.

@@ -328,7 +328,7 @@ def test_without_the_library_a_driver_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "connectors.pipeline.metrics")
     driver_metrics = DriverMetrics("app", 0)
-    with pytest.raises(ConfigurationError, match=r"sparkonce\[metrics\]"):
+    with pytest.raises(ConfigurationError, match=r"'\.\[metrics\]'"):
         driver_metrics.open([], [], lambda: None)
     DriverMetrics("app", None).open([], [], lambda: None)  # needs nothing
     monkeypatch.undo()

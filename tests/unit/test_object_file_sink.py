@@ -583,7 +583,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
     for module in ("connectors.files.object_folder", "transactions.object_store"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(ConfigurationError, match=r"sparkonce\[object-store\]") as caught:
+    with pytest.raises(ConfigurationError, match=r"'\.\[object-store\]'") as caught:
         FileSink(path=f"s3://key:{SECRET}@bucket/x")
     four_parts(caught.value)
     assert FileSink(path="/data/x").path == "/data/x"

@@ -347,7 +347,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch, tmp_path: Path):
     monkeypatch.setitem(sys.modules, "obstore", None)
     for module in ("object_store", "object_store_backend"):
         monkeypatch.delitem(sys.modules, f"transactions.{module}")
-    with pytest.raises(ConfigurationError, match=r"sparkonce\[object-store\]") as raised:
+    with pytest.raises(ConfigurationError, match=r"'\.\[object-store\]'") as raised:
         backend_for(URL)
     assert_four_parts(raised.value)
     assert isinstance(backend_for(tmp_path / "log"), LocalFileBackend)

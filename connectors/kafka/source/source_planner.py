@@ -11,26 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
-from confluent_kafka import (
-    IsolationLevel,
-    TopicCollection,
-    TopicPartition,
-    Uuid,
-)
-from confluent_kafka.admin import (
-    AdminClient,
-    ListOffsetsResultInfo,
-    OffsetSpec,
-    TopicDescription,
-)
+from confluent_kafka import TopicCollection, Uuid
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
 
-from connectors.clients import client_errors
 from connectors.kafka.source import batch_ranges, offset_errors, offsets
-from connectors.kafka.source.offsets import OffsetRange, partition_key, split_key
+from connectors.kafka.source.listed_offsets import listed_offsets
+from connectors.kafka.source.offsets import OffsetRange, partition_key
 from connectors.kafka.source.source_questions import SourceQuestions
 from connectors.kafka.source.starting_group import committed_offsets, nothing_committed
 from connectors.options.kafka_source import KafkaSource
@@ -45,8 +35,6 @@ METADATA_AGE_S: Final = 1.0
 #: How long the leader of a described partition may not know it.
 _NEW_LEADER_S: Final = 10.0
 _NEW_LEADER_PAUSE_S: Final = 0.1
-#: Kafka's answer where a partition has no record of a time or later.
-_NO_RECORD_SINCE: Final = -1
 _GOING_BACK: Final = "the topic lost its last records or was created again"
 #: Topics that a pattern never means, as in a Java consumer (`exclude.internal.topics`).
 _KAFKAS_OWN: Final = frozenset(
@@ -377,53 +365,23 @@ class SourcePlanner:
 
     def _list(self, keys: Iterable[str], spec: OffsetSpec, isolation: str) -> dict[str, int]:
         """Send one ListOffsets for all partitions."""
-        return self._offsets_of(dict.fromkeys(keys, spec), isolation, lowest=0)
+        return self._offsets_of(dict.fromkeys(keys, spec), isolation)
 
     def _first_since(self, times: Mapping[str, int], isolation: str) -> dict[str, int]:
         """Return the first offset of a time or later in each partition, -1 where there is none."""
         specs = {key: OffsetSpec.for_timestamp(time) for key, time in times.items()}
-        return self._offsets_of(specs, isolation, lowest=_NO_RECORD_SINCE)
+        return self._offsets_of(specs, isolation)
 
-    def _offsets_of(
-        self, specs: Mapping[str, OffsetSpec], isolation: str, *, lowest: int
-    ) -> dict[str, int]:
-        """Send one ListOffsets. An offset below the lowest one is no answer: where a leader is
-        silent, librdkafka says -1001 and no error (rd_kafka_ListOffsets_response_merge).
-        """
-        level = (
-            IsolationLevel.READ_COMMITTED
-            if isolation == "read_committed"
-            else IsolationLevel.READ_UNCOMMITTED
-        )
-        question = {TopicPartition(*split_key(key)): spec for key, spec in specs.items()}
-        if not question:
-            return {}
-
-        def ask() -> dict[TopicPartition, ListOffsetsResultInfo]:
-            return self._questions.ask(
-                ", ".join(sorted(specs)),
-                lambda admin, timeout: admin.list_offsets(
-                    question, isolation_level=level, request_timeout=timeout
-                ),
-                trouble_in=lambda _, each: client_errors.no_answer(each.offset >= lowest),
-            )
-
-        found = self._asked_of_new_leaders(ask, specs)
-        return {partition_key(each.topic, each.partition): r.offset for each, r in found.items()}
-
-    def _asked_of_new_leaders(self, ask: Callable[[], Answer], keys: Collection[str]) -> Answer:
+    def _offsets_of(self, specs: Mapping[str, OffsetSpec], isolation: str) -> dict[str, int]:
         """Ask again while brokers describe the partitions, but a leader does not know them: the
         news of a new partition reaches its leader later than other brokers.
-
-        Raises:
-            MissingTopicError: a partition is gone.
         """
         deadline = Deadline(_NEW_LEADER_S, self._clock)
         while True:
             try:
-                return ask()
+                return listed_offsets(self._questions, specs, isolation)
             except MissingTopicError:
-                if deadline.expired() or not {*keys} <= {*self._read(self._described())}:
+                if deadline.expired() or not {*specs} <= {*self._read(self._described())}:
                     raise
                 deadline.pause(_NEW_LEADER_PAUSE_S)
 
