@@ -154,7 +154,8 @@ class DecisionLog:
         self._log_id = state.log_id or secrets.token_hex(4)
         self.state = state
         self.run_epoch, self._told_fenced = 0, False
-        #: An entry whose fate is unknown: this run appends nothing after it.
+        #: An entry whose fate is unknown, from its put to the look at the floor behind it. If the
+        #: doubt stays, this run appends nothing after it.
         self._in_doubt: Entry | None = None
         #: Held from a put until `tail` counts it: meanwhile our own entry looks like another run's.
         self._appending = threading.RLock()
@@ -308,12 +309,14 @@ class DecisionLog:
                 written_at_ms=self._clock.now_ms(),
                 body=body,
             )
+            self._in_doubt = entry
             try:
                 self._put(entry)
-            except DecisionLogError:
-                self._in_doubt = entry
+                self._check_floor()
+            except FencedError:
+                self._in_doubt = None  # the number is another run's
                 raise
-            self._check_floor()
+            self._in_doubt = None
             self.state = self.state.after(entry)
             return number
 

@@ -318,6 +318,13 @@ MUTATIONS = (
         UNIT_LOG + "test_b2_a_decision_whose_fsync_failed_is_no_decision_yet",
     ),
     Mutation(
+        "log: an entry is in doubt until the floor was looked at",
+        LOG,
+        "            self._in_doubt = entry\n            try:\n",
+        "            try:\n",
+        UNIT_LOG + "test_b2_an_entry_is_in_doubt_until_the_floor_was_looked_at",
+    ),
+    Mutation(
         "durable in order: offsets/N and commits/N-1 before the decision",
         "connectors/spark/micro_batch.py",
         "            written_before()",

@@ -143,8 +143,13 @@ class LogMachine(RuleBasedStateMachine):
                 self.decide_quietly(mine)
 
     def decide_quietly(self, log: DecisionLog) -> None:
-        try:
+        with contextlib.suppress(FencedError):
             self.decide(log)
+        self.look(log)
+
+    def look(self, log: DecisionLog) -> None:
+        """Look before a restart: a run is fenced by a newer one, and by nothing of its own."""
+        try:
             log.check_newest()
         except FencedError:
             assert self.storage.fences[-1] > log.run_epoch
@@ -183,7 +188,9 @@ class LogMachine(RuleBasedStateMachine):
 
         try:
             self.interrupted(at, fail, lambda: self.decide(log))
-        except (Crash, OSError, DecisionLogError):
+        except (Crash, OSError, DecisionLogError) as failed:
+            if not isinstance(failed, Crash):
+                self.look(log)
             self.runs.remove(log)
             if not self.runs:
                 self.open()

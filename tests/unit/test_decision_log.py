@@ -412,6 +412,45 @@ def test_b2_a_name_that_is_taken_is_durable_when_the_put_returns(tmp_path, monke
     assert read_log(backend).decision == decision(0)
 
 
+class Unlisted(MemoryBackend):
+    """The looks at the floor that are due now fail: the listing is away, or the disk is."""
+
+    fails = 0
+
+    def list(self, *, durable=True):
+        if self.fails and not durable:
+            self.fails -= 1
+            raise OSError(5, "Input/output error")
+        return super().list(durable=durable)
+
+
+def test_b2_an_entry_is_in_doubt_until_the_floor_was_looked_at():
+    """It is stored: a restart must not take it for another run's, nor may anything follow it."""
+    backend = Unlisted()
+    log = open_log(backend)
+    backend.fails = 1
+    with pytest.raises(DecisionLogError, match="does not answer"):
+        log.decide(decision(0))
+    log.check_newest()
+    with pytest.raises(DecisionLogError, match="in doubt"):
+        log.decide(decision(1))
+    again = open_log(backend)
+    assert again.state.decision == decision(0)
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            log.check_newest()
+
+
+def test_b2_who_was_fenced_in_a_put_is_told_so_again():
+    """It is no doubt: the number has another run's entry."""
+    backend = MemoryBackend()
+    log = open_log(backend)
+    open_log(backend)
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            log.decide(decision(0))
+
+
 @pytest.mark.parametrize("call", ["get", "list"])
 def test_b8_a_log_that_does_not_answer_is_asked_again_by_a_restart(tmp_path, monkeypatch, call):
     log = open_log(LocalFileBackend(tmp_path / "log"))
