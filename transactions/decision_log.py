@@ -171,6 +171,7 @@ class DecisionLog:
         identity: Mapping[str, str],
         may_change: MayChange = lambda *_: False,
         check: Callable[[LogState], Sequence[str]] = lambda _: (),
+        keep: Callable[[Self], object] = lambda _: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Read the log, check that it is ours, and fence every older run.
@@ -182,6 +183,8 @@ class DecisionLog:
             may_change: see `transactions.identity`; by default nothing may change.
             check: judges what was read, and can raise before any older run is fenced; returns the
                 tokens that the Fence accepts.
+            keep: called with the log when its Fence is written, or may be. If this call then fails,
+                only that log can tell the Fence from a newer run's.
             clock: replaced in tests.
 
         Raises:
@@ -198,12 +201,16 @@ class DecisionLog:
                     check_identity(state.identity, identity, backend.describe(), may_change)
             accepted = tuple(check(state))
             log = cls(backend, state, application_id=application_id, clock=clock)
-            host = this_process()
+            fence = Fence(host=this_process(), identity=dict(identity), accepted=accepted)
             try:
-                fence = Fence(host=host, identity=dict(identity), accepted=accepted)
                 log.run_epoch = log._append(fence)
             except FencedError:
                 continue  # somebody appended between our read and our put: read again
+            except BaseException:
+                log.run_epoch = state.tail + 1
+                keep(log)
+                raise
+            keep(log)
             log.compact_if_due()
             return log
         raise FencedError(
@@ -290,7 +297,7 @@ class DecisionLog:
         with self._appending, _answering(self._backend):
             number = self.state.tail + 1
             data = self._backend.get(entry_name(number))
-            if data is not None and self._is_in_doubt(data):
+            if self._in_doubt is not None and data == self._in_doubt.to_bytes():
                 data = self._backend.get(entry_name(number + 1))  # that entry is our own
             if data is not None:
                 raise self._fenced_by(data)
@@ -319,9 +326,6 @@ class DecisionLog:
             self._in_doubt = None
             self.state = self.state.after(entry)
             return number
-
-    def _is_in_doubt(self, data: bytes) -> bool:
-        return self._in_doubt is not None and data == self._in_doubt.to_bytes()
 
     def _put(self, entry: Entry) -> None:
         name, written = entry_name(entry.sequence), entry.to_bytes()

@@ -245,24 +245,31 @@ class Run:
                 self._check_one_checkpoint(log, finished)
                 return self._takeover.check(log, deadline)
 
-            self._log = DecisionLog.open(
+            log = DecisionLog.open(
                 options.log_location.backend(),
                 application_id=options.app_id,
                 identity=options.all_identity(),
                 may_change=options.may_change,
                 check=check,
+                keep=self._keep,
             )
-            self._bind(self._log, finished)
+            self._bind(log, finished)
             self._background = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-log")
-            self._log.later = self._background.submit
-            self._takeover.claim(self.log, deadline)
-            self.settlement = recover(self.log, self.committers, deadline, finished=finished)
-            self._takeover.check_again(self.log, deadline)
+            log.later = self._background.submit
+            self._takeover.claim(log, deadline)
+            self.settlement = recover(log, self.committers, deadline, finished=finished)
+            self._takeover.check_again(log, deadline)
             if self.offsets_sink is None:
                 self._groups = [GroupOffsets(one, options.app_id) for one in options.sources]
         except BaseException:
             self.close()
             raise
+
+    def _keep(self, log: DecisionLog) -> None:
+        """Look for newer runs with this log from now on: to an older one, its Fence is a newer
+        run's, also when this start fails and the driver tries again.
+        """
+        self._log = log
 
     def _check_one_checkpoint(self, log: LogState, finished: int) -> None:
         """Check that folder and log belong together. With another log, what the folder's own log

@@ -180,9 +180,10 @@ class BatchWriter:
         refuse_sources_of_query(execution)
         _refuse_state(folder.checkpoint, execution)
         folder.check(batch_id, accept_duplicates=self._accept_duplicates)
+        run = Run(self._run_options(folder.path, branch), self._before)
         if self._before is not None:
             self._before.check_newest()  # the newer of two drivers wins
-        run = Run(self._run_options(folder.path, branch), self._before)
+            self._before = run  # at once: if this start fails, only its own log knows its Fence
         run.open(finished=folder.finished())
         try:
             opened = _OpenRun(

@@ -325,6 +325,14 @@ MUTATIONS = (
         UNIT_LOG + "test_b2_an_entry_is_in_doubt_until_the_floor_was_looked_at",
     ),
     Mutation(
+        "log: the Fence of a start that failed is known to the next try",
+        LOG,
+        "                keep(log)\n                raise\n",
+        "                raise\n",
+        "tests/unit/test_takeover.py"
+        "::test_b8_the_fence_of_a_restart_that_failed_is_no_newer_driver",
+    ),
+    Mutation(
         "durable in order: offsets/N and commits/N-1 before the decision",
         "connectors/spark/micro_batch.py",
         "            written_before()",

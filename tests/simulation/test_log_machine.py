@@ -91,9 +91,9 @@ class LogMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self._compact.stop()
 
-    def open(self) -> None:
+    def open(self, keep: Callable[[DecisionLog], None] = lambda _: None) -> None:
         log = DecisionLog.open(
-            self.storage, application_id="app", identity={}, clock=VirtualClock()
+            self.storage, application_id="app", identity={}, keep=keep, clock=VirtualClock()
         )
         self.runs.append(log)
 
@@ -194,6 +194,25 @@ class LogMachine(RuleBasedStateMachine):
             self.runs.remove(log)
             if not self.runs:
                 self.open()
+
+    @precondition(lambda self: self.runs)
+    @rule(at=AT)
+    def an_opening_fails_and_is_tried_again(self, at: int) -> None:
+        """Its Fence may be there; it fences others, and not the next try of its own driver."""
+        kept: list[DecisionLog] = []
+
+        def fail() -> None:
+            raise OSError
+
+        try:
+            self.interrupted(at, fail, lambda: self.open(kept.append))
+        except (OSError, DecisionLogError):
+            for log in kept:
+                log.check_newest()
+            self.open()
+            for log in kept:
+                with pytest.raises(FencedError):
+                    log.check_newest()
 
     @rule(at=AT)
     def an_opening_dies(self, at: int) -> None:

@@ -413,13 +413,14 @@ def test_b2_a_name_that_is_taken_is_durable_when_the_put_returns(tmp_path, monke
 
 
 class Unlisted(MemoryBackend):
-    """The looks at the floor that are due now fail: the listing is away, or the disk is."""
+    """Some of the next looks at the floor fail: the listing is away, or the disk is."""
 
-    fails = 0
+    def __init__(self):
+        super().__init__()
+        self.away: list[bool] = []
 
     def list(self, *, durable=True):
-        if self.fails and not durable:
-            self.fails -= 1
+        if not durable and self.away and self.away.pop(0):
             raise OSError(5, "Input/output error")
         return super().list(durable=durable)
 
@@ -428,7 +429,7 @@ def test_b2_an_entry_is_in_doubt_until_the_floor_was_looked_at():
     """It is stored: a restart must not take it for another run's, nor may anything follow it."""
     backend = Unlisted()
     log = open_log(backend)
-    backend.fails = 1
+    backend.away = [True]
     with pytest.raises(DecisionLogError, match="does not answer"):
         log.decide(decision(0))
     log.check_newest()
@@ -449,6 +450,32 @@ def test_b2_who_was_fenced_in_a_put_is_told_so_again():
     for _ in range(2):
         with pytest.raises(FencedError):
             log.decide(decision(0))
+
+
+@pytest.mark.parametrize(
+    "away",
+    [[True], [False, True], [False, False, True]],
+    ids=["behind the fence", "behind a snapshot", "behind a new floor"],
+)
+def test_b8_the_fence_of_a_start_that_failed_is_no_newer_run(away):
+    """Only the log that has put it can tell; so its caller keeps that log for the next try."""
+    backend, kept = Unlisted(), []
+    older = open_log(backend)
+    backend.away = [*away]
+    with (
+        mock.patch.object(decision_log, "COMPACT_EVERY", 0),
+        pytest.raises(DecisionLogError, match="does not answer"),
+    ):
+        open_log(backend, keep=kept.append)
+    (tried,) = kept
+    tried.check_newest()
+    with pytest.raises(FencedError):
+        older.check_newest()
+    newer = open_log(backend)
+    for one in (tried, older):
+        with pytest.raises(FencedError):
+            one.check_newest()
+    newer.check_newest()
 
 
 @pytest.mark.parametrize("call", ["get", "list"])

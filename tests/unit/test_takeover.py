@@ -28,6 +28,7 @@ from transactions.decision_log import DecisionLog
 from transactions.errors import (
     BrokerUnavailableError,
     ConfigurationError,
+    DecisionLogError,
     FencedError,
     IdentityMismatchError,
     PhaseOneError,
@@ -268,7 +269,19 @@ def test_open_transactions_of_another_log_are_refused(cluster):
         takeover.check(LogState(application_id="app", log_id="89abcdef"), cluster.deadline())
 
 
-# -- a wrong address -------------------------------------------------------------------------------
+# -- a wrong address, and a start that failed ------------------------------------------------------
+
+
+def options(folder: Path, **where: LogLocation) -> RunOptions:
+    return RunOptions(
+        app_id="app",
+        checkpoint=folder,
+        sources=[],
+        sinks=[],
+        checkpoint_timeout_s=10,
+        restart_budget_s=1,
+        **where,
+    )
 
 
 def test_b5_a_wrong_decision_log_does_not_stop_the_driver_that_runs_on_it(
@@ -276,23 +289,13 @@ def test_b5_a_wrong_decision_log_does_not_stop_the_driver_that_runs_on_it(
 ):
     monkeypatch.setattr(run_module, "check_clusters", lambda *_: None)
 
-    def options(folder: str, **where: LogLocation) -> RunOptions:
-        return RunOptions(
-            app_id="app",
-            checkpoint=tmp_path / folder,
-            sources=[],
-            sinks=[],
-            checkpoint_timeout_s=10,
-            restart_budget_s=1,
-            **where,
-        )
-
-    running = Run(options("first"))
+    running = Run(options(tmp_path / "first"))
     running.open()
-    other = Run(options("second"))
+    other = Run(options(tmp_path / "second"))
     other.open()
     other.close()
-    wrong = Run(options("second", decision_log=LogLocation(tmp_path / "first" / "decisions")))
+    first = LogLocation(tmp_path / "first" / "decisions")
+    wrong = Run(options(tmp_path / "second", decision_log=first))
     with pytest.raises(IdentityMismatchError, match="belongs to the log"):
         wrong.open()
     running.check_newest()
@@ -300,6 +303,43 @@ def test_b5_a_wrong_decision_log_does_not_stop_the_driver_that_runs_on_it(
     running.close()
     folder = LocalFileBackend(tmp_path / "first" / "decisions")
     assert len([name for name in folder.list() if name.isdigit()]) == 2  # a Fence, a decision
+
+
+@pytest.mark.parametrize("fails", ["the put", "the look behind it"])
+def test_b8_the_fence_of_a_restart_that_failed_is_no_newer_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+):
+    """The next restart asks whether a newer driver has come: what it finds is its own."""
+    monkeypatch.setattr(run_module, "check_clusters", lambda *_: None)
+    before = Run(options(tmp_path))
+    before.open()
+    before.close()
+    before.check_newest()
+    restart = Run(options(tmp_path), before)
+    put = LocalFileBackend.put_if_absent
+
+    def unsaid(self: LocalFileBackend, name: str, data: bytes) -> bool:
+        put(self, name, data)
+        raise OSError(5, "Input/output error")
+
+    def away(_log: DecisionLog) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        if fails == "the put":
+            disk.setattr(LocalFileBackend, "put_if_absent", unsaid)
+        else:
+            disk.setattr(DecisionLog, "_check_floor", away)
+        with pytest.raises(DecisionLogError):
+            restart.open()
+    restart.check_newest()
+    again = Run(options(tmp_path), restart)
+    again.open()
+    again.check_newest()
+    for older in (before, restart):
+        with pytest.raises(FencedError):
+            older.check_newest()
+    again.close()
 
 
 # -- what is newer than a log ----------------------------------------------------------------------
