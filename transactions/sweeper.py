@@ -8,6 +8,7 @@ its own log, up to its own run.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.committable import Committable
 from transactions.decision_log import DecisionLog
-from transactions.errors import DecisionLogError, HiddenCommitError, SparkOnceError
+from transactions.errors import HiddenCommitError, SparkOnceError
 from transactions.events import publish
 from transactions.log_entries import Decision
 from transactions.sink import Committer, Owner
@@ -120,7 +121,7 @@ class Janitor:
         self._looked: Future[Deadline] | None = None
         self._running: Future[list[str]] | None = None
         self._idle = True
-        self._again: Future[list[str]] | None = None
+        self._again: tuple[Future[None], Future[list[str]]] | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._shut = False
@@ -153,7 +154,11 @@ class Janitor:
             self._looked.result()
 
     def finish(self) -> None:
-        """Wait for the sweep, and raise what it raised; no other begins before `start`."""
+        """Wait for the sweep, and raise what it raised; no other begins before `start`.
+
+        Raises:
+            SparkOnceError: see `sweep`; or an idle stream could not be settled.
+        """
         with self._lock:
             self._idle = False
             again, self._again = self._again, None
@@ -161,12 +166,10 @@ class Janitor:
         if running is not None:
             self.swept += len(running.result())
         if again is not None:
-            try:
-                self.swept += len(again.result())
-            except DecisionLogError:  # it is not known whether the tail is ours: no run goes on
-                raise
-            except SparkOnceError:  # published already; the next batch is swept again
-                pass
+            settled, swept = again
+            settled.result()  # if its entry is in doubt, this run appends nothing more
+            with contextlib.suppress(SparkOnceError):  # published; the next batch is swept again
+                self.swept += len(swept.result())
 
     def close(self, *, wait: bool = True) -> None:
         """Stop the threads.
@@ -188,10 +191,13 @@ class Janitor:
     def _sweep(self, looked: Future[Deadline]) -> list[str]:
         return sweep(self._sinks, self._owner, looked.result())
 
-    def _sweep_again(self, seen: Future[list[str]] | None) -> list[str]:
-        """Sweep an idle stream; its last batch is committed and visible if `seen` went well."""
+    def _settle(self, seen: Future[list[str]] | None) -> None:
+        """Settle an idle stream; its last batch is committed and visible if `seen` went well."""
         if seen is not None and seen.exception() is None:
             self._log.settle()
+
+    def _sweep_again(self, settled: Future[None]) -> list[str]:
+        settled.result()
         return sweep(self._sinks, self._owner, self._look(()))
 
     def _found_hidden(self) -> bool:
@@ -208,8 +214,10 @@ class Janitor:
                 if self._shut or not self._idle or self._found_hidden():
                     continue
                 since_then = self._running if self._running is before else None
-                again = self._again = self._executor.submit(self._sweep_again, since_then)
+                settled = self._executor.submit(self._settle, since_then)
+                swept = self._executor.submit(self._sweep_again, settled)
+                self._again = settled, swept
                 before = self._running
-            if error := again.exception():  # waits for it
+            if error := swept.exception():  # waits for both
                 app = self._owner.application_id
                 publish("retried", app=app, step="idle sweep", cause=str(error))

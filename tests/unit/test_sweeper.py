@@ -12,10 +12,16 @@ from tests.unit.samples import committable, decision
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.decision_log import DecisionLog
-from transactions.errors import BrokerUnavailableError, DecisionLogError, HiddenCommitError
+from transactions.errors import (
+    BrokerUnavailableError,
+    DecisionLogError,
+    FencedError,
+    HiddenCommitError,
+)
 from transactions.events import Event, subscribe
 from transactions.log_backend import MemoryBackend
 from transactions.log_entries import Decision
+from transactions.object_store import ObjectStoreError
 from transactions.sink import Owner
 from transactions.sweeper import Janitor, sweep
 
@@ -171,17 +177,31 @@ def test_what_readers_may_not_see_is_not_settled(sink, quiet, trouble):
     assert not is_settled(quiet._log)
 
 
-def test_an_entry_that_may_or_may_not_be_written_ends_the_run(quiet, monkeypatch):
-    """Another one under its number would look like a newer run's."""
+@pytest.mark.parametrize("error", [DecisionLogError, ObjectStoreError, FencedError])
+def test_an_entry_that_may_or_may_not_be_written_ends_the_run(quiet, monkeypatch, error):
+    """No run goes on behind it. An object store has an error of its own for it."""
 
     def unknown() -> None:
-        raise DecisionLogError("whether it was written is not known")
+        raise error("whether it was written is not known")
 
     batch(quiet)
     monkeypatch.setattr(quiet._log, "settle", unknown)
     watched(quiet, nothing, nothing)
-    with pytest.raises(DecisionLogError):
+    with pytest.raises(error):
         quiet.finish()
+
+
+def test_an_object_store_that_is_away_for_the_sweep_alone_fails_nothing(sink, quiet, monkeypatch):
+    """The log is well; the target of another sink lies in a store as well."""
+    batch(quiet)
+    looked(sink)
+
+    def away(_owner: Owner, _deadline: Deadline) -> list[str]:
+        raise ObjectStoreError("the store did not answer")
+
+    monkeypatch.setattr(sink, "lingering", away)
+    watched(quiet, nothing, nothing)
+    quiet.finish()
 
 
 def test_what_is_spared_stays_open(sink):
