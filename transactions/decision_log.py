@@ -170,7 +170,7 @@ class DecisionLog:
         application_id: str,
         identity: Mapping[str, str],
         may_change: MayChange = lambda *_: False,
-        check: Callable[[LogState], Sequence[str]] = lambda _: (),
+        check: Callable[[LogState], Sequence[str] | None] = lambda _: (),
         keep: Callable[[Self], object] = lambda _: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
@@ -182,9 +182,8 @@ class DecisionLog:
             identity: the options that must not have changed.
             may_change: see `transactions.identity`; by default nothing may change.
             check: judges what was read, and can raise before any older run is fenced; returns the
-                tokens that the Fence accepts.
-            keep: called with the log when its Fence is written, or may be. If this call then fails,
-                only that log can tell the Fence from a newer run's.
+                tokens that the Fence accepts, or None to read the log once more.
+            keep: called with the log once its Fence may be there, also if this call then fails.
             clock: replaced in tests.
 
         Raises:
@@ -199,9 +198,10 @@ class DecisionLog:
                 check_owner(state.application_id, application_id, backend.describe())
                 if state.run_epoch or state.identity:  # else no run was here: only its start is
                     check_identity(state.identity, identity, backend.describe(), may_change)
-            accepted = tuple(check(state))
+            if (accepted := check(state)) is None:
+                continue
             log = cls(backend, state, application_id=application_id, clock=clock)
-            fence = Fence(host=this_process(), identity=dict(identity), accepted=accepted)
+            fence = Fence(host=this_process(), identity=dict(identity), accepted=(*accepted,))
             try:
                 log.run_epoch = log._append(fence)
             except FencedError:

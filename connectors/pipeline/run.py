@@ -241,7 +241,7 @@ class Run:
             self.offsets_sink = self._find_offsets_sink(sources)
             self._takeover.write_to(self.committers)
 
-            def check(log: LogState) -> tuple[str, ...]:
+            def check(log: LogState) -> tuple[str, ...] | None:
                 self._check_one_checkpoint(log, finished)
                 return self._takeover.check(log, deadline)
 

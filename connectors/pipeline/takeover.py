@@ -1,6 +1,7 @@
 """How a run becomes the only one of its application: in its log, and on the clusters of its sinks.
 
-check           before the Fence, harms nobody: is the log the newest there is?
+check           before the Fence, harms nobody: is the log the newest there is? A log that a driver
+                writes meanwhile is compared by check_again alone
 (the Fence)     older runs on this log stop
 claim           older runs on any log stop
 (recovery)      what they left is committed or aborted
@@ -28,6 +29,8 @@ from transactions.sink import Committer
 logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 5
+#: Looks at a cluster before the Fence, while a driver goes on to write the log.
+_MOST_LOOKS: Final = 3
 
 
 class Takeover:
@@ -56,7 +59,7 @@ class Takeover:
         self._clock = clock
         self._owned: dict[str, Ownership] = dict(before._owned) if before else {}  # noqa: SLF001
         self._sinks: dict[str, KafkaCommitter] = {}
-        self._known = LogState()
+        self._known, self._looks = LogState(), 0
 
     def write_to(self, sinks: Mapping[str, Committer]) -> None:
         """Set what this run writes to. Sinks on one cluster have one owner."""
@@ -70,19 +73,29 @@ class Takeover:
                 sink.ownership = owned
                 self._sinks.setdefault(cluster, sink)
 
-    def check(self, log: LogState, deadline: Deadline) -> tuple[str, ...]:
+    def check(self, log: LogState, deadline: Deadline) -> tuple[str, ...] | None:
         """Compare a log with the clusters, before its Fence.
 
+        A driver that writes this log may have committed since it was read. So output that the log
+        does not know counts only if the log, read once more, has not moved. A log that moves each
+        time is written now, and is no backup: after some looks its Fence comes first, at once, and
+        `check_again` compares. Else a busy driver could never be fenced.
+
         Returns:
-            Tokens of output that the log does not know, and that a person accepts.
+            Tokens of output that the log does not know, and that a person accepts. None if the log
+            must be read once more.
 
         Raises:
             IdentityMismatchError: a cluster has output that the log does not know.
             ConfigurationError: another log of the application has open transactions.
             FencedError: this driver restarts, and a newer one has taken over.
         """
-        self._known = log
+        may_have_moved = not self._looks or log.tail > self._known.tail
+        self._known, self._looks = log, self._looks + 1
+        if may_have_moved and self._looks > _MOST_LOOKS:
+            return log.accepted
         accepted: list[str] = []
+        knows_all = True
         for cluster, sink in self._sinks.items():
             with contextlib.suppress(PhaseOneError):  # nobody owns it: this run will
                 self._owned[cluster].check_now(sink.wire, sink.timeout_ms, deadline)
@@ -90,8 +103,11 @@ class Takeover:
             self._refuse_other_logs(sink, ids)
             tokens = read_tokens(sink.wire, self._application_id, log, ids, deadline)
             accepted += [one.token for one in tokens if one.token in log.accepted]
-            accepted += [one.token for one in self._refuse_newer(sink, newer_than(log, tokens))]
-        return tuple(sorted(set(accepted)))
+            newer = newer_than(log, tokens)
+            knows_all &= not newer
+            if not may_have_moved:
+                accepted += [one.token for one in self._refuse_newer(sink, newer)]
+        return None if may_have_moved and not knows_all else tuple(sorted(set(accepted)))
 
     def claim(self, log: DecisionLog, deadline: Deadline) -> None:
         """Take the application over on every cluster, after this run's Fence.

@@ -481,6 +481,21 @@ MUTATIONS = (
         HEAL + "test_a_crash_at_each_point_of_healing",
     ),
     Mutation(
+        "log: a driver that commits all the time is fenced by the newest",
+        "connectors/pipeline/takeover.py",
+        "if may_have_moved and self._looks > _MOST_LOOKS:",
+        "if False:",
+        "tests/unit/test_takeover.py"
+        "::test_x15_a_driver_that_commits_all_the_time_is_fenced_by_the_newest",
+    ),
+    Mutation(
+        "log: a backup, which does not move, is refused before the Fence",
+        "connectors/pipeline/takeover.py",
+        "may_have_moved = not self._looks or log.tail > self._known.tail",
+        "may_have_moved = True",
+        "tests/unit/test_takeover.py::test_a_backup_is_refused_and_has_no_fence",
+    ),
+    Mutation(
         "log: output that is newer than it is refused",
         "connectors/pipeline/takeover.py",
         "        if not newer:\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.simulation.fake_wire import FakeWire
 from tests.simulation.virtual_clock import VirtualClock
 from tests.unit.samples import committable, decision
 from transactions.clock import Deadline
-from transactions.decision_log import DecisionLog
+from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import (
     BrokerUnavailableError,
     ConfigurationError,
@@ -49,6 +50,7 @@ class Cluster:
         self.fake = FakeCluster(self.clock.now_ms)
         self.asked: list[str] = []
         self.lose = 0
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def wire(self) -> CoordinatorWire:
         made = CoordinatorWire({"bootstrap.servers": "fake:9092"})
@@ -57,6 +59,8 @@ class Cluster:
 
     def _exchange(self, request: Any) -> Any:
         self.asked.append(type(request).__name__)
+        if self.asked[-1] == "ListTransactionsRequest":
+            self.meanwhile()
         answer = self.fake.handle(request)
         if self.lose and type(request).__name__ == "InitProducerIdRequest":
             self.lose -= 1
@@ -230,9 +234,87 @@ def test_a3_half_of_a_transaction_that_was_never_decided_is_refused(cluster, of_
     cluster.fake.groups["app", "in-0"] = (60, OWN)
     takeover = Takeover("app", "folder", clock=cluster.clock)
     takeover.write_to({"out": cluster.sink()})
+    assert takeover.check(log, cluster.deadline()) is None, "a driver may have written it since"
     with pytest.raises(IdentityMismatchError) as raised:
         takeover.check(log, cluster.deadline())
     assert f"checkpoint 8 in group {name}" in raised.value.where
+
+
+class Busy:
+    """A driver that decides and commits one checkpoint before each look at the cluster."""
+
+    def __init__(self, cluster: Cluster, backend: MemoryBackend, most: int) -> None:
+        self._cluster, self._left, self._number = cluster, most, 0
+        self.log = DecisionLog.open(backend, application_id="app", identity={}, clock=cluster.clock)
+        self.commit()
+        cluster.meanwhile = self.write
+
+    def write(self) -> None:
+        if self._left:
+            self._left -= 1
+            self.commit()
+
+    def commit(self) -> None:
+        number = self._number = self._number + 1
+        token = f"{number}.0.{number:016x}"
+        one = committable(checkpoint_id=number, token=token)
+        self.log.decide(decision(number, committables=(one,)))
+        self._cluster.fake.groups["app", "in-0"] = (number, token)
+
+
+def started(
+    cluster: Cluster, backend: MemoryBackend, **options: bool
+) -> tuple[Takeover, DecisionLog]:
+    takeover = Takeover("app", "folder", clock=cluster.clock, **options)
+    takeover.write_to({"out": cluster.sink()})
+    log = DecisionLog.open(
+        backend,
+        application_id="app",
+        identity={},
+        check=lambda state: takeover.check(state, cluster.deadline()),
+        clock=cluster.clock,
+    )
+    return takeover, log
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+@pytest.mark.parametrize("most", [1, 2, 3, 1000])
+def test_x15_a_driver_that_commits_all_the_time_is_fenced_by_the_newest(
+    cluster, most: int, accepts: bool
+):
+    """What it commits between the read of the log and the look is no output of a newer log."""
+    backend = MemoryBackend()
+    busy = Busy(cluster, backend, most)
+    takeover, log = started(cluster, backend, accept_duplicates=accepts)
+    with pytest.raises(FencedError):
+        busy.commit()
+    cluster.meanwhile = lambda: None
+    takeover.check_again(log, cluster.deadline())
+    assert read_log(backend).accepted == ()
+
+
+def test_a_backup_that_somebody_writes_is_refused_behind_the_fence(cluster):
+    """Its driver knows as little of the newer output as it does."""
+    backend = MemoryBackend()
+    Busy(cluster, backend, 1000)
+    name = "app.0123abcd.4.w0.0"
+    cluster.opened(name, State.COMPLETE_COMMIT)
+    cluster.fake.groups[name, "in-0"] = (1000, f"1000.0.{'ef' * 8}")
+    takeover, log = started(cluster, backend)
+    cluster.meanwhile = lambda: None
+    with pytest.raises(IdentityMismatchError, match="does not know"):
+        takeover.check_again(log, cluster.deadline())
+
+
+def test_a_backup_is_refused_and_has_no_fence(cluster):
+    backend = MemoryBackend()
+    busy = Busy(cluster, backend, 0)
+    cluster.fake.groups["app", "in-0"] = (8, f"8.0.{'ef' * 8}")
+    before = backend.list()
+    with pytest.raises(IdentityMismatchError, match="does not know"):
+        started(cluster, backend)
+    assert backend.list() == before
+    busy.commit()
 
 
 # -- what another client's ids are not -------------------------------------------------------------
@@ -296,13 +378,21 @@ def test_b5_a_wrong_decision_log_does_not_stop_the_driver_that_runs_on_it(
     other.close()
     first = LogLocation(tmp_path / "first" / "decisions")
     wrong = Run(options(tmp_path / "second", decision_log=first))
-    with pytest.raises(IdentityMismatchError, match="belongs to the log"):
-        wrong.open()
+    looked = Run._check_one_checkpoint
+
+    def busy(self: Run, log: LogState, finished: int) -> None:
+        running.log.decide(decision(1))  # a log that moves is no right one for that
+        looked(self, log, finished)
+
+    with monkeypatch.context() as beside:
+        beside.setattr(Run, "_check_one_checkpoint", busy)
+        with pytest.raises(IdentityMismatchError, match="belongs to the log"):
+            wrong.open()
     running.check_newest()
-    running.log.decide(decision(0))
+    running.log.decide(decision(2))
     running.close()
     folder = LocalFileBackend(tmp_path / "first" / "decisions")
-    assert len([name for name in folder.list() if name.isdigit()]) == 2  # a Fence, a decision
+    assert len([name for name in folder.list() if name.isdigit()]) == 3  # a Fence, two decisions
 
 
 @pytest.mark.parametrize("fails", ["the put", "the look behind it"])
