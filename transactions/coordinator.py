@@ -199,7 +199,7 @@ class CheckpointCoordinator:
         self._janitor.finish()
         settlement = settle_last_decision(self._log, self._sinks, deadline)
         report.recommitted = settlement.recommitted
-        self._heal(settlement, rerun, report, deadline)
+        self._heal(settlement, rerun, report)
         self._lost = ()
         self._log.check_newest()
         self._janitor.start(self._log.state.decision)
@@ -267,7 +267,7 @@ class CheckpointCoordinator:
 
         settlement = self._commit(committables, number, deadline)
         report.recommitted = settlement.recommitted
-        self._heal(settlement, rerun, report, deadline)
+        self._heal(settlement, rerun, report)
         decided = self._log.state.decision
         assert decided is not None
         self._remember(decided.committables)
@@ -357,13 +357,7 @@ class CheckpointCoordinator:
         tell_lost(self.owner.application_id, self._lost)
         return settlement
 
-    def _heal(
-        self,
-        settlement: Settlement,
-        rerun: Rerun | None,
-        report: CheckpointReport,
-        deadline: Deadline,
-    ) -> None:
+    def _heal(self, settlement: Settlement, rerun: Rerun | None, report: CheckpointReport) -> None:
         """Produce again what the broker aborted, until nothing is lost (docs/design.md).
 
         A crash before `Healed` is durable leaves an open transaction that is in no decision: the
@@ -378,6 +372,7 @@ class CheckpointCoordinator:
                 break
             crash_points.reach("heal_started", number)
             produced = list(rerun(lost))
+            deadline = self._deadline()  # a large loss takes longer to write than a checkpoint
             pairs = matched(lost, produced, self._log.state.resolved)
             crash_points.reach("heal_produced", number)
             new = self._check_prepared([new for _, new in pairs if new], number, deadline)

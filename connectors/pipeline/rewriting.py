@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -88,8 +89,16 @@ class Rewriting:
                 wanted = OffsetRange(*split_key(name), start.get(name, 0), end.get(name, 0))
                 for batch in read_range(self.source, wanted):
                     made = normalised(function(batch))
+                    _renew(writer, transaction)
                     writer.invoke(transaction, made if schema is None else complete(made, schema))
+            _renew(writer, transaction)
             return writer.pre_commit(transaction)
         except BaseException:
             writer.abort(transaction)
             raise
+
+
+def _renew(writer: AnyWriter, transaction: Any) -> None:
+    """Give each step its own time, as a task does: a loss can take longer than a checkpoint."""
+    if isinstance(writer, KafkaWriter):
+        transaction.deadline = writer.new_deadline()

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 
+from tests.simulation.fake_broker import FakeSink
 from tests.simulation.pipeline import Crash, Driver, Durable
 from tests.simulation.test_crash_points import EXPECTED, TOTAL, Killer, check
 from transactions import crash_points
@@ -96,6 +97,33 @@ def test_what_was_healed_is_lost_again(killer, point):
         durable.broker.abort(one)
     Driver(durable).run(TOTAL)
     check(durable)
+
+
+def test_a_replay_that_takes_longer_than_a_checkpoint_is_committed(killer, monkeypatch):
+    """The next run would have as little time for it, so the loss would never be healed."""
+    durable = Durable()
+    lose(killer, durable)
+    driver, left = Driver(durable), []
+    write, check_prepared, commit = driver.phase_one, FakeSink.check_prepared, FakeSink.commit
+
+    def slow(number, only=None):
+        if only is not None:
+            driver.clock.sleep(1000)
+        return write(number, only)
+
+    def noted(step):
+        def call(sink, committables, deadline):
+            left.append(deadline.remaining())
+            return step(sink, committables, deadline)
+
+        return call
+
+    monkeypatch.setattr(driver, "phase_one", slow)
+    monkeypatch.setattr(FakeSink, "check_prepared", noted(check_prepared))
+    monkeypatch.setattr(FakeSink, "commit", noted(commit))
+    driver.batch(1)
+    assert len(left) == 4
+    assert min(left) > 0
 
 
 def test_a_living_run_heals_what_times_out_before_its_commit(killer):

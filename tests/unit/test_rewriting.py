@@ -7,21 +7,34 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
 from connectors import KafkaSource
 from connectors.kafka.sink import producer_pool
 from connectors.kafka.sink.kafka_sink import KafkaSink
+from connectors.kafka.sink.kafka_writer import KafkaTransaction
 from connectors.kafka.source import range_reader
+from connectors.pipeline import rewriting as rewriting_module
 from connectors.pipeline.rewriting import Rewriting
 from tests.both_halves import KafkaBothHalves
 from tests.mock_cluster import MockCluster
+from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.log_entries import Decision
 from transactions.sink import Owner
 
 OWNER = Owner(application_id="app", log_id="log", run_epoch=2)
+DECISION = Decision(
+    checkpoint_id=7,
+    query_id="q",
+    generation=0,
+    start_offsets=('{"in":{"0":0,"1":0}}',),
+    end_offsets=('{"in":{"0":3,"1":3}}',),
+    committables=(),
+    partitioning={"0": "in-0", "1": "in-1"},
+)
 
 
 @pytest.fixture
@@ -66,15 +79,6 @@ def test_b9_no_producer_stays_in_the_driver_after_healing(cluster, monkeypatch):
         timeout_ms=60_000,
         checkpoint_timeout_s=20.0,
     )
-    decision = Decision(
-        checkpoint_id=7,
-        query_id="q",
-        generation=0,
-        start_offsets=('{"in":{"0":0,"1":0}}',),
-        end_offsets=('{"in":{"0":3,"1":3}}',),
-        committables=(),
-        partitioning={"0": "in-0", "1": "in-1"},
-    )
     rewriting = Rewriting(
         source=KafkaSource(bootstrap_servers=cluster.bootstrap, subscribe=source),
         transform=lambda batch: batch.select(["key", "value"]),
@@ -86,7 +90,7 @@ def test_b9_no_producer_stays_in_the_driver_after_healing(cluster, monkeypatch):
     gc.disable()
     try:
         before = librdkafka_clients()
-        made = rewriting.write_again(decision, [lost_of(0, {"in-0": 3}), lost_of(1, {"in-1": 3})])
+        made = rewriting.write_again(DECISION, [lost_of(0, {"in-0": 3}), lost_of(1, {"in-1": 3})])
         range_reader._POOL._idle.clear()  # consumers have no statistics, and are used again
         assert librdkafka_clients() == before
     finally:
@@ -94,3 +98,35 @@ def test_b9_no_producer_stays_in_the_driver_after_healing(cluster, monkeypatch):
     assert [one.record_count for one in made] == [3, 3]
     assert producer_pool._pools == {}
     assert sink.producers is None
+
+
+class Slow(KafkaBothHalves):
+    """A sink whose every step takes the whole time of a checkpoint."""
+
+    def __init__(self) -> None:
+        options = KafkaSink(bootstrap_servers="nowhere:9092", topic="out")
+        super().__init__(options, timeout_ms=60_000, checkpoint_timeout_s=20.0)
+        self.left: list[float] = []
+
+    def invoke(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
+        self.left.append(transaction.deadline.remaining())
+        transaction.deadline = Deadline(0.0)
+
+    def pre_commit(self, transaction: KafkaTransaction) -> None:
+        self.left.append(transaction.deadline.remaining())
+
+
+def test_a_loss_that_takes_longer_to_write_than_a_checkpoint_heals(monkeypatch):
+    """The next try would have as little time, so such a loss would never heal."""
+    batch = pa.record_batch({"key": pa.array([b"k"]), "value": pa.array([b"v"])})
+    monkeypatch.setattr(rewriting_module, "read_range", lambda *_: iter([batch] * 3))
+    sink = Slow()
+    Rewriting(
+        source=KafkaSource(bootstrap_servers="nowhere:9092", subscribe="in"),
+        transform=lambda batch: batch,
+        writers={"out": sink},
+        schemas={},
+        owner=OWNER,
+    ).write_again(DECISION, [lost_of(0, {"in-0": 3})])
+    assert len(sink.left) == 4
+    assert min(sink.left) > 15.0
