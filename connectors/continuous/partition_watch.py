@@ -79,13 +79,12 @@ class PartitionWatch:
                     self._found, self._error = found, None
 
     def _note(self, error: Exception) -> None:
+        # A bug, or a topic that was made anew: there is nothing to wait for.
+        waits = isinstance(error, SparkOnceError) and not isinstance(error, _NOW)
         with self._lock:
             first = self._error is None
-            if first:
-                # A bug, or a topic that was made anew: there is nothing to wait for.
-                waits = isinstance(error, SparkOnceError) and not isinstance(error, _NOW)
-                patience = self._patience_s if waits else 0.0
-                self._until = Deadline(patience)
+            if first or not waits:
+                self._until = Deadline(self._patience_s if waits else 0.0)
             self._error = error
         if first and not self._closed.is_set():
             app, step = self._application_id, "partition discovery"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from connectors.continuous.partition_watch import PartitionWatch
-from transactions.errors import BrokerUnavailableError
+from transactions.errors import BrokerUnavailableError, DataLossError
 from transactions.events import Event, subscribe
 
 SOON_S = 10.0
@@ -114,4 +114,18 @@ def test_a_bug_ends_the_run_at_once(source, watch_on):
     watch = watch_on(SOON_S)
     source.await_questions(2)
     with pytest.raises(KeyError):
+        watch.take()
+
+
+def test_a_topic_made_anew_ends_the_run_at_once_behind_other_errors(source, watch_on):
+    """A task reads on in the new topic, at the old offset, for as long as this waits."""
+    source.error = BrokerUnavailableError("no broker")
+    watch = watch_on(SOON_S)
+    source.await_questions(2)
+    assert watch.take() == ()
+    source.error = DataLossError("the topic was made anew")
+    while source.asked.acquire(blocking=False):
+        pass
+    source.await_questions(3)  # the first can have been asked before
+    with pytest.raises(DataLossError):
         watch.take()
