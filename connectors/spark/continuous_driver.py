@@ -88,7 +88,7 @@ class ContinuousDriver(DriverLife):
         columns: the columns of `SINK_SCHEMA` for a sink that is not Kafka's; a column that the
             function does not return is null. By default all columns.
         parallelism: number of tasks; None uses all of Spark's slots, but at most one task per
-            partition.
+            partition that there is at the start, and at least one.
         target_latency_s: a record should be visible this long after it was read. When the tasks
             fall behind, barriers come less often, down to one in `most_interval_s`.
         most_interval_s: the longest time from one barrier to the next.
@@ -209,22 +209,23 @@ class ContinuousDriver(DriverLife):
             if self._ends_by_itself:
                 self._fix_ends(planner.latest_offsets())
             self._finished = self._run.log.state
-            parallelism = self._parallelism or min(
-                len(offsets), self._spark.sparkContext.defaultParallelism
-            )
+            slots = self._spark.sparkContext.defaultParallelism
+            # A pattern may match its first topic later: the running tasks get the new partitions.
+            parallelism = self._parallelism or max(1, min(len(offsets), slots))
             self._start_loop(self._run, offsets, parallelism)
         except BaseException:
             self._close()
             raise
 
     def _start_loop(self, run: Run, offsets: dict[str, int], parallelism: int) -> None:
+        shares = PartitionShares(offsets, parallelism, resting=self._resting)
         host = self._spark.conf.get("spark.driver.host") or "127.0.0.1"
         stage = RunningStage(host, parallelism, error_in)
         loop = self._loop = CheckpointLoop(
             run.log,
             run.committers,
             stage,
-            shares=PartitionShares(offsets, parallelism, resting=self._resting),
+            shares=shares,
             pace=BarrierPace(*self._pace),
             options=LoopOptions(
                 timeout_s=self._timeout_s,

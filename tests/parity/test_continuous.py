@@ -192,13 +192,25 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(make: Make, topics
 
 @long
 @parity(3)
-def test_no_topic_at_first(make: Make, topics: Topics):
+@pytest.mark.parametrize("there", ["one topic", "none"])
+def test_no_topic_at_first(make: Make, topics: Topics, there: str):
     """With latest by default; a topic that comes later is read from its beginning."""
-    topics.make("a", range(2))
+    if there == "one topic":
+        topics.make("a", range(2))
     with make(subscribePattern=topics.pattern) as query:
         topics.make("b", range(4))
         query.until(4)
     assert query.rows == expected(topics.name("b"), range(4))
+
+
+@long
+@parity(3)
+def test_a_backfill_of_no_topic_ends(make: Make, topics: Topics):
+    for _ in range(2):
+        assert make(trigger=NOW, subscribePattern=topics.pattern).runs_to_its_end() == []
+    topics.make("a", range(3))
+    again = make(trigger=NOW, subscribePattern=topics.pattern).runs_to_its_end()
+    assert again == expected(topics.name("a"), range(3))
 
 
 @long

@@ -255,6 +255,27 @@ def test_a_stop_that_came_before_there_was_a_loop_reaches_it(driver, monkeypatch
     assert loop.drained.is_set()
 
 
+def test_a_pattern_that_matches_no_topic_yet_has_one_task(driver, monkeypatch):
+    """Topics that come later are dealt out among the tasks that are there."""
+    opened: Any = MagicMock(settlement=SimpleNamespace(recommitted=0))
+    monkeypatch.setattr(continuous_driver, "Run", lambda *_: opened)
+    monkeypatch.setattr(driver, "_offsets", lambda *_: {})
+    started = MagicMock()
+    monkeypatch.setattr(driver, "_start_loop", started)
+    driver._spark = MagicMock()
+    driver._spark.sparkContext.defaultParallelism = 8
+    driver._start_run()
+    started.assert_called_once_with(opened, {}, 1)
+
+
+def test_shares_that_cannot_be_made_leave_no_listener_open(driver, monkeypatch):
+    stage = MagicMock()
+    monkeypatch.setattr(continuous_driver, "RunningStage", stage)
+    with pytest.raises(ValueError, match="parallelism"):
+        driver._start_loop(MagicMock(), {}, 0)
+    stage.assert_not_called()
+
+
 def test_a_savepoint_waits_until_readers_see_its_checkpoint(driver):
     def hidden() -> None:
         raise HiddenCommitError("Committed records are hidden.")
