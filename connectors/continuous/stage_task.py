@@ -101,7 +101,7 @@ class StageWriter(Protocol):
 
     def serve(self) -> None:
         """Run waiting callbacks. An idle source makes no barriers, and statistics that nobody takes
-        from the clients would fill the memory.
+        from the clients would fill the memory. No `invoke` or `flush` runs meanwhile.
         """
 
     def close(self) -> None:

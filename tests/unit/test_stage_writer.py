@@ -116,12 +116,39 @@ def test_the_one_that_has_rested_longer_begins(writer):
     assert six.slot is not five.slot
 
 
-def test_who_is_free_is_served(writer):
-    """Nobody else takes the statistics of a client that waits for its turn, for hours perhaps."""
-    transaction = writer.begin_transaction(attempt(5))
-    writer.invoke(transaction, BATCH)
+def served(writer: KafkaStageWriter, *slots: Slot) -> list[int]:
+    """Serve once, and return how often each producer was served by that."""
+    before = [slot.producer.served for slot in slots]
     writer.serve()
-    assert [slot.producer.served for slot in (*writer._free, transaction.slot)] == [1, 0]
+    return [slot.producer.served - was for slot, was in zip(slots, before, strict=True)]
+
+
+def test_who_is_free_or_fills_is_served(writer):
+    """Nobody else takes the statistics of a client, or its refused records, until the barrier: for
+    hours perhaps. From the barrier on the control thread has the producer to itself.
+    """
+    one, other = writer._free
+    assert served(writer, one, other) == [1, 1]
+    five, six = (writer.begin_transaction(attempt(number)) for number in (5, 6))
+    writer.invoke(five, BATCH)
+    assert five.slot is one
+    assert served(writer, one, other) == [1, 1]
+    writer.flush(five, {"in-0": 1})
+    assert served(writer, one, other) == [0, 1]
+    writer.invoke(six, BATCH)
+    writer.pre_commit(five)
+    assert served(writer, one, other) == [0, 1]
+    writer.end(five)
+    assert served(writer, one, other) == [1, 1]
+    writer.flush(six, {"in-0": 2})
+    assert served(writer, one, other) == [1, 0]
+
+
+def test_who_takes_a_producer_at_the_barrier_keeps_it_to_itself(writer):
+    """For offsets alone; nothing fills."""
+    one, other = writer._free
+    writer.flush(writer.begin_transaction(attempt(5)), {"in-0": 4})
+    assert served(writer, one, other) == [0, 1]
 
 
 def test_positions_alone_are_a_transaction_where_they_can_travel(writer):

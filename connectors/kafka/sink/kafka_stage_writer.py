@@ -40,7 +40,7 @@ def statistics_ms(parallelism: int) -> int:
 class KafkaStageWriter:
     """Lives as long as its task. The reading thread calls `invoke`. The control thread calls
     `flush`, `pre_commit` and `end`. Both call `begin_transaction`. No two threads make one of
-    these calls for the same transaction at once; `invoke` and `flush` never run at once.
+    these calls for the same transaction at once; `invoke`, `flush` and `serve` never run at once.
 
     Args:
         writer: options and timeouts; the task's own copy.
@@ -65,6 +65,8 @@ class KafkaStageWriter:
         self._producer_kind = producer_kind
         self._statistics_ms = statistics_ms(parallelism)
         self._free: list[Slot] = []
+        #: Of the transaction that is written into: from its first record to its flush.
+        self._filling: Slot | None = None
         writer.producers = self
 
     def open(self, owner: Owner, deadline: Deadline) -> tuple[str, ...]:
@@ -109,6 +111,7 @@ class KafkaStageWriter:
         carried = dict(source_offsets) if self._carries_offsets else {}
         transaction.attempt = dataclasses.replace(transaction.attempt, source_offsets=carried)
         self._writer.flush(transaction)
+        self._filling = None  # the control thread goes on with it, alone
 
     def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
         """See `Writer`."""
@@ -133,15 +136,17 @@ class KafkaStageWriter:
         self._free.append(slot)
 
     def serve(self) -> None:
-        """See `connectors.continuous.stage_task.StageWriter`. It serves the free producers; the
-        thread that writes with a producer, or ends its transaction, serves that one.
+        """See `connectors.continuous.stage_task.StageWriter`. It serves the producers that are free
+        or fill. From its flush on, the thread that ends a transaction serves its producer.
         """
-        for slot in list(self._free):
+        filling = [] if self._filling is None else [self._filling]
+        for slot in (*self._free, *filling):
             slot.producer.serve()
 
     def close(self) -> None:
         """Forget the producers; the next run's sweep ends their open transactions."""
         self._free.clear()
+        self._filling = None
 
     # --- for the sink: the source of its producers, like `ProducerPool` -----------------------
 
@@ -153,7 +158,7 @@ class KafkaStageWriter:
                 where=f"checkpoint {attempt.checkpoint_id}, subtask {attempt.subtask}",
                 cause="a bug in sparkonce: a barrier came before the previous barrier was settled",
             )
-        slot = self._free.pop(0)
+        slot = self._filling = self._free.pop(0)
         slot.checkpoint_id, slot.token, slot.ended = attempt.checkpoint_id, token, False
         return slot
 
