@@ -926,4 +926,50 @@ MUTATIONS = (
         "tests/integration/test_query_writer.py"
         "::test_another_app_id_does_not_write_a_decided_batch_again",
     ),
+    Mutation(
+        "source: a silent leader has no offset",
+        "connectors/kafka/source/listed_offsets.py",
+        "no_answer(answer.offset >= lowest)",
+        "no_answer(True)",
+        "tests/unit/test_source_questions.py::test_a_leader_that_does_not_answer_is_asked_again",
+    ),
+    Mutation(
+        "source: offsets of a group in an open transaction are waited for",
+        "connectors/kafka/source/starting_group.py",
+        "if each.error is not None",
+        "if False",
+        "tests/integration/test_starting_group.py"
+        "::test_offsets_in_an_open_transaction_count_when_it_has_ended",
+    ),
+    Mutation(
+        "source: an old error of the same partition skips nothing",
+        "connectors/kafka/source/range_reader.py",
+        "if low <= self._position <= high:",
+        "if False:",
+        "tests/unit/test_range_reader_errors.py"
+        "::test_an_old_error_of_the_same_partition_skips_nothing",
+    ),
+    Mutation(
+        "source: offsets of another source are refused",
+        "connectors/kafka/source/source_stream.py",
+        "if topics and not any(map(source.reads_topic, topics)):",
+        "if False:",
+        "tests/unit/test_source_stream.py::test_offsets_of_another_source_are_refused",
+    ),
+    Mutation(
+        "continuous: nothing behind an error is handed out",
+        "connectors/native/native_consumer.py",
+        "sound[at:] &= ~same",
+        "pass",
+        "tests/unit/test_native_clients.py"
+        "::test_nothing_behind_an_error_of_its_partition_is_handed_out",
+    ),
+    Mutation(
+        "verify: a part of the record must be unique",
+        "connectors/operations/verify.py",
+        "return not (whole or self.allow_repeats)",
+        "return False",
+        "tests/integration/test_verify.py"
+        "::test_a_loss_and_a_duplicate_of_one_key_are_not_taken_for_success",
+    ),
 )
