@@ -12,13 +12,12 @@ own (``floor-<number>``, the highest counts), so a slow older run cannot lower t
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -28,11 +27,10 @@ from transactions.errors import (
     DecisionLogError,
     FencedError,
     LogCorruptedError,
-    SparkOnceError,
 )
 from transactions.events import publish
 from transactions.identity import MayChange, check_identity, check_owner
-from transactions.log_backend import LogBackend
+from transactions.log_backend import LogBackend, answering
 from transactions.log_entries import (
     Body,
     Decision,
@@ -123,21 +121,6 @@ def _floor_in(names: list[str]) -> int:
     return max((int(n.removeprefix(_FLOOR)) for n in names if n.startswith(_FLOOR)), default=1)
 
 
-@contextlib.contextmanager
-def _answering(backend: LogBackend) -> Iterator[None]:
-    try:
-        yield
-    except SparkOnceError:
-        raise
-    except OSError as error:
-        raise DecisionLogError(
-            "The decision log does not answer; nothing was aborted.",
-            where=f"{backend.describe()}: {error}",
-            cause="the disk is full, read-only or gone",
-            option=f"checkpoint={backend.describe()}",
-        ) from error
-
-
 class DecisionLog:
     """The writer's side: one run, from its Fence to the newer Fence that ends it.
 
@@ -168,10 +151,11 @@ class DecisionLog:
         backend: LogBackend,
         *,
         application_id: str,
-        identity: Mapping[str, str],
+        identity: Mapping[str, str] | None,
         may_change: MayChange = lambda *_: False,
         check: Callable[[LogState], Sequence[str] | None] = lambda _: (),
         keep: Callable[[Self], object] = lambda _: None,
+        host: str = "",
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Read the log, check that it is ours, and fence every older run.
@@ -179,11 +163,12 @@ class DecisionLog:
         Args:
             backend: where the log is.
             application_id: the application that the log must belong to.
-            identity: the options that must not have changed.
+            identity: the options that must not have changed; None keeps those of the log.
             may_change: see `transactions.identity`; by default nothing may change.
             check: judges what was read, and can raise before any older run is fenced; returns the
                 tokens that the Fence accepts, or None to read the log once more.
             keep: called with the log once its Fence may be there, also if this call then fails.
+            host: whom the Fence names; by default this process.
             clock: replaced in tests.
 
         Raises:
@@ -192,16 +177,17 @@ class DecisionLog:
             FencedError: another run was faster, again and again.
         """
         for _ in range(100):
-            with _answering(backend):
+            with answering(backend):
                 state = read_log(backend)
+            kept = state.identity if identity is None else identity
             if state.log_id:
                 check_owner(state.application_id, application_id, backend.describe())
                 if state.run_epoch or state.identity:  # else no run was here: only its start is
-                    check_identity(state.identity, identity, backend.describe(), may_change)
+                    check_identity(state.identity, kept, backend.describe(), may_change)
             if (accepted := check(state)) is None:
                 continue
             log = cls(backend, state, application_id=application_id, clock=clock)
-            fence = Fence(host=this_process(), identity=dict(identity), accepted=(*accepted,))
+            fence = Fence(host=host or this_process(), identity={**kept}, accepted=(*accepted,))
             try:
                 log.run_epoch = log._append(fence)
             except FencedError:
@@ -294,7 +280,7 @@ class DecisionLog:
         Raises:
             FencedError: it has.
         """
-        with self._appending, _answering(self._backend):
+        with self._appending, answering(self._backend):
             number = self.state.tail + 1
             data = self._backend.get(entry_name(number))
             if self._in_doubt is not None and data == self._in_doubt.to_bytes():
@@ -304,7 +290,7 @@ class DecisionLog:
             self._check_floor()
 
     def _append(self, body: Body) -> int:
-        with self._appending, _answering(self._backend):
+        with self._appending, answering(self._backend):
             number = self.state.tail + 1
             if self._in_doubt is not None:
                 raise self._unknown(number, "the entry before it is in doubt")
@@ -390,7 +376,7 @@ class DecisionLog:
         if self.state.tail - self._floor < COMPACT_EVERY:
             return
         number = self._append(self.state.snapshot())
-        with _answering(self._backend):
+        with answering(self._backend):
             self._backend.put_if_absent(f"{_FLOOR}{number:020d}", b"")
             self._check_floor()
         self.later(functools.partial(self._delete_below, number))

@@ -7,11 +7,15 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
+
+from transactions.errors import DecisionLogError, SparkOnceError
 
 
 class LogBackend(Protocol):
@@ -49,6 +53,26 @@ class LogBackend(Protocol):
 
     def describe(self) -> str:
         """Return where this is, for error texts."""
+
+
+@contextlib.contextmanager
+def answering(backend: LogBackend) -> Iterator[None]:
+    """Turn an error of the place, such as a full disk, into one of the log.
+
+    Raises:
+        DecisionLogError: the place does not answer.
+    """
+    try:
+        yield
+    except SparkOnceError:
+        raise
+    except OSError as error:
+        raise DecisionLogError(
+            "The decision log does not answer; nothing was aborted.",
+            where=f"{backend.describe()}: {error}",
+            cause="the disk is full, read-only or gone",
+            option=f"checkpoint={backend.describe()}",
+        ) from error
 
 
 class MemoryBackend:

@@ -205,6 +205,36 @@ def recover(
     return settlement
 
 
+def sweep_overtaken(
+    log: DecisionLog, sinks: Mapping[str, Committer], deadline: Deadline, *, finished: int
+) -> bool:
+    """Abort what an application has left open that another one has overtaken. On the driver.
+
+    What it has decided is never aborted: the log or the engine says that all of it is committed, or
+    its ids are spared, and a later start of that application settles them.
+
+    Args:
+        log: of the overtaken application; its Fence is the other one's, so no older run of it can
+            decide any more.
+        sinks: the other one's; they write to the same targets.
+        deadline: when to give up.
+        finished: see `recover`.
+
+    Returns:
+        Whether all of it is swept: nothing was spared.
+
+    Raises:
+        SparkOnceError: see `recover`.
+    """
+    last = log.state.decision
+    if last is None or not last.committables or last.checkpoint_id <= finished:
+        recover(log, sinks, deadline, finished=finished)
+        return True
+    spare = frozenset(one.transactional_id for one in last.committables)
+    sweep(sinks, log.owner, deadline, spare=spare)
+    return False
+
+
 def _committed(log: DecisionLog, settlement: Settlement) -> list[Committable]:
     """Return those of the last decision that are neither lost nor resolved by a person."""
     decision = log.state.decision

@@ -32,7 +32,7 @@ from transactions.errors import IdentityMismatchError, SparkOnceError
 from transactions.log_backend import LocalFileBackend
 from transactions.log_location import LogLocation
 from transactions.log_state import LogState
-from transactions.recovery import Settlement, recover
+from transactions.recovery import Settlement, recover, sweep_overtaken
 from transactions.sink import (
     AnyWriter,
     CarriesOffsets,
@@ -370,6 +370,26 @@ class Run:
             sweep(self.committers, self.log.owner, deadline)
         except SparkOnceError as error:
             logger.warning("the last sweep failed, the next start sweeps again: %s", error)
+
+    def sweep_other(self, log: DecisionLog, *, finished: int) -> None:
+        """Abort what another application of this checkpoint has left open. If this fails, readers
+        wait for the transaction timeout; they also wait for what a living task of it begins later.
+
+        Args:
+            log: of the other application, with a Fence of this run's.
+            finished: the last batch of it that is finished for sure.
+        """
+        if log.state.identity != self._options.all_identity():
+            return  # it writes elsewhere: our sinks know nothing of its transactions
+        try:
+            deadline = Deadline(_LAST_SWEEP_SECONDS)
+            problem = "its last batch may not be committed yet; its next start sees to that"
+            if sweep_overtaken(log, self.committers, deadline, finished=finished):
+                return
+        except SparkOnceError as error:
+            problem = str(error)
+        app = log.owner.application_id
+        logger.warning("transactions that application %s has left may stay open: %s", app, problem)
 
     def _find_offsets_sink(self, sources: Sequence[SourcePlanner]) -> str | None:
         """Compare the clusters of sources and sinks: first as the user names them, which asks

@@ -186,6 +186,7 @@ class BatchWriter:
             self._before = run  # at once: if this start fails, only its own log knows its Fence
         run.open(finished=folder.finished())
         try:
+            folder.stop_others(run, batch_id, accept_duplicates=self._accept_duplicates)
             opened = _OpenRun(
                 run, execution, branch.schema, folder, timeout_s=self._checkpoint_timeout_s
             )

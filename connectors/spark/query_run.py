@@ -189,6 +189,10 @@ class QueryRun:
         self._durable = DurableFiles(place)
         self._run = Run(self._run_options())
         self._run.open(finished=finished)
+        if not options.is_job:
+            self._folder.stop_others(
+                self._run, number, accept_duplicates=options.accept_duplicates, alone=True
+            )
         self._coordinator = CheckpointCoordinator(
             self._run.log,
             self._run.committers,

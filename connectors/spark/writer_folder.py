@@ -12,8 +12,9 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from connectors.pipeline.run import Run
 from connectors.spark.checkpoint_files import finished_checkpoint
-from transactions.decision_log import read_log, this_process
+from transactions.decision_log import DecisionLog, read_log, this_process
 from transactions.errors import IdentityMismatchError, ReplayMismatchError
 from transactions.log_backend import LocalFileBackend, make_folder
 from transactions.log_state import LogState
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 #: The folder in the query's checkpoint that holds one folder per application.
 OURS: Final = "sparkonce"
+_LOG: Final = "decisions"
 _FIRST: Final = "first-batch"
 _FINISHED: Final = "finished-batch"
 _SECOND_CALL: Final = "second-call-"
@@ -98,8 +100,7 @@ class WriterFolder:
                 option="write these rows with another BatchWriter that has its own app_id, then "
                 f"remove {note}",
             )
-        log = _log_in(self.path)
-        last = -1 if log.decision is None else log.decision.checkpoint_id
+        last = _last_decided(_log_in(self.path))
         spark = finished_checkpoint(self.checkpoint)
         if spark > last and spark >= self._number(_FIRST):
             raise ReplayMismatchError(
@@ -113,33 +114,99 @@ class WriterFolder:
                 "checksum, and Spark runs it again. Another app_id goes on from here, without the "
                 "records of the batches left out",
             )
-        if log.decision is None and not accept_duplicates:
-            self._refuse_others(batch_id, alone=alone)
+        if not accept_duplicates:
+            for other, log in self._others(alone=alone):
+                self._refuse_decided(other, log, batch_id, last, alone=alone)
 
-    def _refuse_others(self, batch_id: int, *, alone: bool) -> None:
-        """Check that no other application of an earlier process has decided this batch: Spark runs
-        it again, and a new application would write it a second time.
+    def stop_others(
+        self, run: Run, batch_id: int, *, accept_duplicates: bool, alone: bool = False
+    ) -> None:
+        """Stop the runs of other applications on this checkpoint, and look again what they have
+        decided. A driver with an earlier app_id can still be in this very batch.
+
+        Called after this run's own Fence. So if two applications begin at once, the later one finds
+        the log of the earlier one, and at most one of them decides.
+
+        Args:
+            run: of this application; it sweeps what the others have left.
+            batch_id: the batch that the run begins with.
+            accept_duplicates: see `check`; then nobody is stopped.
+            alone: see `check`.
+
+        Raises:
+            IdentityMismatchError: another application has decided this batch meanwhile.
+            DecisionLogError: the log of another one cannot be written.
         """
-        for other in sorted(self.path.parent.iterdir()):
-            log = _log_in(other)
-            decided = -1 if log.decision is None else log.decision.checkpoint_id
-            ours = log.host == this_process() and not alone
-            if other != self.path and decided >= batch_id and not ours:
-                raise IdentityMismatchError(
-                    "Another application has written this batch.",
-                    where=f"batch {batch_id}; application {other.name}, in {log.host}, has decided "
-                    f"batch {decided}",
-                    cause="the app_id was changed before Spark had finished the batch",
-                    option=f"app_id={self._app_id}: use {other.name} again; or accept_duplicates="
-                    "True, if both write this query on purpose",
-                )
+        if accept_duplicates:
+            return
+        last = _last_decided(_log_in(self.path))
+        by_us = f" for application {self._app_id}"
+        for other, log in self._others(alone=alone):
+            self._refuse_decided(other, log, batch_id, last, alone=alone)
+            if log.host.endswith(by_us):
+                continue  # no run of it has begun since we have stopped the last one
+            stopped = DecisionLog.open(
+                LocalFileBackend(other / _LOG),
+                application_id=log.application_id,
+                identity=None,
+                check=lambda state: state.accepted,
+                host=this_process() + by_us,
+            )
+            self._refuse_decided(other, stopped.state, batch_id, last, alone=alone)
+            done = WriterFolder(self.checkpoint, other.name).finished()
+            run.sweep_other(stopped, finished=done)
+
+    def _others(self, *, alone: bool) -> list[tuple[Path, LogState]]:
+        """Return the folders of other applications that have a log. Writers of one function are
+        several applications of one process, and none of them stops another.
+        """
+        found = [(one, _log_in(one)) for one in sorted(self.path.parent.iterdir())]
+        ours = None if alone else this_process()
+        return [
+            (one, log) for one, log in found if one != self.path and log.log_id and log.host != ours
+        ]
+
+    def _refuse_decided(
+        self, other: Path, log: LogState, batch_id: int, last: int, *, alone: bool
+    ) -> None:
+        """Check that another application has not decided this batch, unless we have: Spark runs it
+        again, and we would write it a second time.
+
+        Args:
+            other: the folder of the other application.
+            log: what it has decided.
+            batch_id: the batch.
+            last: the last batch that we have decided, -1 for none.
+            alone: see `check`.
+        """
+        decided = _last_decided(log)
+        # A writer of the same function was there before: it was only called first in this batch.
+        is_sibling = not alone and last >= 0 and _number_in(other / _FIRST) <= last
+        if decided < batch_id or last >= batch_id or is_sibling:
+            return
+        raise IdentityMismatchError(
+            "Another application has written this batch.",
+            where=f"batch {batch_id}; application {other.name}, in {log.host}, has decided "
+            f"batch {decided}",
+            cause="the app_id was changed before Spark had finished the batch",
+            option=f"app_id={self._app_id}: use {other.name} again; or accept_duplicates="
+            "True, if both write this query on purpose",
+        )
 
     def _number(self, name: str) -> int:
-        with contextlib.suppress(OSError, ValueError):
-            return int((self.path / name).read_text("ascii"))
-        return -1
+        return _number_in(self.path / name)
+
+
+def _number_in(note: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(note.read_text("ascii"))
+    return -1
 
 
 def _log_in(folder: Path) -> LogState:
-    place = folder / "decisions"
+    place = folder / _LOG
     return read_log(LocalFileBackend(place)) if place.is_dir() else LogState()
+
+
+def _last_decided(log: LogState) -> int:
+    return -1 if log.decision is None else log.decision.checkpoint_id

@@ -387,3 +387,24 @@ def test_one_writer_serves_a_query_that_is_started_again(lines, writer, checkpoi
     assert "the user's own" in run(lines, each, checkpoint)
     assert run(lines, each, checkpoint) == ""
     assert values_in(writer) == list(range(FILES * PER_FILE))
+
+
+def test_two_writers_of_one_function_do_not_stop_each_other(
+    lines, writer, checkpoint, bootstrap, topic
+):
+    """The first one has written batch 2 when the function fails, and the query is started again."""
+    sink = KafkaSink(bootstrap_servers=bootstrap, topic=topic(name="out"))
+    other = BatchWriter(sink, app_id=f"{writer._app_id}-2")
+
+    def each(frame: DataFrame, batch_id: int) -> None:
+        writer(frame, batch_id)
+        if batch_id == 2 and not failed:
+            failed.append(batch_id)
+            raise ValueError("between the two")
+        other(frame, batch_id)
+
+    failed: list[int] = []
+    assert "between the two" in run(lines, each, checkpoint)
+    assert run(lines, each, checkpoint) == ""
+    for one in (writer, other):
+        assert values_in(one) == list(range(FILES * PER_FILE))

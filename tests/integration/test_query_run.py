@@ -22,8 +22,9 @@ from connectors.spark.query_options import QueryOptions
 from connectors.spark.query_run import QueryRun
 from tests.auditor.reader import read_committed
 from tests.shared_broker import assert_no_open_transaction
+from tests.unit import spark_checkpoints
 from transactions.clock import Deadline
-from transactions.errors import FencedError, PhaseOneError
+from transactions.errors import FencedError, IdentityMismatchError, PhaseOneError
 from transactions.sink import Owner
 
 SCHEMA = pa.schema([("value", pa.binary())])
@@ -152,6 +153,40 @@ def test_a_run_that_was_aborted_ends(process, options, monkeypatch):
     run.abort(task(run.plan(options, SCHEMA))[0])
     until(lambda: (run.look(), not run.is_open)[1])
     assert_no_open_transaction(options.sink.bootstrap_servers, options.app_id)
+
+
+@pytest.fixture
+def query(options) -> QueryOptions:
+    """A query whose batch 0 Spark has planned."""
+    place = options.checkpoint
+    spark_checkpoints.make(place, {0: spark_checkpoints.batch('{"a":{"0":1}}')}, [])
+    return dataclasses.replace(options, is_job=False)
+
+
+def test_a_renamed_query_stops_the_one_that_still_runs(query):
+    """An overlapping deploy: the old driver is in batch 0 when the new one starts."""
+    old, new = query, dataclasses.replace(query, app_id=f"{query.app_id}-new")
+    older, newer = QueryRun(old), QueryRun(new)
+    early = task(older.plan(old, SCHEMA))
+    late = task(newer.plan(new, SCHEMA))
+    with pytest.raises(FencedError, match=f"for application {new.app_id}"):
+        older.commit(0, *early)
+    newer.commit(0, *late)
+    assert written(query) == ROWS
+    with pytest.raises(IdentityMismatchError, match="Another application has written this batch"):
+        older.plan(old, SCHEMA)
+    newer.close()
+
+
+def test_a_renamed_query_sweeps_what_its_earlier_name_has_left(query):
+    """Its driver is dead; readers would wait for its transactions until their timeout."""
+    old, new = query, dataclasses.replace(query, app_id=f"{query.app_id}-new")
+    task(QueryRun(old).plan(old, SCHEMA))
+    newer = QueryRun(new)
+    newer.commit(0, *task(newer.plan(new, SCHEMA)))
+    assert_no_open_transaction(query.sink.bootstrap_servers, old.app_id)
+    assert written(query) == ROWS
+    newer.close()
 
 
 def test_a_step_of_the_clock_is_no_other_process(monkeypatch):

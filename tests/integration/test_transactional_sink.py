@@ -15,6 +15,7 @@ from connectors.clients.client_settings import librdkafka_settings
 from connectors.clients.offsets_topic import offsets_partition
 from connectors.kafka.sink import producer_pool, transactional_producer
 from connectors.kafka.sink.kafka_sink import KafkaSink
+from connectors.kafka.sink.ownership import Ownership
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.records.message_schema import HEADERS_TYPE
 from tests.auditor.reader import read_committed, read_uncommitted
@@ -222,6 +223,8 @@ def test_rule_1_x13_x21_a_sweep_is_of_one_log_and_its_older_runs(make, owner, to
     mine, *foreign = (prepare(sink, attempt(one, 1), rows(b"x")) for one in [owner, *others])
     newer_run = dataclasses.replace(owner, run_epoch=owner.run_epoch + 7)
     assert sink.lingering(owner, Deadline(10)) == [mine.transactional_id]
+    assert sink.lingering(newer_run, Deadline(10)) == [mine.transactional_id]
+    sink.ownership = Ownership(owner.application_id + "-2")  # a run of it has overtaken `owner`
     assert sink.lingering(newer_run, Deadline(10)) == [mine.transactional_id]
     ids = [one.transactional_id for one in [mine, *foreign]]
     sink.recover_and_abort(ids, Deadline(10))

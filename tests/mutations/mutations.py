@@ -920,9 +920,9 @@ MUTATIONS = (
     ),
     Mutation(
         "query writer: another name does not write a decided batch again",
-        "connectors/spark/query_run.py",
-        "alone=True",
-        "alone=False",
+        "connectors/spark/writer_folder.py",
+        "ours = None if alone else this_process()",
+        "ours = this_process()",
         "tests/integration/test_query_writer.py"
         "::test_another_app_id_does_not_write_a_decided_batch_again",
     ),
@@ -971,5 +971,33 @@ MUTATIONS = (
         "return False",
         "tests/integration/test_verify.py"
         "::test_a_loss_and_a_duplicate_of_one_key_are_not_taken_for_success",
+    ),
+    Mutation(
+        "query writer: an earlier name does not write a decided batch again",
+        "connectors/spark/writer_folder.py",
+        "if decided < batch_id or last >= batch_id or is_sibling:",
+        "if decided < batch_id or last >= 0 or is_sibling:",
+        "tests/unit/test_writer_folder.py",
+    ),
+    Mutation(
+        "query writer: another name stops the run of the first one",
+        "connectors/spark/writer_folder.py",
+        "        if accept_duplicates:\n",
+        "        if True:\n",
+        "tests/integration/test_query_run.py::test_a_renamed_query_stops_the_one_that_still_runs",
+    ),
+    Mutation(
+        "query writer: what another name has decided is not aborted",
+        RECOVERY,
+        "if last is None or not last.committables or last.checkpoint_id <= finished:",
+        "if True:",
+        "tests/unit/test_sweeper.py",
+    ),
+    Mutation(
+        "query writer: of another name, no newer run is swept",
+        COMMITTER,
+        "owned.transactional_id != owner_id(owner.application_id)",
+        "False",
+        f"{ON_SINK}test_rule_1_x13_x21_a_sweep_is_of_one_log_and_its_older_runs",
     ),
 )

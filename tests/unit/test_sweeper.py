@@ -22,6 +22,7 @@ from transactions.events import Event, subscribe
 from transactions.log_backend import MemoryBackend
 from transactions.log_entries import Decision
 from transactions.object_store import ObjectStoreError
+from transactions.recovery import sweep_overtaken
 from transactions.sink import Owner
 from transactions.sweeper import Janitor, sweep
 
@@ -250,3 +251,31 @@ def test_a_watch_that_wakes_up_as_the_janitor_closes_sweeps_no_more(sink, quiet,
     looked(sink)
     watched(quiet, lambda: quiet.close(wait=wait))
     assert not sink.looked.acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    ("settled", "finished", "left"),
+    [(False, -1, ["app.log.1.p.0"]), (False, 0, []), (True, -1, [])],
+)
+def test_of_an_overtaken_application_no_decided_transaction_is_aborted(
+    sink, settled, finished, left
+):
+    """Unless it is committed for sure: then another one has begun on its id."""
+    log = opened()
+    log.decide(decision(0))
+    if settled:
+        log.settle()
+    sink.open = ["app.log.1.p.0", "undecided"]
+    whole = sweep_overtaken(log, {"out": sink}, Deadline(10), finished=finished)
+    assert sink.open == left
+    assert whole == (not left)
+    assert (log.state.decision == decision(0)) == bool(left), "an abort needs Settled before it"
+
+
+def test_of_an_overtaken_application_nothing_hidden_is_aborted(sink):
+    log = opened()
+    log.decide(decision(0))
+    sink.open, sink.hides = ["app.log.1.p.0"], ["out-0"]
+    with pytest.raises(HiddenCommitError):
+        sweep_overtaken(log, {"out": sink}, Deadline(10), finished=0)
+    assert sink.open == ["app.log.1.p.0"]

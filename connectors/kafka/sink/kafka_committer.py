@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from connectors.clients.transactional_id import TransactionalId, probe_id
+from connectors.clients.transactional_id import TransactionalId, owner_id, probe_id
 from connectors.kafka.sink.ownership import Ownership
 from connectors.kafka.sink.prepared import not_prepared, output_partitions
 from connectors.kafka.sink.retired_ids import RetiredIds
@@ -138,17 +138,23 @@ class KafkaCommitter:
 
         On a copy of the folder, run epochs do not say which run is newer; the owner id does. The
         owner is checked *after* the list. So no newer run began the transactions of the list.
+
+        This run owns one application. Of another one that it has overtaken, only the log says which
+        run is newer.
         """
+        owned = self.ownership
+        if owned is not None and owned.transactional_id != owner_id(owner.application_id):
+            owned = None
         found = self.wire.list_open(owner.application_id, owner.log_id, deadline)
         ids = [
             row.transactional_id
             for row in found
             if row.state == "Ongoing"
             and (one := TransactionalId.of(owner.application_id, row.transactional_id)) is not None
-            and (self.ownership is not None or one.run_epoch <= owner.run_epoch)
+            and (owned is not None or one.run_epoch <= owner.run_epoch)
         ]
-        if self.ownership is not None and (ids or self.ownership.is_due()):
-            self.ownership.check_now(self.wire, self.timeout_ms, deadline)
+        if owned is not None and (ids or owned.is_due()):
+            owned.check_now(self.wire, self.timeout_ms, deadline)
         return ids
 
     def recover_and_abort(self, transaction_ids: Sequence[str], deadline: Deadline) -> None:
