@@ -139,26 +139,23 @@ class QueryRun:
         coordinator = self._coordinator
         if coordinator is None or not owners <= {coordinator.owner}:
             return
-        self._order = None
-        if coordinator.unfinished() is not None:
-            self.close()
-            return
-        coordinator.resume()
-        self._ends = Deadline(_RESTS_S)
+        self._give_up(coordinator, _RESTS_S)
 
     def look(self) -> None:
         """End a run that nobody calls any more. Called every second or so."""
         if self._ends is None or not self._ends.expired():
             return
-        if self._order is not None:
-            logger.warning(
-                "application %s: batch %d is given up, it has no commit after %g s "
-                "(checkpointTimeout)",
-                self._options.app_id,
-                self._order.checkpoint_id,
-                self._options.checkpoint_timeout_s,
-            )
-        self.close()
+        if self._order is None or self._coordinator is None:
+            self.close()
+            return
+        timeout_s = self._options.checkpoint_timeout_s
+        logger.warning(
+            "application %s: batch %d is given up, it has no commit after %g s (checkpointTimeout)",
+            self._options.app_id,
+            self._order.checkpoint_id,
+            timeout_s,
+        )
+        self._give_up(self._coordinator, timeout_s)  # nobody knows whether its tasks still run
 
     def close(self) -> None:
         """Leave nothing open; the next plan begins a new run."""
@@ -174,6 +171,15 @@ class QueryRun:
     def is_open(self) -> bool:
         """Whether it holds a run."""
         return self._run is not None
+
+    def _give_up(self, coordinator: CheckpointCoordinator, rests_s: float) -> None:
+        """Commit nothing of the newest plan, and sweep for some time what its tasks open."""
+        self._order = None
+        if coordinator.unfinished() is not None:
+            self.close()
+            return
+        coordinator.resume()
+        self._ends = Deadline(rests_s)
 
     # --- plan ---------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ what came of it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,18 +133,25 @@ def test_what_a_sibling_opens_after_the_abort_is_swept(process, options, monkeyp
     assert written(options) == ROWS
 
 
-def test_a_plan_that_nobody_commits_is_given_up(process, options, caplog):
-    """A stop can hit the worker that Spark commits in, before the request is sent."""
+def test_a_plan_that_nobody_commits_is_given_up(process, options, caplog, monkeypatch):
+    """A stop can hit the worker that Spark commits in, before the request is sent. A task that is
+    late writes for some time more.
+    """
+    monkeypatch.setattr(query_run, "_IDLE_SWEEP_SECONDS", 0.2)
     short = dataclasses.replace(options, checkpoint_timeout_s=3.0)
     run = process()
-    late = task(run.plan(short, SCHEMA))
+    plan = run.plan(short, SCHEMA)
+    given_up = task(plan)
     run.look()
-    assert run.is_open
-    until(lambda: (run.look(), not run.is_open)[1])
-    assert "it has no commit after 3 s" in caplog.text
+    assert "is given up" not in caplog.text
+    until(lambda: (run.look(), "it has no commit after 3 s" in caplog.text)[1])
+    with contextlib.suppress(PhaseOneError):  # a sweep can come in the middle of it
+        task(plan, subtask=1)
     assert_no_open_transaction(options.sink.bootstrap_servers, options.app_id)
     with pytest.raises(PhaseOneError):
-        run.commit(0, *late)
+        run.commit(0, *given_up)
+    until(lambda: (run.look(), not run.is_open)[1])
+    assert caplog.text.count("is given up") == 1
     assert written(options) == []
 
 
