@@ -52,6 +52,8 @@ _SERVED: Final[dict[Path, tuple[str, BatchWriter]]] = {}
 _LOCK: Final = threading.Lock()
 _IDLE_SWEEP_SECONDS: Final = 10.0
 _EXIT_SECONDS: Final = 5.0
+#: How long the run of a query that has ended inside a batch goes on sweeping.
+_RESTS_S: Final = 30.0
 #: Settings of a replay of state that Spark writes into the checkpoint at its first batch.
 _STATE_CONF: Final = tuple(one for one in RUNTIME_CONF if "stateStore" in one)
 
@@ -213,11 +215,18 @@ class BatchWriter:
         )
 
     def _close_at_end(self, execution: Any, opened: _OpenRun) -> None:
-        """Wait for the end of the query, then leave nothing open; on a thread of its own."""
+        """Wait for the end of the query, then leave nothing open; on a thread of its own.
+
+        Meanwhile the query can be started again: its first batch closes the run.
+        """
         try:
             execution.awaitTermination()
         except Exception as error:  # noqa: BLE001 - the user gets it from his query
             logger.debug("the query of application %s has ended: %s", self._app_id, error)
+        with self._one_at_a_time:
+            rests = self._open is opened and opened.sweep_on()
+        if rests:
+            opened.closed.wait(_RESTS_S)
         with self._one_at_a_time:
             self._close(opened)
 
@@ -242,6 +251,7 @@ class _OpenRun:
 
     Attributes:
         run_id: Spark's; another one at each start of the query.
+        closed: set by `close`.
     """
 
     def __init__(
@@ -253,6 +263,8 @@ class _OpenRun:
         self._schema = schema
         self._timeout_s = timeout_s
         self._written = -1
+        self._in_batch = False
+        self.closed = threading.Event()
         self._coordinator = CheckpointCoordinator(
             run.log,
             run.committers,
@@ -292,14 +304,28 @@ class _OpenRun:
         stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
         written = branch.frame.mapInArrow(stage, COMMITTABLE_DDL)
         spark = branch.frame.sparkSession
+        self._in_batch = True
         with cancelled_after(self._timeout_s, spark, self.run_id, batch_id):
             report = self._batches.run(execution, written, batch_id)
-        self._written = batch_id
+        self._in_batch, self._written = False, batch_id
         self._folder.note_finished(batch_id)
         return report
 
+    def sweep_on(self) -> bool:
+        """Sweep again and again, until `close`, if the query has ended inside a batch: Spark
+        cancels its tasks, and they can still open transactions.
+
+        Returns:
+            Whether it sweeps. What is decided and not finished is left to the next start.
+        """
+        if not self._in_batch or self._coordinator.unfinished() is not None:
+            return False
+        self._coordinator.resume()
+        return True
+
     def close(self) -> None:
         """Write down that nothing waits, abort what tasks left open, close the connections."""
+        self.closed.set()
         if unfinished := self._run.end(self._coordinator):
             logger.warning("the query has ended, and must be started again: %s", unfinished)
 

@@ -12,8 +12,10 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
@@ -21,7 +23,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from connectors import KafkaSink
-from connectors.spark import BatchWriter
+from connectors.spark import BatchWriter, batch_writer
+from connectors.spark.sink_stage import BatchOrder, SinkStage
 from tests.auditor.reader import read_committed
 from tests.integration.query_script import (
     COUNTED,
@@ -44,7 +47,8 @@ from tests.parity.query import produce
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long, sampled
 from transactions import crash_points
-from transactions.errors import ConfigurationError
+from transactions.clock import Deadline
+from transactions.errors import ConfigurationError, PhaseOneError
 
 
 @pytest.fixture
@@ -408,3 +412,30 @@ def test_two_writers_of_one_function_do_not_stop_each_other(
     assert run(lines, each, checkpoint) == ""
     for one in (writer, other):
         assert values_in(one) == list(range(FILES * PER_FILE))
+
+
+def test_what_a_task_opens_after_the_end_of_a_batch_is_swept(
+    lines, writer, checkpoint, bootstrap, monkeypatch
+):
+    """One task fails and ends the query. Another one, which Spark cancels, runs on for seconds."""
+    monkeypatch.setattr(batch_writer, "_IDLE_SWEEP_SECONDS", 0.2)
+    stages: list[SinkStage] = []
+
+    def each(frame: DataFrame, batch_id: int) -> None:
+        if writer._open is not None:
+            ours = writer._open._run
+            stages.append(SinkStage(writers=(*ours.writers.values(),), owner=ours.log.owner))
+        writer(frame, batch_id)
+
+    broken = lines.select(f.expr("IF(value = '29', raise_error('broken'), value)").alias("value"))
+    assert "broken" in run(broken, each, checkpoint)
+    deadline = Deadline(2)
+    while writer._open is not None and not deadline.expired():
+        deadline.pause(0.05)  # until the thread that waits for the query's end has swept
+    context: Any = SimpleNamespace(partitionId=lambda: 1, taskAttemptId=lambda: 99)
+    rows = iter([pa.record_batch([pa.array([b"29"])], names=["value"])])
+    with contextlib.suppress(PhaseOneError):  # a sweep can come in the middle of it
+        stages[0].write(rows, BatchOrder(checkpoint_id=1, write=True), context)
+    assert_no_open_transaction(bootstrap, writer._app_id)
+    assert run(lines, writer, checkpoint) == "", "the next query does not wait"
+    assert values_in(writer) == list(range(FILES * PER_FILE))
