@@ -16,6 +16,7 @@ import fcntl
 import logging
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -123,7 +124,12 @@ class CommitProcess:
 
 
 def main() -> None:
-    """Serve until the JVM has ended; if another process serves it already, end at once."""
+    """Serve until the JVM has ended; if another process serves it already, end at once.
+
+    A service manager sends SIGTERM to the JVM and to this process (systemd's
+    KillMode=control-group). It must not end a commit in the middle: this process ends with its JVM.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     folder, pid, born = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors report it once
