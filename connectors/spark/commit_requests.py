@@ -201,11 +201,22 @@ def _folder_of(pid: int, born: str) -> Path:
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove what killed processes have left: folders of JVMs that have ended."""
+    """Remove what killed processes have left: folders of JVMs that have ended.
+
+    A JVM of another container is not seen here, though the two can share this place. Its process
+    holds a lock, and so does the worker that starts the process. Where a worker has not come so
+    far, the folder is empty.
+    """
+    at_once = fcntl.LOCK_EX | fcntl.LOCK_NB
     for other in folder.parent.iterdir():
         pid, _, born_then = other.name.partition("-")
-        if other != folder and pid.isdecimal() and not is_running(int(pid), born_then):
-            shutil.rmtree(other, ignore_errors=True)
+        if other == folder or not pid.isdecimal() or is_running(int(pid), born_then):
+            continue
+        with contextlib.suppress(OSError), (other / _STARTING).open() as starting:
+            fcntl.flock(starting, at_once)
+            with (other / LOCK).open("w") as lock:
+                fcntl.flock(lock, at_once)
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def is_running(pid: int, born_then: str) -> bool:

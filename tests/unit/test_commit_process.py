@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.commit_requests import SOCKET, born
+from connectors.spark import commit_requests
+from connectors.spark.commit_requests import LOCK, SOCKET, born
 from transactions.clock import Deadline
 
 
@@ -49,3 +51,20 @@ def test_sigterm_does_not_end_it_before_its_jvm(folder, jvm):
         jvm.wait()
         assert process.wait(30) == 0
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("held", [LOCK, commit_requests._STARTING])
+def test_a_process_whose_jvm_is_not_seen_keeps_its_folder(folder, held):
+    """Two containers share the place: neither sees the other's processes, but their locks."""
+    other, dead, made = (folder / f"{2**22 + number}-1" for number in range(1, 4))
+    for one in (other, dead):
+        one.mkdir()
+        (one / commit_requests._STARTING).touch()
+        (one / LOCK).touch()
+    made.mkdir()
+    with (other / held).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        commit_requests._remove_old(folder / "ours")
+    assert other.exists(), "its process serves, or starts"
+    assert not dead.exists()
+    assert made.exists(), "its worker is about to start a process"
