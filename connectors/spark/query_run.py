@@ -14,9 +14,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import orjson
 import pyarrow as pa
@@ -46,6 +46,8 @@ _IDLE_SWEEP_SECONDS: Final = 10.0
 _RESTS_S: Final = 30.0
 #: Files of a state store of version 1: their names say only the batch.
 _STATE_V1: Final = re.compile(r"\d+\.(delta|snapshot|changelog|zip)")
+#: Per source, where a batch begins and where it ends.
+_Range: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class QueryRun:
@@ -64,6 +66,8 @@ class QueryRun:
         self._schema: pa.Schema | None = None
         #: Of the newest plan; None when no tasks have a plan.
         self._order: BatchOrder | None = None
+        #: Where its batch begins and ends, per source.
+        self._range: _Range = ((), ())
         #: When the run ends without a further call; None between two batches of a query.
         self._ends: Deadline | None = None
         self._state_checked = False
@@ -98,7 +102,7 @@ class QueryRun:
             assert self._run is not None
             assert self._coordinator is not None
             self._coordinator.prepare()
-            self._order = self._order_for(number)
+            self._order, self._range = self._order_for(number), _range_of(options, number)
             self._ends = Deadline(options.checkpoint_timeout_s)
             stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
             return TaskPlan(stage=stage, order=self._order, columns=(*schema.names,))
@@ -288,24 +292,22 @@ class QueryRun:
         self._folder.note_finished(number)
 
     def _checkpoint(self, number: int, tasks: int) -> Checkpoint:
-        partitioning: Mapping[str, str] = {"sink_tasks": str(tasks)}
-        place = self._options.checkpoint
-        if self._options.is_job:
-            name = self._options.app_id
-            return Checkpoint(
-                checkpoint_id=number,
-                query_id=name,
-                start_offsets=(),
-                end_offsets=(),
-                partitioning=partitioning,
+        options = self._options
+        start, end = self._range
+        if (now := _range_of(options, number)) != self._range:
+            raise PhaseOneError(
+                "The offsets of a batch have changed since its plan; nothing of it is committed.",
+                where=f"{options.checkpoint}/offsets, batch {number}: planned {start} to {end}, "
+                f"now {now[0]} to {now[1]}",
+                cause="another driver runs the same query, or ran it until now",
+                option=f"checkpointLocation={options.checkpoint}: stop the other driver",
             )
-        end = offsets_of_batch(place, number)
         return Checkpoint(
             checkpoint_id=number,
-            query_id=query_id(place),
-            start_offsets=offsets_of_batch(place, number - 1) if number else ("",) * len(end),
+            query_id=options.app_id if options.is_job else query_id(options.checkpoint),
+            start_offsets=start,
             end_offsets=end,
-            partitioning=partitioning,
+            partitioning={"sink_tasks": str(tasks)},
         )
 
     def _has_state(self) -> bool:
@@ -326,6 +328,15 @@ def _planned(options: QueryOptions) -> int:
             option=f"checkpointLocation={options.checkpoint}, asyncProgressTrackingEnabled=false",
         )
     return planned
+
+
+def _range_of(options: QueryOptions, number: int) -> _Range:
+    """Return where a batch begins and ends, as Spark has written it; a job has no offsets."""
+    if options.is_job:
+        return (), ()
+    end = offsets_of_batch(options.checkpoint, number)
+    start = offsets_of_batch(options.checkpoint, number - 1) if number else ("",) * len(end)
+    return start, end
 
 
 def _refuse_state(checkpoint: Path) -> None:

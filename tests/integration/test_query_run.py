@@ -197,6 +197,21 @@ def test_a_renamed_query_sweeps_what_its_earlier_name_has_left(query):
     newer.close()
 
 
+def test_offsets_that_change_between_plan_and_commit_are_not_decided(process, query):
+    """A slow older driver writes its own plan over the file; the tasks have read by ours."""
+    path = query.checkpoint / "offsets/0"
+    ours = path.read_text()
+    run = process()
+    told = task(run.plan(query, SCHEMA))
+    path.write_text(spark_checkpoints.batch('{"a":{"0":9}}'))
+    with pytest.raises(PhaseOneError, match="offsets of a batch have changed"):
+        run.commit(0, *told)
+    assert written(query) == []
+    path.write_text(ours)
+    run.commit(0, *task(run.plan(query, SCHEMA)))
+    assert written(query) == ROWS
+
+
 def test_a_step_of_the_clock_is_no_other_process(monkeypatch):
     """Psutil's time of birth is a time of day, and changes with the clock."""
     here = psutil.Process().pid
