@@ -59,7 +59,7 @@ class CommitProcess:
             answer = self._result(connection.recv())
             try:
                 connection.send(answer)
-            except (TypeError, ValueError, AttributeError):  # an error that cannot be pickled
+            except Exception:  # noqa: BLE001 - a foreign error that cannot be pickled
                 connection.send(SparkOnceError(f"{type(answer).__name__}: {answer}"))
 
     def _result(self, request: Request) -> Any:

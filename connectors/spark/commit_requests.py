@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -92,11 +91,12 @@ def ask(request: Request) -> Any:
     Only a plan starts the process: when it has died, there is nothing to commit or to abort.
 
     Raises:
-        SparkOnceError: the request failed.
+        SparkOnceError: the request failed, or the process could not be started.
         OutcomeUnknownError: the process has died; the next start of the query finds out.
     """
     try:
-        with _connected(starts=isinstance(request, Plan)) as connection:
+        starts = isinstance(request, Plan)
+        with _reached() if starts else _connection(_folder_of(*_jvm())) as connection:
             connection.send(request)
             answer = connection.recv()
     except (EOFError, OSError) as error:
@@ -114,24 +114,29 @@ def ask(request: Request) -> Any:
     return answer
 
 
-@contextlib.contextmanager
-def _connected(*, starts: bool) -> Iterator[Connection]:
-    """Connect to the process, and start it if there is none."""
-    pid, born = _jvm()
-    folder = _folder_of(pid, born)
+def _reached() -> Connection:
+    """Connect to the process, and start it if there is none.
+
+    Raises:
+        SparkOnceError: it could not be started.
+    """
     try:
-        connection = _connection(folder)
-    except OSError:
-        if not starts:
-            raise
+        pid, born = _jvm()
+        folder = _folder_of(pid, born)
+        with contextlib.suppress(OSError):
+            return _connection(folder)
         with (folder / _STARTING).open("w") as file:  # two queries can begin at once
             fcntl.flock(file, fcntl.LOCK_EX)
-            try:
-                connection = _connection(folder)
-            except OSError:
-                connection = _started(folder, pid, born)
-    with connection:
-        yield connection
+            with contextlib.suppress(OSError):
+                return _connection(folder)
+            return _started(folder, pid, born)
+    except OSError as error:
+        raise SparkOnceError(
+            "The process that commits could not be started.",
+            where=str(error),
+            cause="its folder cannot be made or written: the disk is full, or read-only",
+            option=f"TMPDIR={os.environ.get('TMPDIR', '(absent)')}: a folder that can be written",
+        ) from error
 
 
 def _connection(folder: Path) -> Connection:

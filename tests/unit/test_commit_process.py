@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
+import pickle
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from connectors.spark import commit_requests
+from connectors.spark.commit_process import CommitProcess
 from connectors.spark.commit_requests import LOCK, SOCKET, born
 from transactions.clock import Deadline
+from transactions.errors import OutcomeUnknownError, SparkOnceError
 
 
 @pytest.fixture
@@ -68,3 +75,31 @@ def test_a_process_whose_jvm_is_not_seen_keeps_its_folder(folder, held):
     assert other.exists(), "its process serves, or starts"
     assert not dead.exists()
     assert made.exists(), "its worker is about to start a process"
+
+
+def test_a_plan_without_a_place_for_the_process_says_so(folder, monkeypatch):
+    """TMPDIR is full, or cannot be written: nothing has died."""
+    (folder / "full").touch()
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(folder / "full"))
+    options: Any = SimpleNamespace(app_id="app", checkpoint=folder)
+    plan = commit_requests.Plan(options=options, schema=pa.schema([]), left_out=())
+    with pytest.raises(SparkOnceError, match="could not be started") as raised:
+        commit_requests.ask(plan)
+    assert "TMPDIR=" in str(raised.value)
+    assert not isinstance(raised.value, OutcomeUnknownError)
+
+
+class UnsendableError(Exception):
+    """Of a foreign library."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise pickle.PicklingError("it holds a socket")
+
+
+def test_an_error_that_cannot_be_sent_arrives_in_words(monkeypatch):
+    process = CommitProcess()
+    monkeypatch.setattr(process, "_result", lambda _: UnsendableError("the broker is away"))
+    worker, ours = multiprocessing.Pipe()
+    worker.send("a request")
+    process._answer(ours)
+    assert "UnsendableError: the broker is away" in str(worker.recv())
