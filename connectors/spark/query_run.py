@@ -33,7 +33,7 @@ from connectors.spark.writer_folder import WriterFolder
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator
-from transactions.errors import ConfigurationError, PhaseOneError
+from transactions.errors import ConfigurationError, FencedError, PhaseOneError
 from transactions.healing import check_replayed, not_healed
 from transactions.replay import Checkpoint
 from transactions.sink import Owner
@@ -44,6 +44,8 @@ _IDLE_SWEEP_SECONDS: Final = 10.0
 #: How long a run goes on sweeping after an abort, or after the commit of a job: sibling tasks and
 #: speculative ones can still open transactions, until Spark kills their workers.
 _RESTS_S: Final = 30.0
+#: How long the run of a query waits for its next batch: Spark does not say that a query has ended.
+_IDLE_S: Final = 3600.0
 #: Files of a state store of version 1: their names say only the batch.
 _STATE_V1: Final = re.compile(r"\d+\.(delta|snapshot|changelog|zip)")
 #: Per source, where a batch begins and where it ends.
@@ -68,8 +70,12 @@ class QueryRun:
         self._order: BatchOrder | None = None
         #: Where its batch begins and ends, per source.
         self._range: _Range = ((), ())
-        #: When the run ends without a further call; None between two batches of a query.
+        #: When the run ends without a further call.
         self._ends: Deadline | None = None
+        #: The newest batch of a query is done: the next plan goes on with this run.
+        self._goes_on = False
+        #: The run that was closed because no next plan came.
+        self._before: Run | None = None
         self._state_checked = False
 
     def plan(
@@ -91,8 +97,8 @@ class QueryRun:
             number = _planned(options)
             if not options.is_job:
                 refuse_sources_of_batch(options.checkpoint, number)
-            rests = self._order is None and self._ends is not None  # this is another start
-            if rests or options != self._options or schema != self._schema:
+            is_new = self._order is None and not self._goes_on  # this is another start
+            if is_new or options != self._options or schema != self._schema:
                 self.close()
             if self._run is None:
                 self._options, self._schema = options, schema
@@ -103,7 +109,7 @@ class QueryRun:
             assert self._coordinator is not None
             self._coordinator.prepare()
             self._order, self._range = self._order_for(number), _range_of(options, number)
-            self._ends = Deadline(options.checkpoint_timeout_s)
+            self._ends, self._goes_on = Deadline(options.checkpoint_timeout_s), False
             stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
             return TaskPlan(stage=stage, order=self._order, columns=(*schema.names,))
         except BaseException:
@@ -128,8 +134,8 @@ class QueryRun:
         except BaseException:
             self.close()
             raise
-        self._order = None
-        self._ends = Deadline(_RESTS_S) if self._options.is_job else None
+        self._order, self._goes_on = None, not self._options.is_job
+        self._ends = Deadline(_IDLE_S if self._goes_on else _RESTS_S)
 
     def abort(self, owners: frozenset[Owner]) -> None:
         """Give the newest plan up: its tasks have failed, or Spark stops the query. A decided batch
@@ -150,7 +156,9 @@ class QueryRun:
         if self._ends is None or not self._ends.expired():
             return
         if self._order is None or self._coordinator is None:
+            before = self._run if self._goes_on else None
             self.close()
+            self._before = before
             return
         timeout_s = self._options.checkpoint_timeout_s
         logger.warning(
@@ -165,6 +173,7 @@ class QueryRun:
         """Leave nothing open; the next plan begins a new run."""
         run, coordinator = self._run, self._coordinator
         self._run = self._coordinator = self._order = self._ends = None
+        self._goes_on = False
         if run is not None and coordinator is not None:
             if unfinished := run.end(coordinator):
                 logger.warning("the run has ended, and must be started again: %s", unfinished)
@@ -173,12 +182,12 @@ class QueryRun:
 
     @property
     def is_open(self) -> bool:
-        """Whether it holds a run."""
-        return self._run is not None
+        """Whether it holds a run, or knows the last one of a query that may go on."""
+        return self._run is not None or self._before is not None
 
     def _give_up(self, coordinator: CheckpointCoordinator, rests_s: float) -> None:
         """Commit nothing of the newest plan, and sweep for some time what its tasks open."""
-        self._order = None
+        self._order, self._goes_on = None, False
         if coordinator.unfinished() is not None:
             self.close()
             return
@@ -197,7 +206,10 @@ class QueryRun:
             self._folder.check(number, accept_duplicates=options.accept_duplicates, alone=True)
             finished, place = self._folder.finished(), options.checkpoint
         self._durable = DurableFiles(place)
-        self._run = Run(self._run_options())
+        before, self._before = self._before, None
+        if before is not None:
+            _check_newest(before)
+        self._run = Run(self._run_options(), before)
         self._run.open(finished=finished)
         if not options.is_job:
             self._folder.stop_others(
@@ -328,6 +340,24 @@ def _planned(options: QueryOptions) -> int:
             option=f"checkpointLocation={options.checkpoint}, asyncProgressTrackingEnabled=false",
         )
     return planned
+
+
+def _check_newest(before: Run) -> None:
+    """Check that no other driver has taken over while the query had nothing to write.
+
+    Raises:
+        FencedError: one has; the newer one wins.
+    """
+    try:
+        before.check_newest()
+    except FencedError as error:
+        raise FencedError(
+            error.what,
+            where=error.where,
+            cause="a second driver has taken over while this query had nothing to write; the "
+            "newest wins",
+            option="stop one of the two; if this query is to go on, start it again",
+        ) from error
 
 
 def _range_of(options: QueryOptions, number: int) -> _Range:

@@ -212,6 +212,41 @@ def test_offsets_that_change_between_plan_and_commit_are_not_decided(process, qu
     assert written(query) == ROWS
 
 
+def finish(query: QueryOptions, number: int) -> None:
+    """Let Spark write a batch down as done, and plan the next one."""
+    (query.checkpoint / f"commits/{number}").write_text(spark_checkpoints.COMMIT)
+    offsets = spark_checkpoints.batch(f'{{"a":{{"0":{number + 2}}}}}')
+    (query.checkpoint / f"offsets/{number + 1}").write_text(offsets)
+
+
+@pytest.fixture
+def idle(process, query, monkeypatch) -> QueryRun:
+    """A run of a query whose batch 1 comes after a long pause."""
+    monkeypatch.setattr(query_run, "_IDLE_S", 0.1, raising=False)
+    run: QueryRun = process()
+    run.commit(0, *task(run.plan(query, SCHEMA)))
+    finish(query, 0)
+    until(lambda: (run.look(), run._run is None)[1])
+    return run
+
+
+def test_a_query_goes_on_after_a_long_pause(idle, query):
+    assert idle.is_open, "it knows its last run"
+    idle.commit(1, *task(idle.plan(query, SCHEMA)))
+    assert written(query) == sorted(2 * ROWS)
+
+
+def test_a_driver_that_was_quiet_does_not_stop_a_newer_one(idle, process, query):
+    newer = process()
+    late = task(newer.plan(query, SCHEMA))
+    with pytest.raises(FencedError, match="start it again"):
+        idle.plan(query, SCHEMA)
+    newer.commit(1, *late)
+    finish(query, 1)
+    idle.commit(2, *task(idle.plan(query, SCHEMA)))  # the user has started it again
+    assert written(query) == sorted(3 * ROWS)
+
+
 def test_a_step_of_the_clock_is_no_other_process(monkeypatch):
     """Psutil's time of birth is a time of day, and changes with the clock."""
     here = psutil.Process().pid

@@ -1000,4 +1000,11 @@ MUTATIONS = (
         "False",
         f"{ON_SINK}test_rule_1_x13_x21_a_sweep_is_of_one_log_and_its_older_runs",
     ),
+    Mutation(
+        "query writer: a driver that was quiet does not stop a newer one",
+        "connectors/spark/query_run.py",
+        "if before is not None:",
+        "if False:",
+        "tests/integration/test_query_run.py::test_a_driver_that_was_quiet_does_not_stop_a_newer_one",
+    ),
 )
