@@ -59,6 +59,16 @@ COUNTED = """
 lines = lines.selectExpr("CAST(value AS INT) % 15 AS word").groupBy("word").count()
 lines = lines.selectExpr("CAST(100 * word + count AS STRING) AS value")"""
 
+#: A batch job of 60 lines; to be filled in: broker, topic, checkpoint, name of the job.
+JOB = """import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+numbers = spark.range(60, numPartitions=3).selectExpr("CAST(id AS STRING) AS value")
+writer = numbers.write.format("kafka-exactly-once").mode("append")
+writer = writer.option("kafka.bootstrap.servers", "{}").option("topic", "{}")
+writer.option("checkpointLocation", "{}").option("job.id", "{}").save()
+"""
+
 
 def text_files(folder: Path) -> Path:
     """Make the input: one file is one batch, and each line is there once."""

@@ -29,6 +29,7 @@ from tests.integration.query_script import (
     ENDLESS,
     FILE_SOURCE,
     FILES,
+    JOB,
     KAFKA_SOURCE,
     KEEPS_STATE,
     PER_FILE,
@@ -532,16 +533,6 @@ def test_a_topic_cannot_be_overwritten(numbers, bootstrap, topic, checkpoint):
     writer = to_topic(numbers.write, bootstrap, topic(name="out"), checkpoint, **{"job.id": "a"})
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         writer.mode("overwrite").save()
-
-
-JOB = """import sys
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[2]").getOrCreate()
-numbers = spark.range(60, numPartitions=3).selectExpr("CAST(id AS STRING) AS value")
-writer = numbers.write.format("kafka-exactly-once").mode("append")
-writer = writer.option("kafka.bootstrap.servers", "{}").option("topic", "{}")
-writer.option("checkpointLocation", "{}").option("job.id", "{}").save()
-"""
 
 
 @pytest.fixture

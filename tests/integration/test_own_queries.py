@@ -1,0 +1,250 @@
+"""A query or a job of the user's own, each way in, where more goes wrong than one death.
+
+X6, X7, X16: the network between the script and the broker loses, delays and repeats requests. X9: a
+run dies while it recovers or heals what the run before has left. X10: the checkpoint is restored
+from a backup. X15: two scripts run on one checkpoint.
+
+Seen from outside: a plain Spark script with default settings, and an independent read_committed
+reader that does not go through the proxy.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.auditor.reader import Follower
+from tests.chaos.kafka_proxy import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    TRANSACTION_REQUESTS,
+    TXN_OFFSET_COMMIT,
+    Action,
+    Rule,
+)
+from tests.chaos.proxied_cluster import ProxiedCluster
+from tests.integration.query_script import (
+    ENDLESS,
+    FILE_SOURCE,
+    FILES,
+    JOB,
+    PER_FILE,
+    RATE_SOURCE,
+    THREE_BATCHES,
+    TO_THE_END,
+    Script,
+    text_files,
+)
+from tests.integration.test_examples import started
+from tests.shared_broker import assert_no_open_transaction
+from tests.tiers import long
+from transactions.crash_points import HEALING_POINTS
+
+pytestmark = [long, pytest.mark.timeout(600)]
+
+ALL = list(range(FILES * PER_FILE))
+DRIVER, WORKER = "kafka-python", "rdkafka"  # how their client ids begin
+#: The ways in. The function's batch is committed in the script's own process, which a crash kills.
+WORD, FUNCTION, WRITE = "writeStream", "foreachBatch", "write"
+QUERIES = pytest.mark.parametrize("way", [WORD, FUNCTION])
+WAYS = pytest.mark.parametrize("way", [WORD, FUNCTION, WRITE])
+KILLED = {WORD: 1, FUNCTION: -signal.SIGKILL, WRITE: 1}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProxiedCluster]:
+    with ProxiedCluster() as one:
+        yield one
+
+
+@pytest.fixture
+def script(cluster: ProxiedCluster, tmp_path: Path) -> Iterator[Callable[..., Script]]:
+    """Make the script of a way in; it has 60 lines to write, 15 in a batch."""
+    made: list[Script] = []
+
+    def make(way: str, changes: dict[str, str] | None = None) -> Script:
+        unique = uuid.uuid4().hex[:8]
+        out, app, proxied = f"out-{unique}", f"app-{unique}", cluster.proxied_servers
+        cluster.create_topic(out, 2)
+        if changes is None:
+            changes = {"examples/*.py": str(text_files(tmp_path / "in"))}
+        if way == FUNCTION:
+            own = {'topic="lines"': f'topic="{out}"', 'app_id="lines"': f'app_id="{app}"'}
+            one = Script("own_query.py", proxied, out, tmp_path, own | changes)
+        else:
+            own = {'"topic", "lines"': f'"topic", "{out}"'}
+            one = Script("one_word.py", proxied, out, tmp_path, own | changes)
+        if way == WRITE:
+            one.path = tmp_path / "job.py"
+            one.path.write_text(JOB.format(proxied, out, tmp_path / "checkpoint", app))
+        one.bootstrap = cluster.bootstrap_servers
+        made.append(one)
+        return one
+
+    yield make
+    cluster.proxy.clear()
+    for one in made:
+        assert_no_open_transaction(one.bootstrap, one.ours.name)
+
+
+def until_done(script: Script, starts: int = 5) -> None:
+    """Start the script until it ends well, as its user does."""
+    said = ""
+    for _ in range(starts):
+        code, said = script.run()
+        if code == 0:
+            return
+    raise AssertionError(f"it has failed {starts} times\n{said}")
+
+
+#: What becomes of the first request of a kind. HOLD_BACK: the connection of its client is closed,
+#: and the broker gets the request three seconds later, in the middle of a later batch.
+FAULTS = {
+    "commit_answer_closed": (DRIVER, END_TXN, Action.CLOSE_AFTER),
+    "commit_answer_lost": (DRIVER, END_TXN, Action.DROP_RESPONSE),
+    "commit_request_lost": (DRIVER, END_TXN, Action.DROP_REQUEST),
+    "commit_late": (DRIVER, END_TXN, Action.HOLD_BACK),
+    "commit_twice": (DRIVER, END_TXN, Action.REPEAT_REQUEST),
+    "resync_late": (WORKER, END_TXN, Action.HOLD_BACK),
+    "init_closed": (WORKER, INIT_PRODUCER_ID, Action.CLOSE_AFTER),
+    "init_late": (WORKER, INIT_PRODUCER_ID, Action.HOLD_BACK),
+    "partitions_late": (WORKER, ADD_PARTITIONS_TO_TXN, Action.HOLD_BACK),
+    "group_late": (WORKER, ADD_OFFSETS_TO_TXN, Action.HOLD_BACK),
+    "marker_closed": (WORKER, TXN_OFFSET_COMMIT, Action.CLOSE_AFTER),
+    "marker_late": (WORKER, TXN_OFFSET_COMMIT, Action.HOLD_BACK),
+}
+
+
+#: The one word meets them all. The other ways share its code: of each kind of trouble one.
+FAULTS_OF = [(WORD, fault) for fault in FAULTS] + [
+    (way, fault)
+    for way in (FUNCTION, WRITE)
+    for fault in ("commit_answer_lost", "commit_late", "marker_late")
+]
+
+
+@pytest.mark.parametrize(("way", "fault"), FAULTS_OF)
+def test_x6_x7_x16_a_request_that_is_lost_or_late(script, cluster, way: str, fault: str):
+    one = script(way)
+    client, request, action = FAULTS[fault]
+    met = cluster.proxy.add(Rule(request, action, client=client, seconds=3.0))
+    until_done(one)
+    assert met.hits == 1
+    if action is not Action.DROP_REQUEST:
+        met.wait_for_answers()
+    assert one.values() == ALL
+
+
+@pytest.mark.parametrize(("way", "seed"), [(WORD, 1), (WORD, 2), (FUNCTION, 3), (WRITE, 4)])
+def test_x7_a_network_that_holds_requests_back_all_the_time(script, cluster, way: str, seed: int):
+    """One of ten comes half a second to three seconds late, behind a closed connection."""
+    one = script(way)
+    storm = Rule(
+        TRANSACTION_REQUESTS,
+        Action.HOLD_BACK,
+        times=None,
+        seconds=0.5,
+        spread=2.5,
+        share=0.1,
+        chance=random.Random(seed),
+    )
+    cluster.proxy.add(storm)
+    until_done(one, starts=12)
+    storm.wait_for_answers(storm.hits)
+    assert one.values() == ALL
+
+
+@WAYS
+@pytest.mark.parametrize("point", ["recovery_fenced", "recovery_settled"])
+def test_a_kill_in_recovery(script, way: str, point: str):
+    """The next run finds what two dead runs have left."""
+    one = script(way)
+    number = 0 if way == WRITE else 1
+    code, said = one.run(f"decision_durable@{number}")
+    assert code == KILLED[way], said
+    code, said = one.run(point)
+    assert code == KILLED[way], said
+    code, said = one.run()
+    assert code == 0, said
+    assert one.values() == ALL
+
+
+@pytest.mark.parametrize(
+    ("way", "point"),
+    [*((WORD, point) for point in HEALING_POINTS), (FUNCTION, "heal_durable")],
+)
+def test_a_kill_while_lost_records_are_written_again(script, way: str, point: str):
+    """What was decided is aborted by the broker; the run that writes it again dies."""
+    one = script(way)
+    number = 0 if way == WRITE else 1
+    code, said = one.run(f"decision_durable@{number}")
+    assert code == KILLED[way], said
+    one.abort_decided()
+    code, said = one.run(point)
+    assert code == KILLED[way], said
+    code, said = one.run()
+    assert code == 0, said
+    assert one.values() == ALL
+
+
+@QUERIES
+def test_x10_a_checkpoint_from_a_backup_is_refused(script, way: str, tmp_path: Path):
+    """Until the user accepts that the records behind the backup come twice."""
+    files = text_files(tmp_path / "in")
+    later = sorted(files.iterdir())[2:]
+    for path in later:
+        path.rename(tmp_path / path.name)
+    one = script(way, {"examples/*.py": str(files)})
+    until_done(one, starts=1)
+    folder, backup = tmp_path / "checkpoint", tmp_path / "backup"
+    shutil.copytree(folder, backup)
+    for path in later:
+        (tmp_path / path.name).rename(path)
+    until_done(one, starts=1)
+    assert one.values() == ALL
+    shutil.rmtree(folder)
+    backup.rename(folder)
+    for _ in range(2):  # the refused start changes nothing
+        (tmp_path / "log").unlink()
+        code, said = one.run()
+        assert code == 1, said
+        assert "The cluster has output of this application that the decision log does not" in said
+        assert "last in the log: checkpoint 1" in said
+        assert one.values() == ALL
+    text = one.path.read_text()
+    accepts = {
+        FUNCTION: ('app_id="', 'accept_duplicates=True, app_id="'),
+        WORD: ('.option("topic"', '.option("acceptDuplicates", True).option("topic"'),
+    }
+    one.path.write_text(text.replace(*accepts[way]))
+    until_done(one, starts=1)
+    assert one.values() == sorted(ALL + ALL[2 * PER_FILE :])
+
+
+@QUERIES
+def test_x15_the_newer_of_two_scripts_on_one_checkpoint_wins(script, way: str, tmp_path: Path):
+    one = script(way, {FILE_SOURCE: RATE_SOURCE, TO_THE_END: ENDLESS})
+    words = [sys.executable, one.path.name]
+    with Follower(one.bootstrap, one.topic) as reader:
+        with started(words, tmp_path, output="older", **one.environment()) as older:
+            reader.until(lambda seen: len(seen) >= 40, timeout=120)
+            one.path.write_text(one.path.read_text().replace(ENDLESS, THREE_BATCHES))
+            # The older one goes on while the newer one starts: then Spark has planned a batch that
+            # is decided, and the writer refuses it. Its user starts it again.
+            until_done(one, starts=3)
+            assert older.wait(120) == 1, one.said()
+        values = one.values()
+        assert values == list(range(len(values)))
+        until_done(one, starts=1)
+    values = one.values()
+    assert values == list(range(len(values)))
+    assert len(values) >= 100
