@@ -15,7 +15,7 @@ from transactions.checkpoint_watch import tell_aging, tell_recommitted, tell_ret
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome, oldest_start_ms
 from transactions.decision_log import DecisionLog
-from transactions.errors import OutcomeUnknownError
+from transactions.errors import OutcomeUnknownError, RecordRefusedError, SparkOnceError
 from transactions.events import publish
 from transactions.healing import names
 from transactions.log_entries import ACCEPT_LOSS
@@ -88,17 +88,22 @@ class Settlement:
 
         Raises:
             OutcomeUnknownError: not all could be proven before the deadline; a restart goes on.
+            SparkOnceError: of a sink. If it is permanent, every other sink was asked before: one
+                refused row must not keep their transactions from being committed.
         """
         tell_retried(self.in_state(State.IN_DOUBT), "their commits were not acknowledged")
         rounds = 0
         while pending := self.in_state(State.DECIDED, State.IN_DOUBT):
             rounds += 1
+            permanent: list[SparkOnceError] = []
             for sink, mine in most_urgent_first(sinks, pending):
-                outcomes = sink.recover_and_commit(mine, deadline)
+                outcomes = self._asked(sink, mine, deadline, permanent)
                 self.record(outcomes)
                 self._count(outcomes)
                 now = [one for one in mine if outcomes.get(one.token) is Outcome.COMMITTED]
                 tell_aging(now, deadline.now_ms())
+            if permanent:
+                raise permanent[0]
             left = self.in_state(State.DECIDED, State.IN_DOUBT)
             if left and self._has_waited_enough(left, rounds, deadline):
                 self._believe_a_person(left, deadline)
@@ -106,6 +111,38 @@ class Settlement:
                 if rounds == 1:  # once: it can go on for minutes
                     tell_retried(left, "the coordinator gives no proof yet")
                 deadline.pause(0.2)
+
+    def _asked(
+        self,
+        sink: Committer,
+        mine: Sequence[Committable],
+        deadline: Deadline,
+        permanent: list[SparkOnceError],
+    ) -> Mapping[str, Outcome]:
+        """Return a sink's answer. A permanent error goes to `permanent`, and has no answer.
+
+        A refused row that a person has resolved is an answer: the target will never take it. No
+        other error is one: a right or a table that is missing can come back.
+        """
+        try:
+            return sink.recover_and_commit(mine, deadline)
+        except SparkOnceError as error:
+            if not error.permanent:
+                raise
+            refused = isinstance(error, RecordRefusedError)
+            resolved = refused and any(one.token in self._resolved for one in mine)
+            if resolved and len(mine) == 1:
+                return {mine[0].token: Outcome.ABORTED}
+            if not resolved:
+                permanent.append(error)
+                return {}
+        # The error does not say which transaction it is about: ask for each alone, in their order.
+        outcomes: dict[str, Outcome] = {}
+        for one in sorted(mine, key=lambda one: (one.checkpoint_id, one.subtask)):
+            outcomes |= self._asked(sink, [one], deadline, permanent)
+            if outcomes.get(one.token, Outcome.UNKNOWN) is Outcome.UNKNOWN:
+                break  # nothing overtakes it
+        return outcomes
 
     def _has_waited_enough(
         self, unproven: Sequence[Committable], rounds: int, deadline: Deadline

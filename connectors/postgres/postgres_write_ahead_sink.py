@@ -100,6 +100,5 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
                 "The table refused a row of a decided checkpoint.",
                 where=f"sink {self.name!r}, table {self.table}",
                 cause=said(error),
-                option="change the table so that it accepts the row, and start again; or give up "
-                "the transaction: sparkonce transactions resolve --accept-loss",
+                option="change the table so that it accepts the row, and start again",
             ) from error

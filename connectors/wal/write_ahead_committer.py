@@ -15,7 +15,7 @@ from connectors.wal.checkpoint_committer import CheckpointCommitter
 from connectors.wal.record_buffer import BufferCorruptedError
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.errors import PhaseOneError, SparkOnceError
+from transactions.errors import PhaseOneError, RecordRefusedError, SparkOnceError
 from transactions.sink import Owner
 
 logger = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ class WriteAheadCommitter:
         Raises:
             BufferCorruptedError: a prepared buffer has other bytes; neither it nor a later one is
                 sent.
+            RecordRefusedError: the target will never take a record; no later buffer is sent.
         """
         outcomes = dict.fromkeys((one.token for one in committables), Outcome.UNKNOWN)
         lost_at: int | None = None
@@ -135,6 +136,8 @@ class WriteAheadCommitter:
             self.marks.set_job_id(run_of(one.transactional_id))
             with self.marks.transaction():
                 outcome = self._send_unless_marked(one)
+        except RecordRefusedError as error:
+            raise self._refused(one, error) from error
         except Exception as error:  # the user's code, the target's, the storage's
             if isinstance(error, SparkOnceError) and error.permanent:
                 raise
@@ -175,6 +178,20 @@ class WriteAheadCommitter:
     @property
     def _buffers(self) -> BufferFolder:
         return BufferFolder(self.buffer / self.name)
+
+    def _refused(self, one: Committable, error: RecordRefusedError) -> RecordRefusedError:
+        """Add what `send_values` does not know: the transaction, and how to go on without it."""
+        place = f"checkpoint {one.checkpoint_id}, subtask {one.subtask}, {one.transactional_id}"
+        command = (
+            f"sparkonce transactions resolve {one.transactional_id} --accept-loss "
+            "--checkpoint FOLDER --bootstrap HOST:PORT (or --job JOB.toml)"
+        )
+        return RecordRefusedError(
+            error.what,
+            where=f"{error.where or f'sink {self.name!r}'}, {place}",
+            cause=error.cause,
+            option=f"{error.option}; to go on without its records: {command}".removeprefix("; "),
+        )
 
     def _tell_not_sent(self, one: Committable, error: Exception) -> None:
         problem = SparkOnceError(

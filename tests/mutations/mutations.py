@@ -725,6 +725,20 @@ MUTATIONS = (
         "tests/integration/test_write_ahead_crashes.py::test_behind_the_mark_there_is_no_window",
     ),
     Mutation(
+        "recovery: a refused row that nobody has resolved is kept",
+        RECOVERY,
+        "            resolved = refused and any(one.token in self._resolved for one in mine)\n",
+        "            resolved = refused\n",
+        "tests/unit/test_refused_rows.py::test_what_nobody_has_resolved_is_never_given_up",
+    ),
+    Mutation(
+        "recovery: a permanent error is no refused row",
+        RECOVERY,
+        "            refused = isinstance(error, RecordRefusedError)\n",
+        "            refused = True\n",
+        "tests/unit/test_refused_rows.py::test_only_a_refused_row_is_given_up",
+    ),
+    Mutation(
         "write-ahead: a task knows which start it belongs to",
         "connectors/wal/write_ahead_sink.py",
         "buffer=buffer, start=start)",

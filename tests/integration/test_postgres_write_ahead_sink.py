@@ -1,0 +1,73 @@
+"""The write-ahead sink for PostgreSQL on a real server: what the table never takes."""
+
+# ruff: noqa: F811 - a fixture is imported, and named again by who takes it
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.postgres.postgres_committer import PostgresCheckpointCommitter
+from connectors.postgres.postgres_write_ahead_sink import PostgresWriteAheadSink
+from tests.both_halves import both_halves
+from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
+    PostgresDatabase,
+    postgres,
+    postgres_server,
+)
+from tests.unit.samples import decision
+from transactions.clock import Deadline
+from transactions.committable import Committable
+from transactions.decision_log import DecisionLog
+from transactions.errors import RecordRefusedError
+from transactions.log_entries import ACCEPT_LOSS, Resolved
+from transactions.log_location import backend_for
+from transactions.recovery import recover
+from transactions.sink import Attempt
+
+
+def opened(database: PostgresDatabase, folder: Path, **other: Any) -> Any:
+    options = PostgresWriteAheadSink(
+        name="out",
+        buffer=folder / "buffer",
+        committer=PostgresCheckpointCommitter(database.conninfo, timeout_s=10),
+        table="said",
+        **other,
+    )
+    return both_halves(options)
+
+
+def log_of(folder: Path) -> DecisionLog:
+    return DecisionLog.open(backend_for(folder / "log"), application_id="app", identity={})
+
+
+def prepared(sink: Any, log: DecisionLog, subtask: int, *numbers: int) -> Committable:
+    attempt = Attempt(owner=log.owner, checkpoint_id=0, subtask=subtask, attempt_id=f"1.{subtask}")
+    transaction = sink.begin_transaction(attempt)
+    for number in numbers:
+        sink.invoke(transaction, pa.record_batch({"id": pa.array([number], pa.int64())}))
+    one: Committable = sink.pre_commit(transaction)
+    return one
+
+
+def ids(database: PostgresDatabase) -> list[int]:
+    return [row[0] for row in database.execute("SELECT id FROM said ORDER BY id")]
+
+
+def test_an_accepted_loss_ends_a_refusal_and_the_rest_is_committed(postgres, tmp_path):
+    postgres.execute("CREATE TABLE said (id bigint CHECK (id < 9))")
+    sink, log = opened(postgres, tmp_path), log_of(tmp_path)
+    ones = [prepared(sink, log, 0, 1), prepared(sink, log, 1, 2, 9), prepared(sink, log, 2, 3)]
+    log.decide(decision(0, committables=tuple(ones)))
+    log = log_of(tmp_path)
+    with pytest.raises(RecordRefusedError, match="violates check constraint") as refused:
+        recover(log, {"out": sink}, Deadline(10))
+    assert f"resolve {ones[1].transactional_id} --accept-loss" in refused.value.option
+    assert ids(postgres) == [1]
+    log.resolve(Resolved(checkpoint_id=0, verdict=ACCEPT_LOSS, tokens=(ones[1].token,), note=""))
+    assert recover(log_of(tmp_path), {"out": sink}, Deadline(10)).lost == []
+    assert ids(postgres) == [1, 3]
+    sink.close()
