@@ -56,19 +56,31 @@ class PreparedTransactionCommitter:
     def check_prepared(
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> list[Committable]:
-        """See `Committer.check_prepared`: each is in `pg_prepared_xacts`."""
+        """See `Committer.check_prepared`: each is in `pg_prepared_xacts`, and this user may commit
+        it. The server itself checks the user only at COMMIT PREPARED, after the decision.
+        """
         what = "PostgreSQL could not be searched for prepared transactions."
         with asking(what, self.conninfo, deadline) as connection:
             found = prepared_among(connection, [one.transactional_id for one in committables])
         for one in committables:
-            if one.transactional_id not in found:
+            where = f"checkpoint {one.checkpoint_id}, subtask {one.subtask}, {one.transactional_id}"
+            roles = found.get(one.transactional_id)
+            if roles is None:
                 raise PhaseOneError(
                     "A prepared transaction is gone.",
-                    where=f"checkpoint {one.checkpoint_id}, subtask {one.subtask}, "
-                    f"{one.transactional_id}",
+                    where=where,
                     cause="an operator ended it, or the driver reached another server than the "
                     "task",
                     option=f"conninfo: {place(self.conninfo)}",
+                )
+            if not roles.may_end:
+                raise PhaseOneError(
+                    "The driver's user may not commit a prepared transaction.",
+                    where=where,
+                    cause=f"the task was the role {roles.owner!r}, the driver is {roles.user!r}; "
+                    "only the role that prepared it, or a superuser, may commit it",
+                    option="conninfo: give a user; without one each process takes its own "
+                    "(PGUSER, a service file, the user of its operating system)",
                 )
         return list(committables)
 
@@ -129,7 +141,7 @@ class PreparedTransactionCommitter:
         try:
             with connected(self.conninfo, deadline) as connection:
                 gids = [one.transactional_id for one in committables]
-                open_ones = prepared_among(connection, gids) if look_first else frozenset(gids)
+                open_ones = frozenset(prepared_among(connection, gids) if look_first else gids)
                 # A timeout would end the wait for a standby, and the server would answer success.
                 set_statement_timeout(connection, 0)
                 for one in committables:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from psycopg import errors, sql
 
@@ -49,13 +49,29 @@ def owner_of(gid: str) -> Owner:
     return Owner(application_id=application, log_id=log_id, run_epoch=int(epoch))
 
 
-def prepared_among(connection: Connection, gids: Sequence[str]) -> frozenset[str]:
+class Roles(NamedTuple):
+    """Who is concerned with one prepared transaction.
+
+    Attributes:
+        owner: the role that prepared it.
+        user: the role of the session that asks.
+        may_end: whether `user` may commit it and roll it back.
+    """
+
+    owner: str
+    user: str
+    may_end: bool
+
+
+def prepared_among(connection: Connection, gids: Sequence[str]) -> dict[str, Roles]:
     """Return which of the names are prepared in this database."""
     rows = connection.execute(
-        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s)",
+        "SELECT gid, owner, current_user, owner = current_user"
+        " OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"
+        " FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s)",
         [list(gids)],
     )
-    return frozenset(str(gid) for (gid,) in rows)
+    return {str(gid): Roles(str(owner), str(user), bool(may)) for gid, owner, user, may in rows}
 
 
 def prepared_by(connection: Connection, owner: Owner) -> list[str]:

@@ -586,6 +586,23 @@ def test_a_user_who_may_not_commit_is_told_and_nothing_is_lost(table, writer):
     assert opened(table).recover_and_commit([one], soon()) == {one.token: Outcome.COMMITTED}
 
 
+def test_what_another_user_has_prepared_is_not_decided(table, writer):
+    """The server refuses only COMMIT PREPARED, and that comes after the decision."""
+    mine = written(opened(table), 1)
+    role = f"writer_{table.dbname}"
+    table.execute(f"GRANT INSERT ON said TO {role}")
+    table.execute(f"GRANT INSERT, SELECT, DELETE ON sparkonce_commits TO {role}")
+    other = opened(table, conninfo=writer)
+    with pytest.raises(PhaseOneError, match="may not commit") as refused:
+        other.check_prepared([mine], soon())
+    text = str(refused.value)
+    for part in (f"'{role}'", "'postgres'", mine.transactional_id, "checkpoint 0, subtask 0"):
+        assert part in text
+    theirs = written(other, 2, of=attempt(subtask=1))
+    assert other.check_prepared([theirs], soon()) == [theirs]
+    assert opened(table).check_prepared([theirs], soon()) == [theirs], "a superuser may"
+
+
 def until_a_commit_waits(table: PostgresDatabase) -> None:
     """Wait until commits wait for a standby. `pg_reload_conf` only sends a signal, and a commit
     looks at a flag in shared memory: the checkpointer sets it when it has read the file.

@@ -710,6 +710,14 @@ MUTATIONS = (
         "tests/integration/test_postgres_sink.py::test_what_an_operator_rolled_back_is_proven_aborted",
     ),
     Mutation(
+        "postgres: what this user may not commit is not decided",
+        "connectors/postgres/prepared_committer.py",
+        "            if not roles.may_end:\n",
+        "            if False:\n",
+        "tests/integration/test_postgres_sink.py"
+        "::test_what_another_user_has_prepared_is_not_decided",
+    ),
+    Mutation(
         "write-ahead: rows and mark in one transaction",
         "connectors/wal/write_ahead_committer.py",
         "            with self.marks.transaction():\n",
