@@ -12,7 +12,9 @@ on one file system, with an atomic rename and an honest fsync.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -103,14 +105,18 @@ class LocalFolder:
             OSError: the result is not known. This includes a missing folder of transactions: an
                 unmounted disk looks like that, and proves nothing about one file.
         """
-        try:
+        with contextlib.suppress(FileNotFoundError):
             (self._transactions / transaction_id).rename(self._path / name)
-        except FileNotFoundError:
-            if (self._path / name).exists():
+            return Outcome.COMMITTED
+        # A disk can be mounted between two looks by path. Open folders stay on one disk.
+        with _opened(self._path) as folder, _opened(_TRANSACTIONS, below=folder) as hidden:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(transaction_id, name, src_dir_fd=hidden, dst_dir_fd=folder)
+                return Outcome.COMMITTED
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(name, dir_fd=folder)
                 return Outcome.ALREADY_COMMITTED
-            self._transactions.stat()
             return Outcome.ABORTED
-        return Outcome.COMMITTED
 
     def sync_published(self) -> None:
         """See `TargetFolder.sync_published`: first the new names, then the removals."""
@@ -153,3 +159,17 @@ class LocalFolder:
     def abandoned(self) -> list[str]:
         """See `TargetFolder.abandoned`: the sweep sees every hidden file."""
         return []
+
+
+@contextlib.contextmanager
+def _opened(folder: str | Path, *, below: int | None = None) -> Iterator[int]:
+    """Open a folder; below another open one, its file system is that one's.
+
+    Raises:
+        OSError: it is not there now.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY, dir_fd=below)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

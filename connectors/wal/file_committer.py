@@ -77,7 +77,10 @@ class FileCheckpointCommitter(CheckpointCommitter):
             text = path.read_bytes()
         except FileNotFoundError:
             (self._folder / self.operator_id).stat()  # an unmounted folder is not "not committed"
-            return False
+            try:
+                text = path.read_bytes()  # it may have been mounted only now
+            except FileNotFoundError:
+                return False
         if not text.endswith(b"\n") or not text[:-1].isdigit() or len(text) > _MOST_BYTES:
             raise LogCorruptedError(
                 "The mark of a sent checkpoint cannot be read; nothing was sent.",

@@ -4,6 +4,7 @@ as sent.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Final
 
 from connectors.wal.buffer_folder import BufferFolder, run_of
 from connectors.wal.checkpoint_committer import CheckpointCommitter
-from connectors.wal.record_buffer import BufferCorruptedError
+from connectors.wal.record_buffer import BufferCorruptedError, PreparedBuffer
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import PhaseOneError, RecordRefusedError, SparkOnceError
@@ -150,10 +151,8 @@ class WriteAheadCommitter:
     def _send_unless_marked(self, one: Committable) -> Outcome:
         if self.marks.is_checkpoint_committed(one.subtask, one.checkpoint_id):
             return Outcome.ALREADY_COMMITTED
-        try:
-            prepared = self._buffers.verified(one)
-        except FileNotFoundError:
-            self._buffers.check_mounted()  # an unmounted folder proves no loss
+        prepared = self._verified(one)
+        if prepared is None:
             # A fenced driver that still lives may have sent, marked and removed it just now.
             marked = self.marks.is_checkpoint_committed(one.subtask, one.checkpoint_id)
             return Outcome.ALREADY_COMMITTED if marked else Outcome.ABORTED
@@ -167,6 +166,15 @@ class WriteAheadCommitter:
             raise _NotTakenError("send_values returned False")
         self.marks.commit_checkpoint(one.subtask, one.checkpoint_id)
         return Outcome.COMMITTED
+
+    def _verified(self, one: Committable) -> PreparedBuffer | None:
+        """Return the buffer, None if it is gone. An unmounted folder proves no loss."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._buffers.verified(one)
+        self._buffers.check_mounted()
+        with contextlib.suppress(FileNotFoundError):  # it may have been mounted only now
+            return self._buffers.verified(one)
+        return None
 
     def _discard(self, one: Committable) -> None:
         """Remove a sent and marked buffer; if that fails, the sweep removes it."""

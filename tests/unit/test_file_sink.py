@@ -355,6 +355,27 @@ def test_of_two_attempts_only_the_decided_one_is_seen(sink):
     assert seen(sink) == [1, 2]
 
 
+@on_disk
+def test_a_disk_that_comes_back_between_two_looks_proves_no_loss(sink, monkeypatch):
+    """The rename finds an empty mount point; a moment later the folder is there again."""
+    one, folder, rename = prepared(sink, 1), Path(sink.options.path), Path.rename
+
+    def unmounted(path: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        away = folder.with_name("away")
+        folder.rename(away)
+        try:
+            return path.rename(target)
+        finally:
+            away.rename(folder)
+
+    monkeypatch.setattr(Path, "rename", unmounted)
+    assert sink.commit([one], soon()) == {one.token: Outcome.COMMITTED}
+    monkeypatch.setattr(Path, "rename", unmounted)
+    assert sink.commit([one], soon()) == {one.token: Outcome.ALREADY_COMMITTED}
+    assert seen(sink) == [1]
+
+
 @pytest.mark.parametrize("harm", ["gone", "cut"])
 def test_a_harmed_file_fails_the_checkpoint_before_its_decision(sink, harm):
     good, bad = prepared(sink, 1), prepared(sink, 2, subtask=1)

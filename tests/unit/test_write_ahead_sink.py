@@ -31,6 +31,7 @@ from connectors.wal import (
 )
 from connectors.wal.record_buffer import (
     BufferCorruptedError,
+    PreparedBuffer,
     RecordBuffer,
     read_seal,
     whole_batches,
@@ -335,6 +336,37 @@ def test_a_folder_that_is_not_mounted_proves_no_loss(sink, caplog):
     assert commit(sink, one) == [UNKNOWN]
     folder.with_name("away").rename(folder)
     assert commit(sink, one) == [COMMITTED]
+
+
+def test_a_disk_that_comes_back_between_two_looks_proves_no_loss(sink, monkeypatch):
+    one, verified = prepare(sink, 0, 1), PreparedBuffer.verified
+    answers = iter([FileNotFoundError("an empty mount point")])
+
+    def looked(*place: Any, **said: Any) -> PreparedBuffer:
+        for error in answers:
+            raise error
+        return verified(*place, **said)
+
+    monkeypatch.setattr(PreparedBuffer, "verified", looked)
+    assert commit(sink, one) == [COMMITTED]
+    assert sent(sink) == [1]
+
+
+def test_a_mark_whose_disk_comes_back_between_two_looks_is_found(sink, monkeypatch):
+    one, read = prepare(sink, 0, 1), Path.read_bytes
+    kept = buffers(sink)[0].read_bytes()
+    commit(sink, one)
+    sink._buffers.path(one.transactional_id).write_bytes(kept)
+    answers = iter([FileNotFoundError("an empty mount point")])
+
+    def looked(path: Path) -> bytes:
+        for error in answers:
+            raise error
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", looked)
+    assert commit(sink, one) == [ALREADY]
+    assert sent(sink) == [1]
 
 
 def test_a_fenced_driver_that_finishes_first_is_no_loss(sink, options, monkeypatch):
