@@ -180,6 +180,8 @@ class FileWriter:
         where = f"{self.path}, checkpoint {attempt.checkpoint_id}, subtask {attempt.subtask}"
         try:
             yield
+        except MemoryError:  # Arrow's is an ArrowException too, and refuses no value
+            raise
         except OSError as error:
             raise PhaseOneError(
                 f"The file sink {self.name!r} could not write: {error}.",

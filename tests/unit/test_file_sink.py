@@ -603,6 +603,24 @@ def test_a_long_transaction_is_not_kept_in_memory(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("kind", [pa.ArrowMemoryError, MemoryError])
+def test_too_little_memory_is_no_refused_value(tmp_path, monkeypatch, file_format, kind):
+    """A refused value is never tried again; memory can be free at the next attempt."""
+
+    def full(*_: object) -> None:
+        raise kind("malloc of size 64 failed")
+
+    sink = sink_in(tmp_path, file_format)
+    transaction = sink.begin_transaction(attempt())
+    sink.invoke(transaction, batch(1))
+    monkeypatch.setattr(type(transaction.writer), "write", full)
+    with pytest.raises(MemoryError, match="malloc"):
+        sink.invoke(transaction, batch(2))
+    sink.abort(transaction)
+    assert everything(sink) == {}
+
+
 def test_a_value_that_json_cannot_say_is_refused_for_good(tmp_path):
     sink = sink_in(tmp_path / "out", "json")
     transaction = sink.begin_transaction(attempt())
