@@ -11,7 +11,8 @@ part of its documentation, and `flink-runtime/.../executiongraph/failover/*Backo
                       attempts=infinite)        waits longer each time; a run without a failure
                                                 for reset_threshold begins anew
 
-One table, `RETRIED`, says what is never restarted, whatever the strategy says.
+One table, `RETRIED`, says what is never restarted, whatever the strategy says; nor is an error of
+ours that says itself that it is `permanent`.
 """
 
 from __future__ import annotations
@@ -267,8 +268,11 @@ def is_retried(error: BaseException) -> bool:
 
     An exception that is not ours is retried, as in Flink: it comes from a killed worker, a lost
     executor or a function of the user, and such faults (a service that did not answer) often pass.
-    A fault that does not pass ends with the strategy's attempts.
+    A fault that does not pass ends with the strategy's attempts. An error that is derived from one
+    of ours may be permanent where its base is not.
     """
+    if isinstance(error, SparkOnceError) and error.permanent:
+        return False
     for kind in type(error).__mro__:
         if kind in RETRIED:
             return RETRIED[kind][0]

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from connectors.wal.record_buffer import BufferCorruptedError
 from tests.simulation.virtual_clock import VirtualClock
 from transactions import errors
 from transactions.errors import ConfigurationError, SparkOnceError
@@ -250,9 +251,20 @@ def test_a_passing_fault_is_retried(error: Exception):
     assert fail(policy("fixed-delay(delay=1s)"), error) == 1.0
 
 
+def test_the_table_and_the_errors_say_the_same():
+    assert {kind: retried for kind, (retried, _) in RETRIED.items()} == {
+        kind: not kind.permanent for kind in RETRIED
+    }
+
+
 def test_an_error_that_somebody_derived_is_judged_by_its_base():
     class OurMissingTopicError(errors.MissingTopicError):
         pass
 
+    class OurPermanentError(SparkOnceError):
+        permanent = True
+
     assert not is_retried(OurMissingTopicError("no"))
+    assert not is_retried(OurPermanentError("no"))
+    assert not is_retried(BufferCorruptedError("other bytes"))
     assert not is_retried(KeyboardInterrupt())
