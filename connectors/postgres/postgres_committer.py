@@ -32,7 +32,8 @@ class PostgresCheckpointCommitter(CheckpointCommitter):
     Args:
         conninfo: libpq's connection string; no error text contains it.
         table: the table of the marks, in the first schema of the search path; created if missing.
-        timeout_s: how long the server may take for one mark, or for one buffer and its mark.
+        timeout_s: how long the server may take for one mark, and how long it waits for the next
+            statement of a transaction.
 
     Raises:
         ConfigurationError: the table's name is not a plain one, or psycopg is not installed.

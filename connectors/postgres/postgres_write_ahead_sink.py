@@ -13,14 +13,15 @@ from collections.abc import Iterator
 
 import psycopg
 import pyarrow as pa
+from psycopg import errors
 
-from connectors.postgres.connection import connected, limited, said
+from connectors.postgres.connection import Connection, connected, limited, said
 from connectors.postgres.copy_lines import check_types, copy_lines, payload
 from connectors.postgres.postgres_committer import PostgresCheckpointCommitter
 from connectors.postgres.target_table import look_up
 from connectors.wal.table_sink import TableWriteAheadSink
 from transactions.clock import Deadline
-from transactions.errors import RecordRefusedError
+from transactions.errors import BrokerUnavailableError, RecordRefusedError
 from transactions.sink import OpenSink, SinkContext
 
 
@@ -31,7 +32,7 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
     Attributes:
         committer: its database is the target.
         table: the table of the rows, as in SQL; it exists, and has the frame's columns by name.
-        timeout_s: how long the server may take for one buffer.
+        timeout_s: how long the server may take for one batch of a buffer.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -74,15 +75,18 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
         Raises:
             ConfigurationError: the table is missing, or the rows do not fit into it.
             RecordRefusedError: the table will never take a row.
+            BrokerUnavailableError: the server took too long.
             psycopg.Error: the server is gone, or failed.
         """
         connection = self.committer.connection
         where = f"sink {self.name!r}"
-        with self._refusals(), limited(connection, Deadline(self.timeout_s)):
-            target = look_up(connection, self.table, where)
+        with self._refusals():
+            with self._limited(connection):
+                target = look_up(connection, self.table, where)
             for batch in records:
                 target.check_columns(batch.schema, where)
                 with (
+                    self._limited(connection),
                     connection.cursor() as cursor,
                     cursor.copy(target.copy_into(batch.schema)) as sending,
                 ):
@@ -90,11 +94,21 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
                         sending.write(payload(lines))
         return True
 
+    def _limited(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
+        return limited(connection, Deadline(self.timeout_s))
+
     @contextlib.contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Raise a permanent refusal as our error; leave other errors, which may pass."""
+        """Raise a permanent refusal and a timeout as our errors; leave others, which may pass."""
         try:
             yield
+        except errors.QueryCanceled as error:
+            raise BrokerUnavailableError(
+                "PostgreSQL did not take the rows of a decided checkpoint.",
+                where=f"sink {self.name!r}, table {self.table}",
+                cause=said(error),
+                option=f"timeout_s={self.timeout_s:g}, for each batch",
+            ) from error
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             raise RecordRefusedError(
                 "The table refused a row of a decided checkpoint.",

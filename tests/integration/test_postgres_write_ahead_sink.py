@@ -20,7 +20,7 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
 )
 from tests.unit.samples import decision
 from transactions.clock import Deadline
-from transactions.committable import Committable
+from transactions.committable import Committable, Outcome
 from transactions.decision_log import DecisionLog
 from transactions.errors import RecordRefusedError
 from transactions.log_entries import ACCEPT_LOSS, Resolved
@@ -70,4 +70,34 @@ def test_an_accepted_loss_ends_a_refusal_and_the_rest_is_committed(postgres, tmp
     log.resolve(Resolved(checkpoint_id=0, verdict=ACCEPT_LOSS, tokens=(ones[1].token,), note=""))
     assert recover(log_of(tmp_path), {"out": sink}, Deadline(10)).lost == []
     assert ids(postgres) == [1, 3]
+    sink.close()
+
+
+def slow(database: PostgresDatabase, seconds: float) -> None:
+    """Make the table, whose rows take their time."""
+    database.execute("CREATE TABLE said (id bigint)")
+    database.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+        f" 'BEGIN PERFORM pg_sleep({seconds}); RETURN NEW; END'"
+    )
+    database.execute("CREATE TRIGGER w BEFORE INSERT ON said FOR EACH ROW EXECUTE FUNCTION wait()")
+
+
+def test_a_buffer_may_take_longer_than_a_batch_may(postgres, tmp_path):
+    slow(postgres, 0.6)
+    sink, log = opened(postgres, tmp_path, timeout_s=1.0), log_of(tmp_path)
+    one = prepared(sink, log, 0, 1, 2, 3, 4)
+    assert sink.commit([one], Deadline(20)) == {one.token: Outcome.COMMITTED}
+    assert ids(postgres) == [1, 2, 3, 4]
+    sink.close()
+
+
+def test_a_batch_that_takes_too_long_names_the_option(postgres, tmp_path, caplog):
+    slow(postgres, 5)
+    sink, log = opened(postgres, tmp_path, timeout_s=0.3), log_of(tmp_path)
+    one = prepared(sink, log, 0, 1)
+    assert sink.commit([one], Deadline(20)) == {one.token: Outcome.UNKNOWN}
+    for part in ("statement timeout", "timeout_s=0.3", "kept and sent again"):
+        assert part in caplog.text
+    assert ids(postgres) == []
     sink.close()
