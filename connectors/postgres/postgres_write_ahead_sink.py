@@ -92,6 +92,9 @@ class PostgresWriteAheadSink(TableWriteAheadSink):
                 ):
                     for lines in copy_lines(batch):
                         sending.write(payload(lines))
+            with self._limited(connection):
+                # A refusal at COMMIT would look like a commit whose answer is lost.
+                connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         return True
 
     def _limited(self, connection: Connection) -> contextlib.AbstractContextManager[None]:

@@ -101,3 +101,14 @@ def test_a_batch_that_takes_too_long_names_the_option(postgres, tmp_path, caplog
         assert part in caplog.text
     assert ids(postgres) == []
     sink.close()
+
+
+def test_a_deferred_constraint_refuses_the_row_too(postgres, tmp_path):
+    """The server checks it at COMMIT, where a refusal would look like a lost answer."""
+    postgres.execute("CREATE TABLE said (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    sink, log = opened(postgres, tmp_path), log_of(tmp_path)
+    one = prepared(sink, log, 0, 7, 7)
+    with pytest.raises(RecordRefusedError, match="duplicate key"):
+        sink.commit([one], Deadline(10))
+    assert ids(postgres) == []
+    sink.close()
