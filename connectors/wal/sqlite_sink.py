@@ -7,6 +7,7 @@ It shows what any database can do if it keeps the marks beside the rows: the com
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from connectors.wal.sqlite_committer import SQLiteCheckpointCommitter
 from connectors.wal.table_sink import TableWriteAheadSink
-from transactions.errors import ConfigurationError
+from transactions.errors import ConfigurationError, RecordRefusedError
 
 _TAKEN: Final = (
     pa.types.is_integer,
@@ -46,7 +47,9 @@ class SQLiteWriteAheadSink(TableWriteAheadSink):
     committer: SQLiteCheckpointCommitter
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """See `WriteAheadSink.check_columns`: numbers, text and bytes."""
+        """See `WriteAheadSink.check_columns`: numbers, text and bytes. SQLite stores NaN as
+        NULL.
+        """
         for field in schema:
             if not any(takes(field.type) for takes in _TAKEN):
                 raise ConfigurationError(
@@ -64,13 +67,26 @@ class SQLiteWriteAheadSink(TableWriteAheadSink):
         subtask: int,  # noqa: ARG002
         timestamp_ms: int,  # noqa: ARG002
     ) -> bool:
-        """See `WriteAheadSink.send_values`; visible when the surrounding transaction commits."""
+        """See `WriteAheadSink.send_values`; visible when the surrounding transaction commits.
+
+        Raises:
+            RecordRefusedError: the table will never take a row.
+            sqlite3.Error: the database is locked, or failed.
+        """
         connection = self.committer.connection
         for batch in records:
             names = ", ".join(_quoted(name) for name in batch.schema.names)
             places = ", ".join("?" * batch.num_columns)
             insert = f"INSERT INTO {_quoted(self.table)} ({names}) VALUES ({places})"  # noqa: S608
-            connection.executemany(insert, _rows(batch))
+            try:
+                connection.executemany(insert, _rows(batch))
+            except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+                raise RecordRefusedError(
+                    "The table refused a row of a decided checkpoint.",
+                    where=f"sink {self.name!r}, table {self.table}",
+                    cause=str(error),
+                    option="change the table so that it accepts the row, and start again",
+                ) from error
         return True
 
 

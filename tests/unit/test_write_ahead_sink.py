@@ -40,7 +40,12 @@ from tests.both_halves import both_halves
 from tests.simulation.virtual_clock import VirtualClock
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.errors import ConfigurationError, DeliveryError, PhaseOneError
+from transactions.errors import (
+    ConfigurationError,
+    DeliveryError,
+    PhaseOneError,
+    RecordRefusedError,
+)
 from transactions.sink import Attempt, Owner
 
 COMMITTED, ALREADY = Outcome.COMMITTED, Outcome.ALREADY_COMMITTED
@@ -672,6 +677,20 @@ def test_sqlite_takes_what_it_has_columns_for(tmp_path):
         sink.check_columns(pa.schema({"l": pa.list_(pa.int8())}))
 
 
+def test_a_number_that_sqlite_cannot_store_is_refused_for_good(tmp_path):
+    marks = SQLiteCheckpointCommitter(tmp_path / "t.db")
+    options = SQLiteWriteAheadSink(name="out", buffer=tmp_path / "b", committer=marks, table="rows")
+    sink = both_halves(options)
+    marks.connection.execute("CREATE TABLE rows (n INTEGER)")
+    transaction = sink.begin_transaction(attempt(0))
+    sink.invoke(transaction, pa.record_batch({"n": pa.array([1 << 63], pa.uint64())}))
+    one = sink.pre_commit(transaction)
+    with pytest.raises(RecordRefusedError, match="too large") as refused:
+        commit(sink, one)
+    assert f"resolve {one.transactional_id} --accept-loss" in refused.value.option
+    sink.close()
+
+
 def test_rows_and_mark_of_sqlite_are_there_both_or_not_at_all(tmp_path):
     marks = SQLiteCheckpointCommitter(tmp_path / "t.db")
     options = SQLiteWriteAheadSink(name="out", buffer=tmp_path / "b", committer=marks, table="rows")
@@ -685,7 +704,9 @@ def test_rows_and_mark_of_sqlite_are_there_both_or_not_at_all(tmp_path):
         return sink.pre_commit(transaction)
 
     good, bad = write(0, 1, 2), write(1, 3, 9)
-    assert commit(sink, good, bad) == [COMMITTED, UNKNOWN]
+    assert commit(sink, good) == [COMMITTED]
+    with pytest.raises(RecordRefusedError, match="CHECK constraint failed: n < 9"):
+        commit(sink, bad)
     found = marks.connection.execute("SELECT n FROM rows ORDER BY n").fetchall()
     assert found == [(1,), (2,)], "half of a refused checkpoint is visible"
     assert commit(sink, good) == [ALREADY]
