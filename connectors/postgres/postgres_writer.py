@@ -22,6 +22,7 @@ from typing import Final
 
 import psycopg
 import pyarrow as pa
+from psycopg import errors
 
 from connectors.postgres.commit_marks import CommitMarks
 from connectors.postgres.connection import Connection, connect, limited, said
@@ -46,6 +47,10 @@ logger = logging.getLogger(__name__)
 _ABORT_S: Final = 10.0
 #: A value that does not fit its type (22), a constraint (23): the same row fails again.
 _OF_A_ROW: Final = ("22", "23")
+_FOREIGN_KEY: Final = (
+    ": rows of other sinks and subtasks are visible only after their checkpoint, so a foreign key "
+    "to them is refused"
+)
 
 
 @dataclasses.dataclass(slots=True)
@@ -220,11 +225,12 @@ class PostgresWriter:
                 transaction.connection.close()
             refused = (error.sqlstate or "").startswith(_OF_A_ROW)
             kind = RecordRefusedError if refused else DeliveryError
+            hint = _FOREIGN_KEY if isinstance(error, errors.ForeignKeyViolation) else ""
             raise kind(
                 f"The table {self.table} refused the rows of a task.",
                 where=self._where(transaction.attempt),
                 cause=f"PostgreSQL: {said(error)}",
-                option=f"table={self.table.given}",
+                option=f"table={self.table.given}{hint}",
             ) from error
 
     def _where(self, attempt: Attempt) -> str:

@@ -475,6 +475,18 @@ def test_a_row_that_the_table_refuses_is_told_with_its_place(postgres, case):
     assert (ids(postgres), postgres.prepared()) == ([], [])
 
 
+def test_a_key_of_another_task_of_the_checkpoint_is_not_there_yet(postgres):
+    postgres.execute("CREATE TABLE said (id bigint PRIMARY KEY, said text)")
+    postgres.execute("CREATE TABLE answers (id bigint REFERENCES said, said text)")
+    written(opened(postgres), 1)
+    sink = opened(postgres, table="answers")
+    transaction = sink.begin_transaction(attempt(subtask=1))
+    with pytest.raises(RecordRefusedError, match="violates foreign key") as refused:
+        sink.invoke(transaction, batch(1))
+    assert "rows of other sinks and subtasks are visible only after" in refused.value.option
+    sink.abort(transaction)
+
+
 def test_two_tasks_with_one_key_wait_no_longer_than_the_checkpoint(postgres):
     postgres.execute("CREATE TABLE said (id bigint PRIMARY KEY, said text)")
     written(opened(postgres), 1)
