@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from connectors.kafka.source.offsets import merged_offsets, without_topics
+from connectors.kafka.source.offsets import merged_offsets, split_key, without_topics
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline.run import BOUND_TO, CONNECT_SECONDS, RunOptions
@@ -105,14 +105,16 @@ def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Save
         return None
     savepoint = verify_savepoint(wanted.place)
     gone = _check_fits(savepoint, wanted, run, engine)
-    _refuse_newer_output(savepoint.decision.end_offsets, wanted, run)
+    offsets = savepoint.decision.end_offsets
+    kept = tuple(without_topics(one, gone) for one in offsets) if gone else offsets
+    _refuse_newer_output(kept, wanted, run)
     # It has a name of its own: another process may restore at this very moment.
     staged = run.checkpoint.with_name(f".{run.checkpoint.name}.{secrets.token_hex(4)}.restoring")
     try:
         staged.mkdir(parents=True)
         copy_files(wanted.place, savepoint, staged)
         engine.fit(staged, savepoint.decision.checkpoint_id, len(run.sources), gone)
-        _bind(staged, savepoint, wanted.place, run, gone)
+        _bind(staged, savepoint, wanted.place, run, kept)
         staged.rename(run.checkpoint)  # over an empty folder, or none
         sync_folder(run.checkpoint.parent)
     except OSError as error:
@@ -132,17 +134,15 @@ def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Save
 
 
 def _bind(
-    staged: Path, savepoint: Savepoint, place: Path, run: RunOptions, gone: frozenset[str]
+    staged: Path, savepoint: Savepoint, place: Path, run: RunOptions, end_offsets: tuple[str, ...]
 ) -> None:
     """Write our own files beside the engine's: the log, and where the folder comes from."""
-    offsets = savepoint.decision.end_offsets
-    kept = tuple(without_topics(one, gone) for one in offsets)
     log_id = secrets.token_hex(4)
     remembered = {
         "savepoint_id": savepoint.savepoint_id,
         "place": str(place.absolute()),
         "log_id": log_id,
-        "end_offsets": kept if gone else offsets,
+        "end_offsets": end_offsets,
     }
     folder = LocalFileBackend(staged)
     folder.put_if_absent(BOUND_TO, log_id.encode())
@@ -207,7 +207,7 @@ def _begin_log(
 def _check_fits(
     savepoint: Savepoint, wanted: FromSavepoint, run: RunOptions, engine: EngineFiles
 ) -> frozenset[str]:
-    """Return the source topics that the pipeline does not have, if it may leave them out."""
+    """Return the source topics that the pipeline does not read, if it may leave them out."""
     before, now = savepoint.state.identity, run.all_identity()
     if savepoint.log.application_id != run.app_id:
         raise SavepointError(
@@ -223,7 +223,9 @@ def _check_fits(
             cause="micro-batches keep Spark's own files, a continuous stage has none",
             option=f"mode={now.get(_MODE) or 'micro-batch'}",
         )
-    topics = _names(before.get("sources", "")) - _names(now["sources"])
+    # By their offsets: how a source names its topics may change, and a pattern is no topic.
+    saved = {split_key(name)[0] for name in merged_offsets(savepoint.decision.end_offsets)}
+    topics = {one for one in saved if not any(each.reads_topic(one) for each in run.sources)}
     was, is_now = (orjson.loads(one["sinks"]) for one in (before, now))
     if was != is_now and engine.has_state(savepoint.files):
         raise SavepointError(
@@ -242,11 +244,6 @@ def _check_fits(
             option="--allow-non-restored-state skips this state",
         )
     return frozenset(topics)
-
-
-def _names(text: str) -> set[str]:
-    """Return the topics in an identity; ``t[0 2]`` are some partitions of t."""
-    return {one.partition("[")[0] for one in text.split(",") if one}
 
 
 def _refuse_newer_output(

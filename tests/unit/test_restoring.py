@@ -52,7 +52,9 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     def of(source: KafkaSource, group: str) -> Mapping[str, int]:
         assert group == "app"
-        return {name: at for name, at in found.items() if name.rpartition("-")[0] in source.topics}
+        return {
+            name: at for name, at in found.items() if source.reads_topic(name.rpartition("-")[0])
+        }
 
     monkeypatch.setattr(restoring, "_committed", of)
     return found
@@ -78,8 +80,10 @@ def place(tmp_path: Path, spark: Path, committed: dict[str, int]) -> Path:
     return saved(tmp_path, spark, committed)
 
 
-def saved(tmp_path: Path, spark: Path, committed: dict[str, int]) -> Path:
-    made = options(tmp_path / "first")
+def saved(
+    tmp_path: Path, spark: Path, committed: dict[str, int], made: RunOptions | None = None
+) -> Path:
+    made = made or options(tmp_path / "first")
     log = DecisionLog.open(MemoryBackend(), application_id="app", identity=made.all_identity())
     log.decide(decision(7, end_offsets=(OFFSETS,)))
     committed.update({"in-0": 10, "in-1": 20, "other-0": 30})
@@ -254,6 +258,46 @@ def test_state_of_what_is_gone_is_refused_unless_allowed(place: Path, tmp_path: 
     lines = (run.checkpoint / "spark/offsets/7").read_text().splitlines()
     assert [orjson.loads(line) for line in lines[2:]] == [wanted]
     assert (run.checkpoint / "spark/offsets/.7.crc").exists() is ("sink" in change)
+
+
+def reading(checkpoint: Path, **how: Any) -> RunOptions:
+    """Return the options of the same pipeline whose source names its topics in another way."""
+    sources = [KafkaSource(bootstrap_servers="nobody:1", **how)]
+    return dataclasses.replace(options(checkpoint), sources=sources)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"subscribe_pattern": "in|oth.*"}, {"assign": {"in": [0, 1], "other": [0]}}],
+    ids=["subscribePattern", "assign"],
+)
+def test_topics_that_are_named_in_another_way_are_not_gone(place: Path, tmp_path: Path, how):
+    """To leave them out would empty the offsets: the whole input would be read again."""
+    run = reading(tmp_path / "second", **how)
+    assert restored(place, run) is not None
+    state = read_log(LocalFileBackend(run.checkpoint / "decisions"))
+    assert state.identity == run.all_identity()
+    assert state.decision is not None
+    assert state.decision.end_offsets == (OFFSETS,)
+    assert (run.checkpoint / "spark/offsets/7").read_text().endswith(OFFSETS)
+
+
+@pytest.mark.parametrize("before", ["in|other", ".*"])
+@pytest.mark.parametrize(
+    "how", [{"subscribe": "in"}, {"subscribe_pattern": "i.*"}], ids=["subscribe", "pattern"]
+)
+def test_a_topic_that_an_older_pattern_had_found_is_gone(
+    spark: Path, tmp_path: Path, committed: dict[str, int], before: str, how: dict[str, str]
+):
+    place = saved(tmp_path, spark, committed, reading(tmp_path / "x", subscribe_pattern=before))
+    run = reading(tmp_path / "second", **how)
+    with pytest.raises(SavepointError, match="does not have") as caught:
+        restored(place, run)
+    assert "topics ['other']" in caught.value.where
+    assert restored(place, run, allow_non_restored_state=True) is not None
+    state = read_log(LocalFileBackend(run.checkpoint / "decisions"))
+    assert state.decision is not None
+    assert orjson.loads(state.decision.end_offsets[0]) == {"in": {"0": 10, "1": 20}}
 
 
 def test_what_is_new_needs_no_permission(place: Path, tmp_path: Path):
