@@ -26,9 +26,11 @@ def judge_ends(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
 
 
 def _endless(facts: ClusterFacts, wanted: Wanted, one: Endless) -> Verdict:
+    if not one.transactional_id and facts.authorizer is not False:
+        return _not_ours_to_judge(one)
     topic, _, number = one.partition.rpartition("-")
     fate = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(one.state, "over")
-    owner = one.transactional_id or "the id is not visible to us"
+    owner = one.transactional_id or "no transactional id has this producer"
     abort = (
         f"kafka-transactions.sh --bootstrap-server {facts.bootstrap} abort --topic {topic} "
         f"--partition {number} --start-offset {one.start_offset}"
@@ -48,4 +50,19 @@ def _endless(facts: ClusterFacts, wanted: Wanted, one: Endless) -> Verdict:
         "leader as deleted (KAFKA-20734), or the log was truncated",
         options[fate],
         Kind.OUTAGE,
+    )
+
+
+def _not_ours_to_judge(one: Endless) -> Verdict:
+    """A broker lists only the ids that the principal may describe, so nobody said that it is over.
+    To abort a transaction that another client will commit would lose that client's records.
+    """
+    return Verdict(
+        f"transaction ends {one.partition}",
+        Level.WARN,
+        f"open or over at {one.partition} from offset {one.start_offset}: its id is not visible to "
+        f"this principal, producer {one.producer_id}/{one.producer_epoch}",
+        "read_committed readers stop there until it ends; nothing says whether its owner still "
+        "works on it",
+        "run the doctor with a principal that has DESCRIBE on all transactional ids",
     )

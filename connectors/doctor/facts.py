@@ -79,7 +79,7 @@ class Hanging:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Endless:
-    """A transaction that is over for its coordinator and has no end in a partition.
+    """A transaction that has no end in a partition, and that no coordinator shows us as open.
 
     Attributes:
         partition: ``topic-partition``.

@@ -199,9 +199,14 @@ CASES = {
 }
 
 
-def endless(topic: str, state: str) -> ClusterFacts:
+def endless(topic: str, state: str, *, owner: str = "x.1") -> ClusterFacts:
     one = Endless(
-        partition=f"{topic}-3", start_offset=7, producer_id=12, producer_epoch=1, state=state
+        partition=f"{topic}-3",
+        start_offset=7,
+        producer_id=12,
+        producer_epoch=1,
+        transactional_id=owner,
+        state=state,
     )
     return replace(FACTS, endless=(one,))
 
@@ -226,6 +231,25 @@ def test_a_transaction_without_an_end_has_the_remedy_that_loses_nothing(
     assert verdict.reason
     # the usual remedy is an abort: for a committed one it is named only to be forbidden
     assert ("abort --topic" in verdict.option) is (state != "CompleteCommit")
+
+
+@pytest.mark.parametrize("authorizer", [True, None])
+def test_a_transaction_whose_id_we_may_not_see_can_be_open_and_is_not_ours_to_abort(authorizer):
+    """A broker lists only the ids that the principal may describe."""
+    facts = replace(endless("out", "", owner=""), authorizer=authorizer)
+    verdict = only(judge(facts, WANTED))
+    assert verdict.level is Level.WARN
+    assert "open or over" in verdict.found
+    assert "not visible" in verdict.found
+    assert "DESCRIBE" in verdict.option
+    assert "abort" not in verdict.option + verdict.reason
+
+
+def test_an_id_that_nobody_has_is_over_where_every_id_is_visible():
+    facts = replace(endless("out", "", owner=""), authorizer=False)
+    verdict = only(judge(facts, WANTED))
+    assert verdict.level is Level.REFUSE
+    assert "abort --topic out" in verdict.option
 
 
 def test_what_may_not_be_read_is_said_and_is_no_finding():
