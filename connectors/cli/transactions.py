@@ -334,8 +334,8 @@ def write_markers(*, timeout: float, yes: bool, **place: Any) -> None:
 
 
 def _take_over(reader: TransactionReader, yes: bool) -> DecisionLog:
-    """Ask, then append a Fence: after it no older run can decide or continue."""
-    from transactions.decision_log import DecisionLog
+    """Ask, then fence."""
+    from connectors.pipeline.repair import take_over
 
     state = reader.state
     alive = {True: "it runs now", False: "it is gone", None: "it may be running"}
@@ -346,9 +346,7 @@ def _take_over(reader: TransactionReader, yes: bool) -> DecisionLog:
     else:
         click.echo(f"This fences {who}; a driver that runs there stops.", err=True)
         click.confirm("Go on?", abort=True, err=True)
-    return DecisionLog.open(
-        reader.backend, application_id=state.application_id, identity=state.identity
-    )
+    return take_over(reader)
 
 
 def _is(row: Row, name: str) -> bool:
