@@ -16,6 +16,7 @@ from connectors.kafka.sink.kafka_sink import kafka_sinks
 if TYPE_CHECKING:
     from connectors.operations.transaction_reader import TransactionReader
     from connectors.operations.transaction_table import Row
+    from transactions.clock import Deadline
     from transactions.decision_log import DecisionLog
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,12 +115,13 @@ def describe(*, transactional_id: str, timeout: float, as_json: bool, **place: A
     from rich.console import Console
     from rich.table import Table
 
+    from connectors.operations.transaction_table import absent
     from transactions.clock import Deadline
 
     with _reader(**place) as reader:
-        rows = [one for one in reader.rows(Deadline(timeout)) if _is(one, transactional_id)]
+        rows = [one for one in reader.rows(Deadline(timeout)) if one.is_called(transactional_id)]
     if not rows:
-        raise _absent(transactional_id)
+        raise absent(transactional_id)
     if as_json:
         click.echo(to_json([plain(row) for row in rows]))
         return
@@ -152,7 +154,7 @@ def commit(*, timeout: float, yes: bool, **place: Any) -> None:
         lost = [row.transactional_id for row in rows if row.standing is Standing.ABORTED]
         if unsettled(rows):
             reader.refuse_others()
-            log = _take_over(reader, yes)
+            log = _take_over(reader, yes, deadline)
             settlement = settle_last_decision(log, reader.sinks, deadline)
             lost = [one.transactional_id for one in settlement.lost]
             click.echo(f"{settlement.recommitted} transaction(s) committed.")
@@ -172,29 +174,22 @@ def abort(*, transactional_ids: tuple[str, ...], timeout: float, yes: bool, **pl
     The command never aborts a decided transaction. It fences a driver that runs on this
     checkpoint, and the driver stops.
     """
-    from connectors.operations.transaction_table import Standing
+    from connectors.operations.transaction_table import abortable, refuse_to_abort
+    from connectors.pipeline.repair import abort_lingering
     from transactions.clock import Deadline
 
     deadline = Deadline(timeout)
     with _reader(**place) as reader:
         rows = reader.rows(deadline)
-        _refuse_to_abort(rows, transactional_ids)
-        if not _abortable(rows, transactional_ids):
+        refuse_to_abort(rows, transactional_ids)
+        if not abortable(rows, transactional_ids):
             click.echo("Nothing lingers.")
             return
-        log = _take_over(reader, yes)
-        # Read again behind the Fence: the log now has every decision of the older run, and that
-        # run cannot decide any more.
-        rows = reader.rows(deadline)
-        _refuse_to_abort(rows, transactional_ids)
-        if all(row.standing is Standing.COMMITTED for row in rows if row.decided is not None):
-            log.settle()  # an abort removes the broker's proof of the transaction before it
         swept = 0
-        for row in _abortable(rows, transactional_ids):
-            owner = next(s for s, ids in reader.open_ids.items() if row.transactional_id in ids)
-            wire = reader.sinks[owner].wire
-            wire.fence(row.transactional_id, row.timeout_ms, deadline)
-            click.echo(f"aborted: {row.transactional_id}")
+        for name in abort_lingering(
+            reader, _take_over(reader, yes, deadline), transactional_ids, deadline
+        ):
+            click.echo(f"aborted: {name}")
             swept += 1
         click.echo(f"{swept} transaction(s) aborted.")
 
@@ -239,11 +234,11 @@ def resolve(
     deadline = Deadline(timeout)
     with _reader(**place) as reader:
         if verdict == ACCEPT_STATE:
-            _accept_state(reader, note, yes)
+            _accept_state(reader, note, yes, deadline)
             return
 
         def lost() -> list[Row]:
-            rows = [one for one in reader.rows(deadline) if _chosen(one, transactional_ids)]
+            rows = [one for one in reader.rows(deadline) if one.is_chosen(transactional_ids)]
             # A sink that is not Kafka was not asked: only an explicit id chooses its transactions.
             asked = [r for r in rows if transactional_ids or r.sink in reader.sinks]
             return [r for r in asked if r.standing in (Standing.ABORTED, Standing.UNKNOWN)]
@@ -255,7 +250,7 @@ def resolve(
                 cause="all transactions of the last decision are committed, pending or resolved",
                 option="sparkonce transactions list",
             )
-        log = _take_over(reader, yes)
+        log = _take_over(reader, yes, deadline)
         rows = lost()
         decision = log.state.decision
         assert decision is not None
@@ -277,7 +272,7 @@ def resolve(
         )
 
 
-def _accept_state(reader: TransactionReader, note: str, yes: bool) -> None:
+def _accept_state(reader: TransactionReader, note: str, yes: bool, deadline: Deadline) -> None:
     from transactions.errors import ConfigurationError
     from transactions.log_entries import ACCEPT_STATE, Resolved
 
@@ -288,7 +283,7 @@ def _accept_state(reader: TransactionReader, note: str, yes: bool) -> None:
             cause="the last checkpoint of this log wrote nothing",
             option="sparkonce transactions list",
         )
-    log = _take_over(reader, yes)
+    log = _take_over(reader, yes, deadline)
     last = log.state.decision
     assert last is not None
     tokens = tuple(one.token for one in log.state.decided)
@@ -317,7 +312,7 @@ def write_markers(*, timeout: float, yes: bool, **place: Any) -> None:
         if not any(reader.hidden(reader.rows(deadline), deadline).values()):
             click.echo("Nothing is hidden.")
             return
-        _take_over(reader, yes)
+        _take_over(reader, yes, deadline)
         # Read again behind the Fence, immediately before each marker is written.
         for name, hidden in reader.hidden(reader.rows(deadline), deadline).items():
             for one in hidden:
@@ -333,7 +328,7 @@ def write_markers(*, timeout: float, yes: bool, **place: Any) -> None:
         click.echo("Readers see the records now.")
 
 
-def _take_over(reader: TransactionReader, yes: bool) -> DecisionLog:
+def _take_over(reader: TransactionReader, yes: bool, deadline: Deadline) -> DecisionLog:
     """Ask, then fence."""
     from connectors.pipeline.repair import take_over
 
@@ -346,52 +341,7 @@ def _take_over(reader: TransactionReader, yes: bool) -> DecisionLog:
     else:
         click.echo(f"This fences {who}; a driver that runs there stops.", err=True)
         click.confirm("Go on?", abort=True, err=True)
-    return take_over(reader)
-
-
-def _is(row: Row, name: str) -> bool:
-    return name in (row.transactional_id, row.decided.token if row.decided else "")
-
-
-def _chosen(row: Row, names: Sequence[str]) -> bool:
-    return not names or any(_is(row, name) for name in names)
-
-
-def _abortable(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """Return open transactions of this log that no checkpoint owns."""
-    from connectors.operations.transaction_table import Standing, unsettled
-
-    decided = {row.transactional_id for row in unsettled(rows)}
-    return [
-        row
-        for row in rows
-        if row.standing in (Standing.LINGERING, Standing.OPEN)
-        and row.state == "Ongoing"
-        and row.transactional_id not in decided
-        and _chosen(row, names)
-    ]
-
-
-def _refuse_to_abort(rows: Sequence[Row], names: Sequence[str]) -> None:
-    from transactions.errors import ConfigurationError
-
-    allowed = {row.transactional_id for row in _abortable(rows, ())}
-    for name in names:
-        found = [row for row in rows if _is(row, name)]
-        if not found:
-            raise _absent(name)
-        row = found[0]
-        if row.transactional_id in allowed:
-            continue
-        decided = row.decided is not None
-        raise ConfigurationError(
-            "A decided transaction is never aborted: its checkpoint must become visible."
-            if decided
-            else "This transaction is not lingering.",
-            where=f"{row.transactional_id}: {row.standing.value}; {row.proof}",
-            cause="abort is only for transactions that no checkpoint of this log owns",
-            option="sparkonce transactions commit" if decided else row.advice,
-        )
+    return take_over(reader, deadline)
 
 
 def _lost(names: Sequence[str]) -> Exception:
@@ -414,15 +364,4 @@ def _still_hidden(places: Sequence[str]) -> Exception:
         where="; ".join(places),
         cause="a leader moved, or somebody writes under the same producer id",
         option="stop every driver and worker of the pipeline, then repeat this command",
-    )
-
-
-def _absent(name: str) -> Exception:
-    from transactions.errors import ConfigurationError
-
-    return ConfigurationError(
-        "No such transaction is decided or open in this log.",
-        where=name,
-        cause="it has ended, belongs to an older checkpoint, or the id is misspelt",
-        option="sparkonce transactions list",
     )

@@ -14,6 +14,7 @@ from typing import Final
 from connectors.clients.transactional_id import TransactionalId, probe_id
 from connectors.wire.wire_requests import TransactionDescription
 from transactions.committable import Committable
+from transactions.errors import ConfigurationError
 from transactions.log_state import LogState
 
 _COMMITTED: Final = frozenset({"PrepareCommit", "CompleteCommit"})
@@ -70,6 +71,14 @@ class Row:
     decided: Committable | None = None
     marker: tuple[int, str] | None = None
 
+    def is_called(self, name: str) -> bool:
+        """Return whether a person means this transaction by an id or a token."""
+        return name in (self.transactional_id, self.decided.token if self.decided else "")
+
+    def is_chosen(self, names: Sequence[str]) -> bool:
+        """Return whether it is one of the named transactions; no name stands for all of them."""
+        return not names or any(map(self.is_called, names))
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
@@ -116,6 +125,54 @@ def join(seen: Seen) -> list[Row]:
 def unsettled(rows: Iterable[Row]) -> list[Row]:
     """Return decided transactions that are not proven to have ended: nobody may touch them."""
     return [row for row in rows if row.standing in (Standing.PENDING, Standing.UNKNOWN)]
+
+
+def abortable(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """Return open transactions of this log that no checkpoint owns; all if no name is given."""
+    decided = {row.transactional_id for row in unsettled(rows)}
+    return [
+        row
+        for row in rows
+        if row.standing in (Standing.LINGERING, Standing.OPEN)
+        and row.state == "Ongoing"
+        and row.transactional_id not in decided
+        and row.is_chosen(names)
+    ]
+
+
+def refuse_to_abort(rows: Sequence[Row], names: Sequence[str]) -> None:
+    """Check that each name is of a transaction that may be aborted.
+
+    Raises:
+        ConfigurationError: it is decided, is not of this log, or is not there.
+    """
+    allowed = {row.transactional_id for row in abortable(rows, ())}
+    for name in names:
+        found = [row for row in rows if row.is_called(name)]
+        if not found:
+            raise absent(name)
+        row = found[0]
+        if row.transactional_id in allowed:
+            continue
+        decided = row.decided is not None
+        raise ConfigurationError(
+            "A decided transaction is never aborted: its checkpoint must become visible."
+            if decided
+            else "This transaction is not lingering.",
+            where=f"{row.transactional_id}: {row.standing.value}; {row.proof}",
+            cause="abort is only for transactions that no checkpoint of this log owns",
+            option="sparkonce transactions commit" if decided else row.advice,
+        )
+
+
+def absent(name: str) -> ConfigurationError:
+    """Return the error for an id or token that no row has."""
+    return ConfigurationError(
+        "No such transaction is decided or open in this log.",
+        where=name,
+        cause="it has ended, belongs to an older checkpoint, or the id is misspelt",
+        option="sparkonce transactions list",
+    )
 
 
 def _decided(one: Committable, seen: Seen) -> Row:

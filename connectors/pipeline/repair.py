@@ -1,26 +1,125 @@
-"""A person's repair of a pipeline's transactions, from its Fence on. In the command's process."""
+"""A person's repair of a pipeline's transactions, from its Fence on. In the command's process.
+
+A repair does not claim the application on its clusters, as a start does. That would stop a pipeline
+that goes on elsewhere from a savepoint, and readers of its output may wait for what the old run
+left: this is what `abort` is for. So before its Fence a repair looks whether its log is the newest
+one *of this log's id*. After the Fence no driver can begin on this log unseen.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
-from transactions.decision_log import DecisionLog
+from connectors.clients.transactional_id import TransactionalId
+from connectors.operations.transaction_table import (
+    Standing,
+    abortable,
+    refuse_to_abort,
+)
+from connectors.pipeline.witness import newer_than, read_tokens
+from connectors.wire.wire_requests import OPEN_STATES
+from transactions.clock import Deadline
+from transactions.decision_log import DecisionLog, read_log
+from transactions.errors import IdentityMismatchError
+from transactions.log_state import LogState
 
 if TYPE_CHECKING:
     from connectors.operations.transaction_reader import TransactionReader
 
+_SHOWN: Final = 5
 
-def take_over(reader: TransactionReader) -> DecisionLog:
+
+def take_over(reader: TransactionReader, deadline: Deadline) -> DecisionLog:
     """Append a Fence: after it no older run can decide or continue.
 
     What a person has accepted stays accepted: only the newest Fence says it.
 
     Raises:
+        IdentityMismatchError: the log is an old copy; nobody was fenced.
         FencedError, DecisionLogError: see `DecisionLog.open`.
+        BrokerUnavailableError, AuthenticationError: a cluster could not be asked.
     """
+
+    def check(log: LogState) -> tuple[str, ...]:
+        newer = _newer_history(reader, log, deadline)
+        # A driver may have gone on since the log was read. Then the Fence finds its number taken,
+        # and all of this is done again.
+        if newer and read_log(reader.backend).tail == log.tail:
+            raise _old_copy(reader, newer)
+        return log.accepted
+
     return DecisionLog.open(
         reader.backend,
         application_id=reader.state.application_id,
         identity=reader.state.identity,
-        check=lambda log: log.accepted,
+        check=check,
+    )
+
+
+def abort_lingering(
+    reader: TransactionReader, log: DecisionLog, names: Sequence[str], deadline: Deadline
+) -> Iterator[str]:
+    """Abort open transactions that no checkpoint owns, and yield the id of each.
+
+    Args:
+        reader: of the checkpoint folder.
+        log: after `take_over`.
+        names: ids or tokens; all if empty.
+        deadline: when to give up.
+
+    Raises:
+        ConfigurationError: a name is not of such a transaction.
+        FencedError: a driver has taken over; the rest is its own.
+        IdentityMismatchError: the log is an old copy.
+        BrokerUnavailableError, AuthenticationError: a cluster could not be asked.
+    """
+    # Read again behind the Fence: the log now has every decision of the older run, and that run
+    # cannot decide any more.
+    rows = reader.rows(deadline)
+    newer = _newer_history(reader, log.state, deadline)
+    log.check_newest()
+    if newer:
+        raise _old_copy(reader, newer)
+    refuse_to_abort(rows, names)
+    if all(row.standing is Standing.COMMITTED for row in rows if row.decided is not None):
+        log.settle()  # an abort removes the broker's proof of the transaction before it
+    for row in abortable(rows, names):
+        ours = TransactionalId.of(log.state.application_id, row.transactional_id)
+        if ours is None or ours.run_epoch >= log.run_epoch:
+            continue  # a newer run's
+        log.check_newest()
+        owner = next(s for s, ids in reader.open_ids.items() if row.transactional_id in ids)
+        reader.sinks[owner].wire.fence(row.transactional_id, row.timeout_ms, deadline)
+        yield row.transactional_id
+
+
+def _newer_history(reader: TransactionReader, log: LogState, deadline: Deadline) -> list[str]:
+    """Return what the clusters have of this log's id and the log itself does not know. Tokens in
+    the application's own group do not count: another log writes there too.
+    """
+    app, found = log.application_id, []
+    for sink in reader.sinks.values():
+        ids = sink.wire.list_open(app, log.log_id, deadline, states=())
+        for row in ids:
+            one = TransactionalId.of(app, row.transactional_id)
+            if one is not None and row.state in OPEN_STATES and one.run_epoch > log.run_epoch:
+                found.append(f"{row.transactional_id} is open")
+        # Without an id no group is ours. A sink with a lower guarantee needs no right on one.
+        tokens = read_tokens(sink.wire, app, log, ids, deadline) if ids else []
+        found += map(str, newer_than(log, [one for one in tokens if one.group != app]))
+    return sorted(set(found))
+
+
+def _old_copy(reader: TransactionReader, newer: Sequence[str]) -> IdentityMismatchError:
+    last = reader.state.decision
+    number = "none" if last is None else f"checkpoint {last.checkpoint_id}"
+    return IdentityMismatchError(
+        "The clusters have transactions of this decision log that the log itself does not know; "
+        "nothing was repaired.",
+        where=f"last in the log: {number} ({reader.backend.describe()}); "
+        f"on the clusters: {'; '.join(newer[:_SHOWN])}",
+        cause="the pipeline went on on another copy of this folder, and its transactions are not "
+        "this log's to end",
+        option="--checkpoint: the folder of the newest run",
     )

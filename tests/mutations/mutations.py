@@ -510,6 +510,22 @@ MUTATIONS = (
         "tests/simulation/test_second_folder.py::test_a_copy_beside_the_running_original",
     ),
     Mutation(
+        "log: a repair on an old copy of it ends nothing",
+        "connectors/pipeline/repair.py",
+        "        if newer and read_log(reader.backend).tail == log.tail:\n",
+        "        if False:\n",
+        "tests/unit/test_transactions_command.py"
+        "::test_an_old_copy_of_the_folder_aborts_nothing_of_the_pipeline_that_went_on",
+    ),
+    Mutation(
+        "log: a repair aborts nothing behind a newer run",
+        "connectors/pipeline/repair.py",
+        "        log.check_newest()\n        owner = ",
+        "        owner = ",
+        "tests/unit/test_transactions_command.py"
+        "::test_a_driver_that_takes_over_from_the_command_keeps_its_transactions",
+    ),
+    Mutation(
         "log: a new checkpoint begins where the last one ends",
         REPLAY,
         "            _check_follows(last, checkpoint)\n",

@@ -18,7 +18,9 @@ from tests.simulation.end_txn_table import State
 from tests.simulation.fake_cluster import FakeCluster, Transaction
 from tests.simulation.fake_wire import FakeWire
 from tests.simulation.virtual_clock import VirtualClock
+from tests.unit.samples import committable, decision
 from transactions.decision_log import DecisionLog, read_log
+from transactions.errors import FencedError, IdentityMismatchError
 from transactions.log_backend import LocalFileBackend
 from transactions.log_state import LogState
 
@@ -88,3 +90,112 @@ def test_a_repair_forgets_no_duplicates_that_a_person_has_accepted(pipeline: Pip
     assert done.exit_code == 0, done.exception
     assert lingering.state is State.EMPTY
     assert pipeline.state().accepted == ("8.0.00112233aabbccdd",)
+
+
+# -- whose transactions a repair aborts ------------------------------------------------------------
+
+
+def settled_at(pipeline: Pipeline, number: int) -> None:
+    pipeline.log.decide(decision(number, committables=()))
+
+
+def is_refused(pipeline: Pipeline, *, words: tuple[str, ...] = ("abort",)) -> None:
+    """Refused before the Fence: nobody was stopped, and nothing was aborted."""
+    before, tail = dict(pipeline.cluster.transactions), pipeline.state().tail
+    states = {name: one.state for name, one in before.items()}
+    error = pipeline.run(*words).exception
+    assert isinstance(error, IdentityMismatchError), error
+    assert "another copy" in error.cause
+    assert pipeline.state().tail == tail
+    assert {name: one.state for name, one in pipeline.cluster.transactions.items()} == states
+
+
+def test_an_old_copy_of_the_folder_aborts_nothing_of_the_pipeline_that_went_on(pipeline: Pipeline):
+    """Its run has the same log id and number there, so its transactions look like ours."""
+    settled_at(pipeline, 7)
+    pipeline.opened(pipeline.id_of(1), State.COMPLETE_COMMIT)
+    pipeline.opened(pipeline.id_of(1, "decided0there"))
+    pipeline.cluster.groups[pipeline.id_of(1), "in-0"] = (8, f"8.0.{'ef' * 8}")
+    is_refused(pipeline)
+
+
+def test_an_open_transaction_of_a_run_that_the_log_does_not_have_is_not_ours(pipeline: Pipeline):
+    pipeline.opened(pipeline.id_of(1))
+    pipeline.opened(pipeline.id_of(12))
+    is_refused(pipeline)
+
+
+@pytest.mark.parametrize("words", [("commit",), ("resolve", "--accept-loss")])
+def test_no_repair_settles_an_old_copy(pipeline: Pipeline, words: tuple[str, ...]):
+    pipeline.log.decide(decision(7))
+    pipeline.opened(pipeline.id_of(1), State.COMPLETE_COMMIT)
+    pipeline.cluster.groups[pipeline.id_of(1), "in-0"] = (8, f"8.0.{'ef' * 8}")
+    is_refused(pipeline, words=words)
+
+
+def test_output_of_another_log_does_not_protect_what_lingers_of_this_one(pipeline: Pipeline):
+    """The pipeline goes on from a savepoint elsewhere; readers wait for what the old run left."""
+    settled_at(pipeline, 7)
+    lingering = pipeline.opened(pipeline.id_of(1))
+    other = "app.0123abcd.12.p.0"
+    pipeline.opened(other, State.COMPLETE_COMMIT)
+    for group in (other, "app"):
+        pipeline.cluster.groups[group, "in-0"] = (99, f"9.0.{'ef' * 8}")
+    done = pipeline.run("abort")
+    assert done.exit_code == 0, done.exception
+    assert lingering.state is State.EMPTY
+
+
+def test_a_driver_that_commits_during_the_look_makes_no_old_copy(pipeline: Pipeline):
+    """The log that was read is old then, and not the folder: everything is read again."""
+    settled_at(pipeline, 7)
+    lingering = pipeline.opened(pipeline.id_of(1))
+    pipeline.opened(pipeline.id_of(1, "q"), State.COMPLETE_COMMIT)
+    token = f"8.0.{'ef' * 8}"
+
+    def commits(request: str) -> None:
+        if request == "OffsetFetchRequest" and pipeline.state().decision == decision(
+            7, committables=()
+        ):
+            pipeline.log.decide(decision(8, committables=(committable(token=token),)))
+            pipeline.log.settle()
+            pipeline.cluster.groups[pipeline.id_of(1, "q"), "in-0"] = (8, token)
+
+    pipeline.before = commits
+    done = pipeline.run("abort")
+    assert done.exit_code == 0, done.exception
+    assert lingering.state is State.EMPTY
+
+
+def test_a_cluster_without_transactions_of_the_log_is_asked_for_no_group(pipeline: Pipeline):
+    """A sink with a lower guarantee has none; its principal may have no right on the group."""
+    pipeline.log.decide(decision(7))
+    asked: list[str] = []
+    pipeline.before = asked.append
+    done = pipeline.run("resolve", "--accept-state")
+    assert done.exit_code == 0, done.exception
+    assert set(asked) == {"ListTransactionsRequest"}
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_driver_that_takes_over_from_the_command_keeps_its_transactions(
+    pipeline: Pipeline, after: int
+):
+    names = [pipeline.id_of(1), pipeline.id_of(1, "q")]
+    for name in names:
+        pipeline.opened(name)
+
+    def takes_over(request: str) -> None:
+        """After the command's Fence: when it looks again, or between two aborts."""
+        is_ours = pipeline.state().run_epoch == 2
+        when = "ListTransactionsRequest" if after == 0 else "InitProducerIdRequest"
+        if is_ours and request == when:
+            pipeline.driver()
+            pipeline.opened(pipeline.id_of(3))
+
+    pipeline.before = takes_over
+    error = pipeline.run("abort").exception
+    assert isinstance(error, FencedError), error
+    states = [pipeline.cluster.transactions[name].state for name in names]
+    assert states.count(State.ONGOING) == 2 - after
+    assert pipeline.cluster.transactions[pipeline.id_of(3)].state is State.ONGOING
