@@ -100,7 +100,7 @@ class Takeover:
             with contextlib.suppress(PhaseOneError):  # nobody owns it: this run will
                 self._owned[cluster].check_now(sink.wire, sink.timeout_ms, deadline)
             ids = sink.wire.list_open(self._application_id, None, deadline, states=())
-            self._refuse_other_logs(sink, ids)
+            self._refuse_other_logs(sink, self._other_logs(ids, log.log_id), log.log_id)
             tokens = read_tokens(sink.wire, self._application_id, log, ids, deadline)
             accepted += [one.token for one in tokens if one.token in log.accepted]
             newer = newer_than(log, tokens)
@@ -120,20 +120,25 @@ class Takeover:
             self._owned[cluster].claim(sink.wire, sink.timeout_ms, deadline)
 
     def check_again(self, log: DecisionLog, deadline: Deadline) -> None:
-        """Compare again when nobody else can write: an older run may have committed meanwhile.
+        """Compare again when nobody else can write: an older run may have committed meanwhile. One
+        on another log may have decided before our claim. It commits later, and what it wrote is
+        open until then: our sweep takes only transactions of our own log.
 
         Raises:
-            IdentityMismatchError: see `check`.
-            FencedError: the newer output is of a newer run, which has taken over.
+            IdentityMismatchError, ConfigurationError: see `check`.
+            FencedError: a newer run has taken over, and what was found is its own.
         """
         known = self._known
         for sink in self._sinks.values():
             ids = await_ends(sink.wire, self._application_id, log.state, deadline)
+            others = self._other_logs(ids, log.log_id)
             # `known` is from before our Fence: the ids of that run are looked at too.
             tokens = read_tokens(sink.wire, self._application_id, known, ids, deadline)
-            if newer := newer_than(log.state, tokens):
+            newer = newer_than(log.state, tokens)
+            if others or newer:
                 log.check_newest()
                 self.check_newest(deadline)
+                self._refuse_other_logs(sink, others, log.log_id)
                 self._refuse_newer(sink, newer)
 
     def check_newest(self, deadline: Deadline) -> None:
@@ -146,19 +151,21 @@ class Takeover:
         for cluster, sink in self._sinks.items():
             self._owned[cluster].check_now(sink.wire, sink.timeout_ms, deadline)
 
-    def _refuse_other_logs(self, sink: KafkaCommitter, ids: Sequence[OpenTransaction]) -> None:
+    def _other_logs(self, ids: Sequence[OpenTransaction], ours: str) -> set[str]:
+        """Return the ids of the logs, but for ours, that have open transactions."""
         named = [
             TransactionalId.of(self._application_id, row.transactional_id)
             for row in ids
             if row.state in OPEN_STATES
         ]
-        others = {one.log_id for one in named if one is not None} - {self._known.log_id}
+        return {one.log_id for one in named if one is not None} - {ours}
+
+    def _refuse_other_logs(self, sink: KafkaCommitter, others: set[str], ours: str) -> None:
         if others:
             raise ConfigurationError(
                 f"Another decision log of the application {self._application_id!r} has open "
                 "transactions; two pipelines would write the same output.",
-                where=f"sink {sink.name!r}: logs {sorted(others)}, ours is "
-                f"{self._known.log_id or 'new'}",
+                where=f"sink {sink.name!r}: logs {sorted(others)}, ours is {ours or 'new'}",
                 cause="the checkpoint folder was changed while a driver ran on another one",
                 option=f"app_id={self._application_id}, checkpoint={self._place}",
             )

@@ -510,6 +510,14 @@ MUTATIONS = (
         "tests/simulation/test_second_folder.py::test_a_copy_beside_the_running_original",
     ),
     Mutation(
+        "log: what another log has open after the claim is refused",
+        "connectors/pipeline/takeover.py",
+        "                self._refuse_other_logs(sink, others, log.log_id)\n",
+        "                pass\n",
+        "tests/unit/test_takeover.py"
+        "::test_one_that_another_log_begins_until_the_claim_is_refused_as_well",
+    ),
+    Mutation(
         "log: a repair on an old copy of it ends nothing",
         "connectors/pipeline/repair.py",
         "        if newer and read_log(reader.backend).tail == log.tail:\n",

@@ -351,6 +351,26 @@ def test_open_transactions_of_another_log_are_refused(cluster):
         takeover.check(LogState(application_id="app", log_id="89abcdef"), cluster.deadline())
 
 
+def test_one_that_another_log_begins_until_the_claim_is_refused_as_well(cluster):
+    """Two pipelines were restored from one savepoint. The other one decided before our claim: it
+    can commit at any moment, and no sweep of ours takes transactions of its log.
+    """
+    takeover = Takeover("app", "folder", clock=cluster.clock)
+    takeover.write_to({"out": cluster.sink()})
+    takeover.check(LogState(), cluster.deadline())
+    log = DecisionLog.open(MemoryBackend(), application_id="app", identity={}, clock=cluster.clock)
+    takeover.claim(log, cluster.deadline())
+    cluster.opened(f"app.{log.log_id}.{log.run_epoch}.w0.0")
+    takeover.check_again(log, cluster.deadline())
+    cluster.opened("app.0123abcd.1.w0.0")
+    with pytest.raises(ConfigurationError, match="Another decision log") as raised:
+        takeover.check_again(log, cluster.deadline())
+    assert f"logs ['0123abcd'], ours is {log.log_id}" in raised.value.where
+    cluster.owned()  # it is of a newer run: that one goes on
+    with pytest.raises(FencedError):
+        takeover.check_again(log, cluster.deadline())
+
+
 # -- a wrong address, and a start that failed ------------------------------------------------------
 
 
