@@ -165,12 +165,16 @@ def _of_stopped(
 
 
 def _unsettled(reader: TransactionReader, timeout_s: float) -> list[str]:
+    """Return what of the last decision is not proven committed, and where readers do not see it."""
     from connectors.operations.transaction_table import Standing
     from transactions.clock import Deadline
 
-    rows = [row for row in reader.rows(Deadline(timeout_s)) if row.decided is not None]
+    deadline = Deadline(timeout_s)
+    rows = [row for row in reader.rows(deadline) if row.decided is not None]
+    hidden = [str(one) for found in reader.hidden(rows, deadline).values() for one in found]
     # The next start acts on a `resolve`. Until then a resolved transaction is unsettled as well.
-    return [row.transactional_id for row in rows if row.standing is not Standing.COMMITTED]
+    open_ = [row.transactional_id for row in rows if row.standing is not Standing.COMMITTED]
+    return open_ + hidden
 
 
 @command.command(name="list")

@@ -73,7 +73,8 @@ class TransactionReader:
             sink.close()
 
     def rows(self, deadline: Deadline) -> list[Row]:
-        """Return every transaction with its verdict.
+        """Return every transaction with its verdict. If a partition's leader is silent, a commit
+        that readers do not see stands as committed: who acts on that asks `hidden` first.
 
         A running driver goes on meanwhile, so log and broker are read until the log is the same
         before and after.

@@ -21,7 +21,7 @@ from connectors.pipeline.witness import newer_than, read_tokens
 from connectors.wire.wire_requests import OPEN_STATES
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
-from transactions.errors import IdentityMismatchError
+from transactions.errors import HiddenCommitError, IdentityMismatchError
 from transactions.log_state import LogState
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def abort_lingering(
         ConfigurationError: a name is not of such a transaction.
         FencedError: a driver has taken over; the rest is its own.
         IdentityMismatchError: the log is an old copy.
+        HiddenCommitError: readers do not see the last checkpoint.
         BrokerUnavailableError, AuthenticationError: a cluster could not be asked.
     """
     # Read again behind the Fence: the log now has every decision of the older run, and that run
@@ -82,6 +83,9 @@ def abort_lingering(
     if newer:
         raise _old_copy(reader, newer)
     refuse_to_abort(rows, names)
+    # Also for ids that are not aborted now: a log that says `Settled` is believed for good.
+    if places := [str(one) for found in reader.hidden(rows, deadline).values() for one in found]:
+        raise _hidden(places)
     if all(row.standing is Standing.COMMITTED for row in rows if row.decided is not None):
         log.settle()  # an abort removes the broker's proof of the transaction before it
     for row in abortable(rows, names):
@@ -109,6 +113,16 @@ def _newer_history(reader: TransactionReader, log: LogState, deadline: Deadline)
         tokens = read_tokens(sink.wire, app, log, ids, deadline) if ids else []
         found += map(str, newer_than(log, [one for one in tokens if one.group != app]))
     return sorted(set(found))
+
+
+def _hidden(places: Sequence[str]) -> HiddenCommitError:
+    return HiddenCommitError(
+        "The last checkpoint is committed, and readers do not see all of it; nothing was aborted.",
+        where="; ".join(places[:_SHOWN]),
+        cause="the broker has completed a transaction without a marker there (KAFKA-20734); an "
+        "abort under the same producer id would remove the committed records",
+        option="sparkonce transactions write-markers; then repeat this command",
+    )
 
 
 def _old_copy(reader: TransactionReader, newer: Sequence[str]) -> IdentityMismatchError:

@@ -12,12 +12,19 @@ from click.testing import CliRunner, Result
 
 from connectors.cli.savepoint import command
 from connectors.operations.transaction_reader import TransactionReader
+from connectors.operations.transaction_table import Row, Standing
 from connectors.options.job_file import load_job
 from connectors.options.sink import identity_of
-from tests.unit.samples import decision
+from connectors.wire.partition_leaders import Unended
+from tests.unit.samples import committable, decision
 from transactions import savepoint
 from transactions.decision_log import DecisionLog
-from transactions.errors import ConfigurationError, SavepointError
+from transactions.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    SavepointError,
+    SparkOnceError,
+)
 from transactions.log_backend import LocalFileBackend
 from transactions.savepoint import find_savepoints, verify_savepoint
 
@@ -124,6 +131,54 @@ def test_a_continuous_driver_that_decides_before_the_brokers_are_asked_is_seen(
     assert "went on" in str(error)
     assert "without --stopped" in str(error)
     assert list(pipeline.savepoints.iterdir()) == []
+
+
+UNASKED = BrokerUnavailableError("No broker answered.", where="out-3: no leader")
+HIDDEN = {"out": [Unended("out-3", 7, 3, 1, 42)]}
+
+
+def sees(monkeypatch: pytest.MonkeyPatch, hidden: Any) -> None:
+    """Let brokers say that the last decision is committed, and what they hide of it."""
+    row = Row(
+        standing=Standing.COMMITTED,
+        proof="",
+        advice="",
+        sink="out",
+        transactional_id="app.log.1.p.0",
+        producer_id=7,
+        producer_epoch=3,
+        decided=committable(checkpoint_id=7),
+    )
+
+    def answers(*_: object) -> Any:
+        if isinstance(hidden, Exception):
+            raise hidden
+        return hidden
+
+    monkeypatch.setattr(TransactionReader, "rows", lambda *_: [row])
+    monkeypatch.setattr(TransactionReader, "hidden", answers)
+
+
+@pytest.mark.parametrize("mode", ["continuous"])
+@pytest.mark.parametrize(
+    ("hidden", "kind"), [(UNASKED, BrokerUnavailableError), (HIDDEN, SavepointError)]
+)
+def test_a_checkpoint_that_readers_may_not_see_is_not_taken(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    hidden: Any,
+    kind: type[SparkOnceError],
+):
+    """Nobody would ever write the markers: what is restored has no transaction to look at."""
+    pipeline = Pipeline(tmp_path, mode, monkeypatch)
+    sees(monkeypatch, hidden)
+    error = pipeline.take("--stopped").exception
+    assert isinstance(error, kind), error
+    assert "out-3" in error.where
+    assert not pipeline.savepoints.exists()
+    sees(monkeypatch, {"out": []})
+    assert pipeline.take("--stopped").exit_code == 0
 
 
 def test_a_stopped_pipeline_cannot_be_stopped(pipeline: Pipeline):

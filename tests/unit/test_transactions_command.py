@@ -14,13 +14,20 @@ from connectors.cli.transactions import command
 from connectors.kafka.sink.kafka_committer import KafkaCommitter
 from connectors.operations import transaction_reader
 from connectors.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.partition_leaders import Unended
 from tests.simulation.end_txn_table import State
 from tests.simulation.fake_cluster import FakeCluster, Transaction
 from tests.simulation.fake_wire import FakeWire
 from tests.simulation.virtual_clock import VirtualClock
 from tests.unit.samples import committable, decision
 from transactions.decision_log import DecisionLog, read_log
-from transactions.errors import FencedError, IdentityMismatchError
+from transactions.errors import (
+    BrokerUnavailableError,
+    FencedError,
+    HiddenCommitError,
+    IdentityMismatchError,
+    SparkOnceError,
+)
 from transactions.log_backend import LocalFileBackend
 from transactions.log_state import LogState
 
@@ -32,6 +39,7 @@ class Pipeline:
 
     Attributes:
         before: called with each request before the cluster answers it.
+        unended: what hides the last decision from readers, or why nobody can say it.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,8 +50,8 @@ class Pipeline:
         self.before: Callable[[str], None] = lambda _: None
         self.log = self.driver()
         monkeypatch.setattr(transaction_reader, "KafkaCommitter", self._committer)
-        monkeypatch.setattr(transaction_reader.TransactionReader, "hidden", lambda *_: {})
-        monkeypatch.setattr(KafkaCommitter, "hidden", lambda *_: [])
+        self.unended: list[Unended] | BrokerUnavailableError = []
+        monkeypatch.setattr(transaction_reader.TransactionReader, "hidden", self._hidden)
 
     def driver(self, accepted: tuple[str, ...] = ()) -> DecisionLog:
         """Start a driver on the folder."""
@@ -62,15 +70,20 @@ class Pipeline:
         self.cluster.transactions[name] = made
         return made
 
-    def run(self, *words: str) -> Result:
+    def run(self, *words: str, say_yes: bool = True) -> Result:
         place = ("--checkpoint", str(self.folder), "--bootstrap", "fake:9092")
-        return CliRunner().invoke(command, [*words, *place, "--yes"])
+        return CliRunner().invoke(command, [*words, *place, *(["--yes"] if say_yes else [])])
 
     def _committer(self, name: str, settings: dict[str, str]) -> KafkaCommitter:
         made = KafkaCommitter(name, settings)
         made._wire = CoordinatorWire(settings)
         made._wire._wire = FakeWire(self._exchange, self.clock)
         return made
+
+    def _hidden(self, *_: object) -> dict[str, list[Unended]]:
+        if isinstance(self.unended, BrokerUnavailableError):
+            raise self.unended
+        return {"out": self.unended}
 
     def _exchange(self, request: Any) -> Any:
         self.before(type(request).__name__)
@@ -199,3 +212,34 @@ def test_a_driver_that_takes_over_from_the_command_keeps_its_transactions(
     states = [pipeline.cluster.transactions[name].state for name in names]
     assert states.count(State.ONGOING) == 2 - after
     assert pipeline.cluster.transactions[pipeline.id_of(3)].state is State.ONGOING
+
+
+# -- what readers do not see yet -------------------------------------------------------------------
+
+UNASKED = BrokerUnavailableError("No broker answered.", where="out-3: no leader")
+HIDDEN = [Unended("out-3", 7, 3, 1, 42)]
+
+
+@pytest.mark.parametrize(
+    ("unended", "kind"), [(UNASKED, BrokerUnavailableError), (HIDDEN, HiddenCommitError)]
+)
+def test_nothing_is_aborted_or_settled_that_readers_may_not_see(
+    pipeline: Pipeline, unended: Any, kind: type[SparkOnceError]
+):
+    """An abort under the same producer id would take the committed records along."""
+    name = pipeline.id_of(1)
+    number, mine = 7, committable(checkpoint_id=7, transactional_id=name, token="7.0.t")
+    pipeline.log.decide(decision(number, committables=(mine,)))
+    commits = pipeline.folder / "spark/commits"
+    commits.mkdir(parents=True)
+    (commits / str(number)).write_text("v1\n{}")
+    following = pipeline.opened(name)
+    pipeline.unended = unended
+    assert pipeline.run("list", say_yes=False).exit_code == 0
+    assert isinstance(pipeline.run("abort").exception, kind)
+    assert following.state is State.ONGOING
+    assert pipeline.state().decision == pipeline.log.state.decision
+    pipeline.unended = []
+    assert pipeline.run("abort").exit_code == 0
+    assert following.state is State.EMPTY
+    assert pipeline.state().written == (mine,)
