@@ -68,10 +68,10 @@ def _reader(
     from transactions.errors import ConfigurationError
 
     if job_file is not None:
-        refuse_beside_job(job_file)
+        refuse_beside_job(job_file, "checkpoint")
         job = job_of(job_file)
         sinks = {sink.name: sink for sink in kafka_sinks(job.targets)}
-        return TransactionReader(checkpoint or job.checkpoint, {}, sinks, job.decision_log)
+        return TransactionReader(job.checkpoint, {}, sinks, job.decision_log)
     if checkpoint is None:
         raise ConfigurationError(
             "No checkpoint folder is given.", option="--checkpoint FOLDER, or --job JOB.toml"

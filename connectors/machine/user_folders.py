@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from transactions.errors import ConfigurationError
 from transactions.log_backend import LogBackend
 from transactions.log_location import SCHEME, LogLocation
+
+#: A file of the checkpoint folder: the id of its log.
+BOUND_TO: Final = "log-id"
 
 
 def cache_folder() -> Path:

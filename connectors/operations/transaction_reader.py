@@ -13,13 +13,13 @@ import orjson
 
 from connectors.kafka.sink.kafka_committer import KafkaCommitter
 from connectors.kafka.sink.kafka_sink import KafkaSink
-from connectors.machine.user_folders import checkpoint_folder, existing_log
+from connectors.machine.user_folders import BOUND_TO, checkpoint_folder, existing_log
 from connectors.operations.transaction_table import Row, Seen, Standing, join
 from connectors.wire.partition_leaders import Unended
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
 from transactions.decision_log import read_log
-from transactions.errors import BrokerUnavailableError, ConfigurationError
+from transactions.errors import BrokerUnavailableError, ConfigurationError, IdentityMismatchError
 from transactions.log_location import LogLocation
 from transactions.log_state import LogState
 
@@ -36,6 +36,11 @@ class TransactionReader:
         kafka: client settings for every sink, without prefix; empty when no broker is known.
         sinks: sinks of a job file, by name; they win over `kafka`.
         decision_log: where a job file keeps the log.
+
+    Raises:
+        ConfigurationError: there is no log, or the sinks of the job file are not those of the log.
+        IdentityMismatchError: the folder belongs to another log.
+        LogCorruptedError, LogVersionError: the log cannot be read.
 
     Attributes:
         backend: where the log is.
@@ -54,6 +59,7 @@ class TransactionReader:
         self._folder = checkpoint_folder(checkpoint)
         self.backend = existing_log(checkpoint, decision_log)
         self.state = read_log(self.backend)
+        self._refuse_other_folder()
         self.open_ids: dict[str, list[str]] = {}
         self.sinks = {
             name: KafkaCommitter(name, options.settings)
@@ -147,6 +153,20 @@ class TransactionReader:
         except OSError:
             return True  # no Linux
         return state != "Z"
+
+    def _refuse_other_folder(self) -> None:
+        """What Spark has finished in a folder proves a commit only for the folder's own log."""
+        bound = self._folder / BOUND_TO
+        owner = bound.read_text("utf-8") if bound.exists() else self.state.log_id
+        if owner != self.state.log_id:
+            raise IdentityMismatchError(
+                "The decision log does not belong to this checkpoint folder.",
+                where=f"{self._folder}, log {self.state.log_id or '(new)'} in "
+                f"{self.backend.describe()}",
+                cause=f"the folder belongs to the log {owner}: one of them was changed, moved or "
+                "restored without the other",
+                option="--checkpoint; or --job, and in the job file checkpoint and [decision_log]",
+            )
 
     def _seen(self, deadline: Deadline) -> Seen:
         known = Seen(

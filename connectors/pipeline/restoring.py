@@ -19,8 +19,9 @@ import orjson
 
 from connectors.kafka.source.offsets import merged_offsets, split_key, without_topics
 from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.machine.user_folders import BOUND_TO
 from connectors.options.kafka_source import KafkaSource
-from connectors.pipeline.run import BOUND_TO, CONNECT_SECONDS, RunOptions
+from connectors.pipeline.run import CONNECT_SECONDS, RunOptions
 from connectors.wire.coordinator_wire import CoordinatorWire
 from transactions.clock import Deadline
 from transactions.decision_log import read_log

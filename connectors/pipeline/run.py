@@ -21,6 +21,7 @@ from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.kafka.source.group_offsets import GroupOffsets
 from connectors.kafka.source.offsets import merged_offsets
 from connectors.kafka.source.source_planner import SourcePlanner
+from connectors.machine.user_folders import BOUND_TO
 from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.sink import identity_of
@@ -50,8 +51,6 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 20.0
 _LAST_SWEEP_SECONDS = 10.0
 _GUARANTEES = "sinks_guarantee"
-#: A file of the checkpoint folder: the id of its log.
-BOUND_TO = "log-id"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

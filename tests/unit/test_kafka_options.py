@@ -113,12 +113,16 @@ GIVEN = {
     "--restart-budget": "1min",
     "--barrier-interval": "1s",
 }
-TRANSACTIONS = [(transactions, name, "list") for name in ("--bootstrap", "--kafka", "--config")]
+OF_CLIENTS = ("--bootstrap", "--kafka", "--config")
+ELSEWHERE = {"--checkpoint": "elsewhere"}
 
 
 @pytest.mark.parametrize(
     ("command", "name", "words"),
-    [*((doctor, name, "") for name in GIVEN), *TRANSACTIONS],
+    [
+        *((doctor, name, "") for name in GIVEN),
+        *((transactions, name, "list") for name in (*OF_CLIENTS, *ELSEWHERE)),
+    ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_an_option_that_the_job_file_answers_is_refused_beside_it(
@@ -126,7 +130,7 @@ def test_an_option_that_the_job_file_answers_is_refused_beside_it(
 ):
     """Also with the value of its default: an option that is set is never ignored."""
     job = str(tmp_path / "job.toml")
-    given = [*words.split(), "--job", job, name, GIVEN[name]]
+    given = [*words.split(), "--job", job, name, {**GIVEN, **ELSEWHERE}[name]]
     error = CliRunner().invoke(command, given).exception
     assert isinstance(error, ConfigurationError)
     assert error.what.startswith(f"{name} ")
@@ -137,7 +141,7 @@ def test_an_option_that_the_job_file_answers_is_refused_beside_it(
 def test_what_a_job_file_does_not_say_may_be_given_beside_it(tmp_path: Path):
     """The commands go on to the job file, which is missing."""
     job = str(tmp_path / "job.toml")
-    listing = ["list", "--job", job, "--checkpoint", "state", "--timeout", "5s", "--json"]
+    listing = ["list", "--job", job, "--timeout", "5s", "--json"]
     for command, words in (
         (doctor, ["--job", job, "--timeout", "5s", "--json"]),
         (transactions, listing),

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from connectors.cli.transactions import command
 from connectors.kafka.sink.kafka_committer import KafkaCommitter
+from connectors.machine.user_folders import BOUND_TO
 from connectors.operations import transaction_reader
 from connectors.wire.coordinator_wire import CoordinatorWire
 from connectors.wire.partition_leaders import Unended
@@ -243,3 +244,20 @@ def test_nothing_is_aborted_or_settled_that_readers_may_not_see(
     assert pipeline.run("abort").exit_code == 0
     assert following.state is State.EMPTY
     assert pipeline.state().written == (mine,)
+
+
+# -- a folder and its log --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["list", "commit", "abort"])
+def test_a_log_that_is_not_the_folders_is_refused(pipeline: Pipeline, word: str):
+    """What Spark has finished in the folder would settle what is pending in the log."""
+    bound = pipeline.folder / BOUND_TO
+    bound.write_text("0123abcd")
+    tail = pipeline.state().tail
+    error = pipeline.run(word, say_yes=word != "list").exception
+    assert isinstance(error, IdentityMismatchError), error
+    assert "the folder belongs to the log 0123abcd" in error.cause
+    assert pipeline.state().tail == tail
+    bound.write_text(pipeline.log.log_id)
+    assert pipeline.run(word, say_yes=word != "list").exit_code == 0
