@@ -126,7 +126,7 @@ def _of_stopped(
 ) -> Path:
     """Take the last checkpoint of a pipeline that does not run, if that checkpoint is finished."""
     from connectors.options.table import CONTINUOUS
-    from connectors.spark.checkpoint_files import SPARK, files_of, finished_checkpoint
+    from connectors.spark.checkpoint_files import SPARK, files_of, is_finished
     from transactions.decision_log import read_log
     from transactions.errors import SavepointError
     from transactions.savepoint import (
@@ -144,7 +144,7 @@ def _of_stopped(
         unsettled = _unsettled(reader, timeout_s)
     else:
         spark = checkpoint / SPARK
-        unsettled = [] if finished_checkpoint(spark) >= number else [f"checkpoint {number}"]
+        unsettled = [] if is_finished(spark, number) else [f"checkpoint {number}"]
         files = files_of(checkpoint, number)
     if unsettled:
         raise unfinished(f"{checkpoint}: {', '.join(unsettled[:5])}")

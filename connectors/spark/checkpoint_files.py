@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from connectors.kafka.source.offsets import merged_offsets, without_topics
 from connectors.pipeline.spark_checkpoint import batches_of
 from transactions.errors import ConfigurationError, SavepointError
@@ -35,6 +37,28 @@ def finished_checkpoint(spark_checkpoint: Path) -> int:
     Spark records it after foreachBatch returned, which happens only when all is proven committed.
     """
     return max(batches_of(spark_checkpoint / "commits"), default=-1)
+
+
+def is_finished(spark_checkpoint: Path, batch_id: int) -> bool:
+    """Return whether Spark can start after a batch. If a power cut left a record without content,
+    the batch was committed all the same; the next start of its pipeline writes the record again.
+    """
+    path = spark_checkpoint / "commits" / str(batch_id)
+    return path.exists() and is_whole(path)
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a file of Spark's logs ends with a line of JSON, as a whole one does.
+
+    A checksum can be torn while its file is whole. No checksum counts: Hadoop works without it.
+    """
+    if path.suffix == ".crc":
+        return False
+    try:
+        orjson.loads(path.read_bytes().rpartition(b"\n")[2])
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def planned_end(spark_checkpoint: Path) -> dict[str, int]:

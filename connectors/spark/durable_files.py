@@ -20,9 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-import orjson
-
-from connectors.spark.checkpoint_files import batches_in
+from connectors.spark.checkpoint_files import batches_in, is_whole
 from transactions.errors import SparkOnceError
 from transactions.log_backend import make_folder, sync_folder
 from transactions.log_entries import Decision
@@ -126,28 +124,14 @@ def drop_undecided(folder: Path, last: int) -> None:
     doubtful = [path for number, path in batches_in(folder / "offsets") if number > last]
     for number, path in batches_in(folder / "commits"):
         # For the last decision: Spark runs the batch again, which writes only lost records.
-        doubtful += [path] if number >= last and not _is_whole(path) else []
+        doubtful += [path] if number >= last and not is_whole(path) else []
     # No decision needs an empty state file: the files it needs were synced with their content.
     doubtful += [path for path in (folder / "state").rglob("*") if _is_empty(path)]
     if last < 0:
-        doubtful += [path for path in folder.glob("*metadata*") if not _is_whole(path)]
+        doubtful += [path for path in folder.glob("*metadata*") if not is_whole(path)]
         shutil.rmtree(folder / "state", ignore_errors=True)
     for path in doubtful:
         path.unlink(missing_ok=True)
-
-
-def _is_whole(path: Path) -> bool:
-    """Return whether a file of Spark's logs ends with a line of JSON, as a whole one does.
-
-    A checksum can be torn while its file is whole. No checksum counts: Hadoop works without it.
-    """
-    if path.suffix == ".crc":
-        return False
-    try:
-        orjson.loads(path.read_bytes().rpartition(b"\n")[2])
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def _is_empty(path: Path) -> bool:

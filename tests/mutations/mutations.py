@@ -349,7 +349,7 @@ MUTATIONS = (
     Mutation(
         "durable in order: a torn commits/N is not believed",
         "connectors/spark/durable_files.py",
-        "if number >= last and not _is_whole(path)",
+        "if number >= last and not is_whole(path)",
         "if False",
         "tests/unit/test_durable_files.py::test_b1_only_what_is_undecided_is_dropped",
     ),
@@ -809,8 +809,8 @@ MUTATIONS = (
     Mutation(
         "savepoint: the last checkpoint is finished",
         "connectors/cli/savepoint.py",
-        "unsettled = [] if finished_checkpoint(spark) >= number else [",
-        "unsettled = [] if finished_checkpoint(spark) < number else [",
+        "unsettled = [] if is_finished(spark, number) else [",
+        "unsettled = [] if not is_finished(spark, number) else [",
         "tests/integration/test_savepoints.py"
         "::test_a_killed_pipeline_has_to_finish_its_checkpoint_first",
     ),

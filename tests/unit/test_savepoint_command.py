@@ -99,6 +99,19 @@ def test_a_checkpoint_that_is_not_finished_is_refused(pipeline: Pipeline):
     assert not pipeline.savepoints.exists()
 
 
+@pytest.mark.parametrize("left", ["", "v1", 'v1\n{"nextBatch'])
+def test_a_checkpoint_of_which_a_power_cut_left_no_whole_record_is_refused(
+    pipeline: Pipeline, left: str
+):
+    """Its name is there and its content is not: Spark could never start from such a file."""
+    (pipeline.job.parent / "state/spark/commits/7").write_text(left)
+    error = pipeline.take("--stopped").exception
+    assert isinstance(error, SavepointError)
+    assert "not finished" in error.what
+    assert "start the pipeline" in error.option
+    assert not pipeline.savepoints.exists()
+
+
 def test_a_driver_that_decides_meanwhile_is_seen(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ):
