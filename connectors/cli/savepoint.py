@@ -140,12 +140,13 @@ def _of_stopped(
     savepoint = savepoint_of(reader.state)
     number = savepoint.decision.checkpoint_id
     files: dict[str, Path] = {}
-    if job.mode == CONTINUOUS:
-        unsettled = _unsettled(reader, timeout_s)
-    else:
+    unsettled: list[str] = []
+    if job.mode != CONTINUOUS:
         spark = checkpoint / SPARK
         unsettled = [] if is_finished(spark, number) else [f"checkpoint {number}"]
         files = files_of(checkpoint, number)
+    if not unsettled:
+        unsettled = _unsettled(reader, timeout_s)
     if unsettled:
         raise unfinished(f"{checkpoint}: {', '.join(unsettled[:5])}")
     try:
@@ -165,10 +166,15 @@ def _of_stopped(
 
 
 def _unsettled(reader: TransactionReader, timeout_s: float) -> list[str]:
-    """Return what of the last decision is not proven committed, and where readers do not see it."""
+    """Return what of the last decision is not proven committed, and where readers do not see it.
+    `Settled` in the log says both, so that no broker is asked.
+    """
     from connectors.operations.transaction_table import Standing
     from transactions.clock import Deadline
 
+    last = reader.state.decision
+    if last is None or not last.committables:
+        return []
     deadline = Deadline(timeout_s)
     rows = [row for row in reader.rows(deadline) if row.decided is not None]
     hidden = [str(one) for found in reader.hidden(rows, deadline).values() for one in found]

@@ -295,6 +295,8 @@ class DriverLife(abc.ABC):
         decided = log.state.decision
         if ended and decided is not None and decided.checkpoint_id != number:
             raise unfinished(f"checkpoint {decided.checkpoint_id}")
+        if ended and decided is not None and decided.committables:  # else the stop has settled it
+            raise unfinished(f"checkpoint {number}: it is not known whether readers see it")
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
                 place = write_savepoint(folder, savepoint, self._checkpoint_files(number))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
@@ -18,7 +19,13 @@ from connectors.spark.restarts import Restarts
 from tests.unit.samples import decision
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog
-from transactions.errors import HiddenCommitError, PhaseOneError, SavepointError, StoppedError
+from transactions.errors import (
+    FencedError,
+    HiddenCommitError,
+    PhaseOneError,
+    SavepointError,
+    StoppedError,
+)
 from transactions.log_backend import MemoryBackend
 from transactions.savepoint import delete_savepoint, find_savepoints, verify_savepoint
 
@@ -38,6 +45,8 @@ class ScriptedDriver(DriverLife):
         self.files: Callable[[], dict[str, Path]] = dict
         self.stops: Callable[[], bool] = lambda: True
         self.visible: Callable[[], None] = lambda: None
+        #: The last sweep settles what readers see.
+        self.leaves: Callable[[], None] = self.log.settle
 
     def open(self) -> DecisionLog:
         return DecisionLog.open(self.backend, application_id="app", identity={})
@@ -55,7 +64,13 @@ class ScriptedDriver(DriverLife):
 
     def _has_ended(self, timeout_s: float) -> bool:
         threading.Event().wait(min(timeout_s, 0.005))
-        return self._stopping.is_set() and self.stops()
+        if not self._stopping.is_set():
+            return False
+        try:
+            return self.stops()
+        finally:
+            with contextlib.suppress(FencedError):
+                self.leaves()
 
     def _start_run(self) -> None:
         """Nothing is started."""
@@ -112,6 +127,15 @@ def test_with_stop_it_is_made_when_the_pipeline_has_ended(driver, tmp_path: Path
 
     driver.stops = drained
     assert verify_savepoint(ask(tmp_path, stop=True)).decision.checkpoint_id == 5
+
+
+def test_with_stop_there_is_none_if_the_last_look_at_the_partitions_failed(driver, tmp_path: Path):
+    """The stop only warns: the next start looks again. A restored folder has nothing to look at."""
+    driver.leaves = lambda: None
+    text = refused(tmp_path, stop=True)
+    assert "checkpoint 4" in text
+    assert "readers" in text
+    assert "start the pipeline" in text
 
 
 def test_a_busy_batch_that_ends_by_the_stop_is_a_clean_one(driver, tmp_path: Path):
