@@ -5,6 +5,7 @@
     SparkOnceError                    base; its text always has four parts
     ├── ConfigurationError            an error before any data moved; never retried; exit code 2
     │   ├── SavepointError            a savepoint is broken, or does not fit the pipeline
+    │   │   └── SavepointNotMadeError it could not be made now; no option is wrong; exit code 1
     │   ├── IdentityMismatchError     the checkpoint belongs to another application or topology
     │   ├── MissingTopicError         a topic that the pipeline names does not exist
     │   └── AuthenticationError       the broker refused the credentials, or a right is missing
@@ -113,6 +114,12 @@ class IdentityMismatchError(ConfigurationError):
 
 class SavepointError(ConfigurationError):
     """A savepoint is broken, or is not one of this pipeline. Nothing was restored or changed."""
+
+
+class SavepointNotMadeError(SavepointError):
+    """No savepoint was made: a disk, a driver or the pipeline itself was not ready. Try again."""
+
+    permanent = False
 
 
 class MissingTopicError(ConfigurationError):

@@ -239,6 +239,7 @@ RETRIED: Final[Mapping[type[SparkOnceError], tuple[bool, str]]] = MappingProxyTy
         SparkOnceError: (True, "no reason forbids another attempt"),
         errors.ConfigurationError: (False, "the same options fail the same way"),
         errors.SavepointError: (False, "the savepoint stays broken, or does not fit"),
+        errors.SavepointNotMadeError: (True, "what was not ready can be ready later"),
         errors.IdentityMismatchError: (False, "the checkpoint belongs to another topology"),
         errors.MissingTopicError: (False, "only a person can create the topic"),
         errors.AuthenticationError: (False, "repeated wrong credentials can lock the account"),

@@ -27,7 +27,7 @@ import orjson
 from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK
 from transactions.decision_log import entry_name
-from transactions.errors import SavepointError
+from transactions.errors import SavepointError, SavepointNotMadeError
 from transactions.log_backend import LocalFileBackend, LogBackend, sync_folder
 from transactions.log_entries import Decision, Entry, Snapshot
 from transactions.log_state import LogState
@@ -129,10 +129,10 @@ def savepoint_of(log: LogState) -> Savepoint:
         log: every transaction of its last decision is proven committed.
 
     Raises:
-        SavepointError: nothing was decided yet.
+        SavepointNotMadeError: nothing was decided yet.
     """
     if log.decision is None:
-        raise SavepointError(
+        raise SavepointNotMadeError(
             "There is no checkpoint to make a savepoint from.",
             where=f"application {log.application_id!r}, log {log.log_id or '-'}",
             cause="the pipeline has not made a checkpoint yet",
@@ -162,9 +162,9 @@ def _broken(where: str, cause: str) -> SavepointError:
     )
 
 
-def unfinished(where: str) -> SavepointError:
+def unfinished(where: str) -> SavepointNotMadeError:
     """Return the error for a checkpoint that is decided and not known to be committed."""
-    return SavepointError(
+    return SavepointNotMadeError(
         "The last checkpoint is not finished; its savepoint would be incomplete.",
         where=where,
         cause="the pipeline was killed or failed, and was not started again",
@@ -172,9 +172,9 @@ def unfinished(where: str) -> SavepointError:
     )
 
 
-def unwritten(folder: Path, error: Exception) -> SavepointError:
+def unwritten(folder: Path, error: Exception) -> SavepointNotMadeError:
     """Return the error for a folder in which no savepoint can be made."""
-    return SavepointError(
+    return SavepointNotMadeError(
         "The savepoint could not be written.",
         where=f"{folder}: {error}",
         cause="the disk is full or read-only, or the path is not a folder",

@@ -94,7 +94,7 @@ def _of_path(error: OSError) -> SparkOnceError:
 
 def _end(error: SparkOnceError) -> NoReturn:
     click.echo(f"{type(error).__name__}: {error}", err=True)
-    sys.exit(2 if isinstance(error, ConfigurationError) else 1)
+    sys.exit(2 if isinstance(error, ConfigurationError) and error.permanent else 1)
 
 
 if __name__ == "__main__":

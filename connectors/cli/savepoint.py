@@ -88,13 +88,13 @@ def _of_running(
 ) -> Path:
     from connectors.pipeline.savepoint_request import ask_for_savepoint
     from transactions.clock import Deadline
-    from transactions.errors import SavepointError
+    from transactions.errors import SavepointNotMadeError
 
     driver = _driver_of(reader.state)
 
     def check_alive() -> None:
         if reader.run_alive() is False:
-            raise SavepointError(
+            raise SavepointNotMadeError(
                 "The driver has ended without an answer.",
                 where=f"{checkpoint}, {driver}",
                 cause="it failed, or was killed",
@@ -106,10 +106,10 @@ def _of_running(
         return ask_for_savepoint(
             checkpoint, folder, stop=stop, timeout_s=timeout_s, while_waiting=check_alive
         )
-    except SavepointError as error:
+    except SavepointNotMadeError as error:
         if not waiting.expired():
             raise
-        raise SavepointError(
+        raise SavepointNotMadeError(
             error.what,
             where=f"{error.where}: {driver}",
             cause=error.cause,
@@ -128,7 +128,7 @@ def _of_stopped(
     from connectors.options.table import CONTINUOUS
     from connectors.spark.checkpoint_files import SPARK, files_of, is_finished
     from transactions.decision_log import read_log
-    from transactions.errors import SavepointError
+    from transactions.errors import SavepointNotMadeError
     from transactions.savepoint import (
         delete_savepoint,
         savepoint_of,
@@ -156,7 +156,7 @@ def _of_stopped(
     now = read_log(reader.backend)
     if now.tail != savepoint.log.sequence:  # `rows` has moved reader.state
         delete_savepoint(made)
-        raise SavepointError(
+        raise SavepointNotMadeError(
             "The pipeline went on while this command made the savepoint.",
             where=f"{checkpoint}, {_driver_of(now)}",
             cause="its driver runs, or was started meanwhile",

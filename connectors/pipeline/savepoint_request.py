@@ -18,7 +18,7 @@ from typing import Final
 import orjson
 
 from transactions.clock import SYSTEM_CLOCK, Deadline
-from transactions.errors import SavepointError, SparkOnceError
+from transactions.errors import SavepointError, SavepointNotMadeError, SparkOnceError
 from transactions.log_backend import LocalFileBackend
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ def ask_for_savepoint(
         The place of the savepoint.
 
     Raises:
-        SavepointError: the driver could not make it, or did not answer.
+        SavepointNotMadeError: the driver could not make it, or did not answer.
     """
     backend = LocalFileBackend(checkpoint / _FOLDER)
     request = SavepointRequest(
@@ -147,7 +147,7 @@ def ask_for_savepoint(
     try:
         while (data := backend.get(answer)) is None:
             if deadline.expired():
-                raise SavepointError(
+                raise SavepointNotMadeError(
                     "The driver has not made the savepoint in time."
                     + (
                         " The driver may stop later: check, then take a savepoint again."
@@ -171,4 +171,4 @@ def ask_for_savepoint(
     fields = orjson.loads(data)
     if "place" in fields:
         return Path(fields["place"])
-    raise SavepointError(fields.pop("what"), **fields)
+    raise SavepointNotMadeError(fields.pop("what"), **fields)

@@ -13,6 +13,7 @@ import pytest
 
 from connectors.cli import main as command_line
 from connectors.cli.main import main
+from transactions.errors import SavepointError, SavepointNotMadeError
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -50,6 +51,12 @@ def test_a_path_without_permission_is_wrong_configuration(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert said.startswith("ConfigurationError: ")
     assert "where:  /secret\n  cause:  Permission denied\n" in said
+
+
+@pytest.mark.parametrize(("kind", "code"), [(SavepointError, 2), (SavepointNotMadeError, 1)])
+def test_a_savepoint_that_could_not_be_made_is_no_wrong_configuration(monkeypatch, kind, code):
+    ending_with(monkeypatch, kind("what"))
+    assert ended(monkeypatch) == code
 
 
 def test_both_paths_of_a_rename_are_named(monkeypatch, capsys):

@@ -23,6 +23,7 @@ from transactions.errors import (
     BrokerUnavailableError,
     ConfigurationError,
     SavepointError,
+    SavepointNotMadeError,
     SparkOnceError,
 )
 from transactions.log_backend import LocalFileBackend
@@ -81,7 +82,7 @@ def test_a_driver_on_another_machine_is_named_at_once_and_at_the_end(pipeline: P
     done = pipeline.take()
     assert done.stderr.startswith(f"waiting for {DRIVER}")
     assert "--stopped" in done.stderr
-    assert isinstance(done.exception, SavepointError)
+    assert isinstance(done.exception, SavepointNotMadeError)
     assert DRIVER in done.exception.where
     assert "--stopped" in done.exception.option
     assert not pipeline.savepoints.exists()
@@ -98,7 +99,9 @@ def test_a_user_who_says_that_it_is_stopped_waits_for_nobody(pipeline: Pipeline)
 
 def test_a_checkpoint_that_is_not_finished_is_refused(pipeline: Pipeline):
     pipeline.log.decide(decision(8))
-    assert "not finished" in str(pipeline.take("--stopped").exception)
+    error = pipeline.take("--stopped").exception
+    assert isinstance(error, SavepointNotMadeError)
+    assert "not finished" in error.what
     assert not pipeline.savepoints.exists()
 
 
@@ -126,9 +129,29 @@ def test_a_driver_that_decides_meanwhile_is_seen(
 
     monkeypatch.setattr(savepoint, "write_savepoint", written)
     error = pipeline.take("--stopped").exception
+    assert isinstance(error, SavepointNotMadeError)
     assert "went on" in str(error)
     assert "without --stopped" in str(error)
     assert list(pipeline.savepoints.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_no_wrong_configuration(pipeline: Pipeline):
+    pipeline.savepoints.touch()
+    pipeline.savepoints /= "below-a-file"
+    error = pipeline.take("--stopped").exception
+    assert isinstance(error, SavepointNotMadeError)
+    assert f"--to {pipeline.savepoints}" in error.option
+
+
+def test_a_driver_that_ends_without_an_answer_is_named(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+):
+    alive = iter([True, False])
+    monkeypatch.setattr(TransactionReader, "run_alive", lambda _: next(alive))
+    error = pipeline.take().exception
+    assert isinstance(error, SavepointNotMadeError)
+    assert "ended without an answer" in error.what
+    assert DRIVER in error.where
 
 
 def test_a_continuous_driver_that_decides_before_the_brokers_are_asked_is_seen(

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from connectors.pipeline.savepoint_request import SavepointRequests, ask_for_savepoint
-from transactions.errors import SavepointError
+from transactions.errors import SavepointError, SavepointNotMadeError
 
 SOON_S = 20.0
 ASK = {"folder": "/to", "stop": True, "until_ms": 1 << 60}
@@ -40,13 +40,13 @@ def test_an_ask_is_answered_and_nothing_stays(tmp_path: Path):
 def test_an_error_of_the_driver_arrives_whole(tmp_path: Path):
     error = SavepointError("what", where="where", cause="cause", option="option")
     served(tmp_path, error)
-    with pytest.raises(SavepointError) as caught:
+    with pytest.raises(SavepointNotMadeError) as caught:
         ask_for_savepoint(tmp_path, tmp_path / "to", timeout_s=SOON_S)
     assert str(caught.value) == str(error)
 
 
 def test_an_ask_without_an_answer_is_withdrawn(tmp_path: Path):
-    with pytest.raises(SavepointError, match="not made the savepoint in time"):
+    with pytest.raises(SavepointNotMadeError, match="not made the savepoint in time"):
         ask_for_savepoint(tmp_path, tmp_path / "to", timeout_s=0.05)
     assert SavepointRequests(tmp_path).pending() == []
 
