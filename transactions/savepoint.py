@@ -27,7 +27,12 @@ import orjson
 from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK
 from transactions.decision_log import entry_name
-from transactions.errors import SavepointError, SavepointNotMadeError
+from transactions.errors import (
+    LogCorruptedError,
+    LogVersionError,
+    SavepointError,
+    SavepointNotMadeError,
+)
 from transactions.log_backend import LocalFileBackend, LogBackend, sync_folder
 from transactions.log_entries import Decision, Entry, Snapshot
 from transactions.log_state import LogState
@@ -107,17 +112,18 @@ class Savepoint:
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise _broken(where, f"{MANIFEST} is not complete") from error
         if version != FORMAT_VERSION:
-            raise SavepointError(
-                f"A savepoint has format {version!r}; this version reads {FORMAT_VERSION}.",
-                where=where,
-                cause="a newer sparkonce made it",
-                option="upgrade sparkonce",
-            )
+            raise _newer(where, f"format {version!r}; this version reads {FORMAT_VERSION}")
         if fields.pop("checksum", None) != _checksum(fields):
             raise _broken(where, f"the checksum of {MANIFEST} does not match its content")
+        try:
+            log = Entry.from_bytes(orjson.dumps(fields["log"]), where=where)
+        except LogVersionError as error:
+            raise _newer(f"{where}: {error.what}", "a log entry of a newer version") from error
+        except LogCorruptedError as error:
+            raise _broken(where, f"its log entry: {error.cause}") from error
         return cls(
             savepoint_id=fields["savepoint_id"],
-            log=Entry.from_bytes(orjson.dumps(fields["log"]), where=where),
+            log=log,
             files=msgspec.convert(fields["files"], dict[str, File]),
         )
 
@@ -159,6 +165,15 @@ def _broken(where: str, cause: str) -> SavepointError:
         where=where,
         cause=cause,
         option="--from-savepoint: use another one; `sparkonce savepoint list` marks broken ones",
+    )
+
+
+def _newer(where: str, what: str) -> SavepointError:
+    return SavepointError(
+        f"A savepoint has {what}.",
+        where=where,
+        cause="a newer sparkonce made it",
+        option="upgrade sparkonce",
     )
 
 

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from click.testing import CliRunner, Result
 
@@ -239,6 +240,23 @@ def test_a_path_is_shown_whole(pipeline: Pipeline, terminal: dict[str, str], bro
     assert "".join(cells).startswith(str(made))
     assert ("broken:" in shown) is broken
     assert "…" not in shown
+
+
+def test_one_of_a_newer_version_is_marked_and_hides_no_other(pipeline: Pipeline):
+    made = [Path(pipeline.take("--stopped").stdout.strip()) for _ in range(2)]
+    manifest = made[0] / "savepoint.json"
+    fields = orjson.loads(manifest.read_bytes())
+    del fields["checksum"]
+    fields["log"]["format"] = 99
+    manifest.write_bytes(orjson.dumps({**fields, "checksum": savepoint._checksum(fields)}))
+    found = {
+        row["path"]: row for row in orjson.loads(run("list", pipeline.savepoints, "--json").stdout)
+    }
+    assert found[str(made[0])]["broken"] == "a newer sparkonce made it"
+    assert found[str(made[1])]["checkpoint"] == 7
+    error = run("show", made[0]).exception
+    assert isinstance(error, SavepointError)
+    assert error.option == "upgrade sparkonce"
 
 
 def test_a_folder_without_a_savepoint_is_no_error(tmp_path: Path):
