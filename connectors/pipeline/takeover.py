@@ -117,7 +117,8 @@ class Takeover:
         """
         for cluster, sink in self._sinks.items():
             log.check_newest()
-            self._owned[cluster].claim(sink.wire, sink.timeout_ms, deadline)
+            owned = self._owned[cluster]
+            owned.claim(sink.wire, sink.timeout_ms, deadline, log.check_newest)
 
     def check_again(self, log: DecisionLog, deadline: Deadline) -> None:
         """Compare again when nobody else can write: an older run may have committed meanwhile. One

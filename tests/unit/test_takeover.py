@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from transactions.errors import (
     IdentityMismatchError,
     PhaseOneError,
 )
+from transactions.events import Event, subscribe
 from transactions.log_backend import LocalFileBackend, MemoryBackend
 from transactions.log_location import LogLocation
 from transactions.log_state import LogState
@@ -91,6 +92,15 @@ def cluster() -> Cluster:
     return Cluster()
 
 
+def take_over(cluster: Cluster, backend: MemoryBackend) -> Takeover:
+    """Return the takeover of a run that has claimed the application."""
+    made = Takeover("app", "folder", clock=cluster.clock)
+    made.write_to({"out": cluster.sink()})
+    log = DecisionLog.open(backend, application_id="app", identity={}, clock=cluster.clock)
+    made.claim(log, cluster.deadline())
+    return made
+
+
 def check(cluster: Cluster, run: tuple[Ownership, CoordinatorWire]) -> None:
     run[0].check_now(run[1], 60_000, cluster.deadline())
 
@@ -107,6 +117,37 @@ def test_the_newest_start_owns_the_application(cluster):
     assert OWNER in raised.value.where
     assert "app_id" in raised.value.option
     check(cluster, newer)
+
+
+@pytest.fixture
+def heard() -> Iterator[list[Event]]:
+    found: list[Event] = []
+    unsubscribe = subscribe(found.append)
+    yield found
+    unsubscribe()
+
+
+def test_the_older_run_says_once_that_it_was_stopped(cluster, heard):
+    """Nothing in its log does: the newer run is on another folder."""
+    older, newer = (take_over(cluster, MemoryBackend()) for _ in range(2))
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            older.check_newest(cluster.deadline())
+    newer.check_newest(cluster.deadline())
+    (event,) = heard
+    assert (event.kind, event.fields["app"], event.fields["by"]) == ("fenced", "app", OWNER)
+
+
+def test_a_newer_run_on_the_same_log_is_told_once_by_the_log(cluster, heard):
+    """The log knows who it is."""
+    backend = MemoryBackend()
+    older, newer = (take_over(cluster, backend) for _ in range(2))
+    for _ in range(2):
+        with pytest.raises(FencedError, match="owns this checkpoint"):
+            older.check_newest(cluster.deadline())
+    newer.check_newest(cluster.deadline())
+    (event,) = heard
+    assert (event.kind, event.fields["run"], event.fields["entry"]) == ("fenced", 1, 2)
 
 
 def test_it_is_described_beside_the_prepared_transactions(cluster):

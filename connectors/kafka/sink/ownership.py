@@ -17,11 +17,14 @@ strategy starts it again. This start compares the log with the cluster, as every
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from connectors.clients.transactional_id import owner_id
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
-from transactions.errors import FencedError, PhaseOneError
+from transactions.errors import DecisionLogError, FencedError, PhaseOneError
+from transactions.events import publish
 
 if TYPE_CHECKING:
     from connectors.wire.coordinator_wire import CoordinatorWire
@@ -46,11 +49,26 @@ class Ownership:
         self._clock = clock
         self._held: ProducerIdentity | None = None
         self._held_since = 0.0
+        self._application_id = application_id
+        self._check_log: Callable[[], None] = lambda: None
+        self._told_fenced = False
         #: A refresh had no answer: the broker may now have the next epoch for us.
         self._doubtful = False
 
-    def claim(self, wire: CoordinatorWire, timeout_ms: int, deadline: Deadline) -> None:
+    def claim(
+        self,
+        wire: CoordinatorWire,
+        timeout_ms: int,
+        deadline: Deadline,
+        check_log: Callable[[], None] = lambda: None,
+    ) -> None:
         """Take over the application: the next check of every older run fails.
+
+        Args:
+            wire: to the cluster.
+            timeout_ms: the transaction timeout.
+            deadline: when to give up.
+            check_log: raises FencedError if the newer run is on this run's log, and tells it.
 
         Raises:
             BrokerUnavailableError, AuthenticationError: see `CoordinatorWire.fence`.
@@ -58,6 +76,7 @@ class Ownership:
         claimed = wire.fence(self.transactional_id, timeout_ms, deadline)
         assert claimed is not None, "only who says what it holds can be refused"
         self._hold(claimed)
+        self._check_log, self._told_fenced = check_log, False
 
     def _hold(self, identity: ProducerIdentity) -> None:
         self._held, self._held_since = identity, self._clock.monotonic()
@@ -85,6 +104,7 @@ class Ownership:
                 "or an answer was lost; a restart first compares the log with the cluster",
                 option="the broker's transactional.id.expiration.ms",
             )
+        self._tell_fenced()
         raise FencedError(
             "A newer run of this application owns it on the cluster; this run has stopped.",
             where=f"{self.transactional_id}: producer {now.producer_id}, epoch "
@@ -93,6 +113,14 @@ class Ownership:
             "folder or on a copy of this one; the newest wins",
             option="app_id: use another id for each pipeline; or stop one of the two drivers",
         )
+
+    def _tell_fenced(self) -> None:
+        """Publish it once. A newer run on the same log is the log's to tell: it knows the host."""
+        with contextlib.suppress(DecisionLogError):  # it does not answer: the id says enough
+            self._check_log()
+        if not self._told_fenced:
+            self._told_fenced = True
+            publish("fenced", app=self._application_id, by=self.transactional_id)
 
     def check_now(self, wire: CoordinatorWire, timeout_ms: int, deadline: Deadline) -> None:
         """Ask the broker and call `check`; once an hour, refresh the id so that it never expires.
