@@ -28,7 +28,7 @@ from transactions.errors import OutcomeUnknownError, SparkOnceError, StoppedErro
 from transactions.events import publish
 from transactions.healing import MOST_ROUNDS, Rerun, matched, not_healed, refusal, tell_lost
 from transactions.log_entries import ACCEPT_LOSS, Decision, Healed, Resolved
-from transactions.recovery import Settlement, settle_last_decision
+from transactions.recovery import Settlement, is_of_one_sink, settle_last_decision
 from transactions.replay import Checkpoint, Replay, replay_of
 from transactions.sink import Committer, DecidedToken, most_urgent_first
 from transactions.sweeper import Janitor
@@ -349,7 +349,12 @@ class CheckpointCoordinator:
     ) -> Settlement:
         settlement = Settlement(committables)
         for sink, mine in most_urgent_first(self._sinks, committables):
-            settlement.record(sink.commit(mine, deadline))
+            try:
+                settlement.record(sink.commit(mine, deadline))
+            except SparkOnceError as error:
+                if not is_of_one_sink(error):
+                    raise
+                # `settle` asks this sink once more, and raises its error behind the others.
             crash_points.reach("one_committed", number)
         settlement.settle(self._sinks, deadline)
         tell_recommitted(self.owner.application_id, number, settlement.recommitted)

@@ -15,7 +15,13 @@ from transactions.checkpoint_watch import tell_aging, tell_recommitted, tell_ret
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome, oldest_start_ms
 from transactions.decision_log import DecisionLog
-from transactions.errors import OutcomeUnknownError, RecordRefusedError, SparkOnceError
+from transactions.errors import (
+    FencedError,
+    OutcomeUnknownError,
+    RecordRefusedError,
+    SparkOnceError,
+    StoppedError,
+)
 from transactions.events import publish
 from transactions.healing import names
 from transactions.log_entries import ACCEPT_LOSS
@@ -36,6 +42,13 @@ _EVENTS: Mapping[Outcome, Event] = {
     Outcome.ABORTED: Event.PROVE_ABORTED,
     Outcome.UNKNOWN: Event.LOSE_ANSWER,
 }
+
+
+def is_of_one_sink(error: SparkOnceError) -> bool:
+    """Return whether the other sinks are to be asked before an error is raised: trying again cannot
+    help, so they would wait for good. A run that is fenced or stopped asks nobody.
+    """
+    return error.permanent and not isinstance(error, FencedError | StoppedError)
 
 
 class Settlement:
@@ -127,7 +140,7 @@ class Settlement:
         try:
             return sink.recover_and_commit(mine, deadline)
         except SparkOnceError as error:
-            if not error.permanent:
+            if not is_of_one_sink(error):
                 raise
             refused = isinstance(error, RecordRefusedError)
             resolved = refused and any(one.token in self._resolved for one in mine)

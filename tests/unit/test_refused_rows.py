@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +17,19 @@ from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from tests.both_halves import BothHalves, both_halves
 from tests.unit.samples import decision
 from transactions.clock import Deadline
-from transactions.committable import Committable
+from transactions.committable import Committable, Outcome
+from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog, read_log
-from transactions.errors import ConfigurationError, OutcomeUnknownError, RecordRefusedError
+from transactions.errors import (
+    ConfigurationError,
+    FencedError,
+    OutcomeUnknownError,
+    RecordRefusedError,
+)
 from transactions.log_entries import ACCEPT_LOSS, ACCEPT_STATE, REPLAY, Resolved
 from transactions.log_location import backend_for
 from transactions.recovery import Settlement, recover
+from transactions.replay import Checkpoint
 from transactions.sink import Attempt
 
 
@@ -57,7 +65,7 @@ class Pipeline:
         self.sinks = {name: self._sink(name) for name in ("first", "second")}
         self.log = self._open()
         self.ones = {
-            name: [self._prepared(sink, name, number) for number in range(subtasks)]
+            name: [self.prepared(sink, name, number) for number in range(subtasks)]
             for name, sink in self.sinks.items()
         }
         self.log.decide(
@@ -100,9 +108,12 @@ class Pipeline:
         both: BothHalves = both_halves(options)
         return both
 
-    def _prepared(self, sink: Any, name: str, number: int) -> Committable:
+    def prepared(self, sink: Any, name: str, number: int, checkpoint_id: int = 5) -> Committable:
         attempt = Attempt(
-            owner=self.log.owner, checkpoint_id=5, subtask=number, attempt_id=f"{name}.{number}"
+            owner=self.log.owner,
+            checkpoint_id=checkpoint_id,
+            subtask=number,
+            attempt_id=f"{name}.{number}",
         )
         transaction = sink.begin_transaction(attempt)
         sink.invoke(transaction, pa.record_batch({"n": pa.array([number], pa.int64())}))
@@ -121,6 +132,40 @@ def test_a_refused_row_holds_up_no_other_sink(pipeline: Pipeline):
         pipeline.start()
     assert pipeline.sent("first") == [0], "what comes after it in its own sink keeps its place"
     assert pipeline.sent("second") == [0, 1, 2]
+
+
+def test_a_refused_row_of_a_living_run_holds_up_no_other_sink(pipeline: Pipeline):
+    """Readers of the others need not wait for the next start."""
+    pipeline.start()
+    sinks: dict[str, Any] = dict(pipeline.sinks)
+    coordinator = CheckpointCoordinator(pipeline.log, sinks, timeout_s=3.0, stopping=lambda: False)
+    pipeline.refuse(11)
+
+    def phase_one() -> list[Committable]:
+        return [
+            pipeline.prepared(sink, name, number, checkpoint_id=6)
+            for name, sink in pipeline.sinks.items()
+            for number in (10, 11, 12)
+        ]
+
+    sixth = Checkpoint(checkpoint_id=6, query_id="q", start_offsets=("s5",), end_offsets=("s6",))
+    with pytest.raises(RecordRefusedError):
+        coordinator.run(sixth, phase_one)
+    coordinator.close()
+    assert pipeline.sent("first") == [0, 1, 2, 10]
+    assert pipeline.sent("second") == [0, 1, 2, 10, 11, 12]
+
+
+@pytest.mark.parametrize("error", [FencedError("A newer run owns it."), OSError("the disk")])
+def test_an_error_that_is_about_the_run_is_raised_at_once(pipeline: Pipeline, error: Exception):
+    def fails(*_: object) -> dict[str, Outcome]:
+        raise error
+
+    sinks: dict[str, Any] = dict(pipeline.sinks)
+    sinks["first"] = SimpleNamespace(recover_and_commit=fails)
+    with pytest.raises(type(error)):
+        Settlement(pipeline.log.state.decision.committables).settle(sinks, Deadline(3.0))
+    assert pipeline.sent("second") == []
 
 
 def test_the_error_names_the_transaction_and_the_whole_command(pipeline: Pipeline):
