@@ -126,7 +126,8 @@ def test_what_a_sibling_opens_after_the_abort_is_swept(process, options, monkeyp
     plan = run.plan(options, SCHEMA)
     owners, _ = task(plan, subtask=0)
     run.abort(owners)
-    task(plan, subtask=1)
+    with contextlib.suppress(PhaseOneError):  # a sweep can come in the middle of it
+        task(plan, subtask=1)
     assert_no_open_transaction(options.sink.bootstrap_servers, options.app_id)
     assert written(options) == []
     run.commit(0, *task(run.plan(options, SCHEMA)))
