@@ -29,7 +29,7 @@ from connectors.pipeline.takeover import Takeover
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
-from transactions.errors import IdentityMismatchError, SparkOnceError
+from transactions.errors import HiddenCommitError, IdentityMismatchError, SparkOnceError
 from transactions.log_backend import LocalFileBackend
 from transactions.log_location import LogLocation
 from transactions.log_state import LogState
@@ -347,16 +347,20 @@ class Run:
         unfinished = coordinator.unfinished()
         coordinator.close()
         if coordinator.is_settled():
-            self.leave(finished=unfinished is None)
+            unfinished = self.leave(finished=unfinished is None) or unfinished
         self.close()
         return unfinished
 
-    def leave(self, *, finished: bool) -> None:
+    def leave(self, *, finished: bool) -> HiddenCommitError | None:
         """Write down that nothing waits for the next start, and abort what the tasks left open. If
         this fails, the next start does it. No task runs, and the last decision is settled.
 
         Args:
             finished: nothing of the last decision is lost.
+
+        Returns:
+            Why the end is not good: the broker hides the last checkpoint from readers, which no
+            later start mends. None if readers see it, or if that could not be learnt in time.
         """
         try:
             self.log.check_newest()
@@ -367,8 +371,11 @@ class Run:
             if finished:
                 self.log.settle()
             sweep(self.committers, self.log.owner, deadline)
+        except HiddenCommitError as hidden:
+            return hidden
         except SparkOnceError as error:
             logger.warning("the last sweep failed, the next start sweeps again: %s", error)
+        return None
 
     def sweep_other(self, log: DecisionLog, *, finished: int) -> None:
         """Abort what another application of this checkpoint has left open. If this fails, readers

@@ -401,9 +401,10 @@ class ContinuousDriver(DriverLife):
         unfinished = None
         if self._loop is not None:
             settled = self._loop.close()
-            unfinished = self._unfinished = self._loop.unfinished()
+            unfinished = self._loop.unfinished()
             if settled and self._run is not None:
-                self._run.leave(finished=unfinished is None)
+                unfinished = self._run.leave(finished=unfinished is None) or unfinished
+            self._unfinished = unfinished
             self._loop = None
         if self._run is not None:
             self._run.close()

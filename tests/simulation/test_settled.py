@@ -21,7 +21,7 @@ from tests.simulation.continuous_world import (
 )
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
-from transactions.errors import OutcomeUnknownError
+from transactions.errors import HiddenCommitError, OutcomeUnknownError
 from transactions.log_entries import Decision
 from transactions.recovery import Settlement, recover
 from transactions.sink import Attempt, OpenSink
@@ -179,6 +179,20 @@ def test_the_sweep_of_a_run_that_fails_takes_no_proof_along(story):
     assert story.world.cluster.open_ids() == []
     story.world.cluster.groups.clear()  # somebody deletes the groups
     assert story.next_run().lost == []
+
+
+def test_a_run_whose_last_checkpoint_is_hidden_says_so_and_aborts_nothing(story, monkeypatch):
+    """An abort would remove the hidden records too (KAFKA-20734)."""
+    split(story)
+    left_open = story.world.cluster.open_ids()
+    monkeypatch.setattr(story.run.committers["out"], "hidden", lambda *_: ["out-0"])
+    hidden = story.run.leave(finished=True)
+    assert isinstance(hidden, HiddenCommitError)
+    assert "out-0" in str(hidden)
+    assert story.world.cluster.open_ids() == left_open != []
+    decision = read_log(story.world.backend).decision
+    assert decision is not None
+    assert decision.committables, "a settled entry would hide it from the next start"
 
 
 def test_without_the_entry_that_sweep_makes_a_commit_look_like_an_abort(story, monkeypatch):

@@ -34,6 +34,7 @@ SESSION: Any = SimpleNamespace(
     _jsparkSession=None,
 )
 UNKNOWN = OutcomeUnknownError("The coordinator did not answer.")
+HIDDEN = HiddenCommitError("Committed records are hidden.")
 LOST = TransactionLostError("1 decided transaction(s) had been aborted by the broker.")
 
 
@@ -147,14 +148,16 @@ class LeftRun:
 
     end = Run.end
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: HiddenCommitError | None = None) -> None:
         self.left: list[bool] = []
+        self.hidden = hidden
 
     def check_newest(self) -> None:
         """No newer run has come."""
 
-    def leave(self, *, finished: bool) -> None:
+    def leave(self, *, finished: bool) -> HiddenCommitError | None:
         self.left.append(finished)
+        return self.hidden
 
     def close(self) -> None:
         """Nothing is open."""
@@ -163,9 +166,16 @@ class LeftRun:
 class EndedRun:
     """What is left of a run in micro-batches: a coordinator, and a query that a stop has ended."""
 
-    def __init__(self, tmp_path: Path, unfinished: object, error: Exception | None) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        unfinished: object,
+        error: Exception | None,
+        *,
+        hidden: HiddenCommitError | None = None,
+    ) -> None:
         self.driver = StreamingDriver(SESSION, app_id="app", checkpoint=tmp_path)
-        run = LeftRun()
+        run = LeftRun(hidden)
         self.left = run.left
         self.driver._run = run  # type: ignore[assignment]
         self.driver._coordinator = SimpleNamespace(  # type: ignore[assignment]
@@ -203,6 +213,23 @@ def test_c3_a_stop_with_nothing_left_to_do_is_a_good_end(tmp_path, error):
     run.driver.wait()
     assert run.left == [True]
     assert run.driver.unfinished is None
+
+
+@pytest.mark.parametrize("error", ENDS, ids=["ended", "interrupted"])
+def test_c3_a_stop_whose_last_batch_is_hidden_from_readers_says_so(tmp_path, error):
+    run = EndedRun(tmp_path, None, error, hidden=HIDDEN)
+    with pytest.raises(HiddenCommitError) as told:
+        run.driver.wait()
+    assert told.value is HIDDEN
+    assert run.left == [True]
+
+
+def test_c3_a_stop_whose_last_checkpoint_is_hidden_from_readers_says_so(driver):
+    driver._run.leave = lambda *, finished: HIDDEN if finished else None
+    driver._loop = EndedLoop(None, finished=True)
+    driver.request_stop()
+    with pytest.raises(HiddenCommitError):
+        driver.wait()
 
 
 def test_c3_a_continuous_loop_that_ends_well_must_have_finished(driver):
