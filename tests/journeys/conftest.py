@@ -323,6 +323,14 @@ class Stranger:
         self, ends: Mapping[int, int], reader: Follower, process: Process, mark: str = ""
     ) -> None:
         """Wait until a read_committed reader has seen what was written before these ends."""
+        came = self.comes_to_or_ends(ends, reader, process, mark)
+        code = process.process.poll()
+        assert came, f"the pipeline has ended: exit {code}\n{process.text}"
+
+    def comes_to_or_ends(
+        self, ends: Mapping[int, int], reader: Follower, process: Process, mark: str = ""
+    ) -> bool:
+        """Wait for the same; return False as soon as the pipeline has ended without it."""
         missing = {f"{mark}{partition}-{end - 1}".encode() for partition, end in ends.items()}
         looked = 0
         give_up = time.monotonic() + PATIENCE_S
@@ -330,10 +338,11 @@ class Stranger:
             now = len(reader.records)
             missing -= {one.value for one in reader.records[looked:now] if one.value is not None}
             looked = now
-            ended = process.process.poll()
-            assert ended is None, f"the pipeline has ended: exit {ended}\n{process.text}"
+            if process.process.poll() is not None:
+                return False
             assert time.monotonic() < give_up, f"{missing} did not come out\n{process.text}"
             time.sleep(0.02)
+        return True
 
     def comes_out_for(self, seconds: float, reader: Follower, process: Process) -> None:
         """Watch so long that records come out, again and again."""
