@@ -194,9 +194,9 @@ def test_k16_every_call_is_bounded_while_the_only_broker_is_down(one, job_on, po
     decided checkpoint waits for the broker.
     """
     job = job_on(one)
+    job.start().checkpoint(b"a")
     job.checkpoint_timeout_s = 4.0
     run = job.start()
-    run.checkpoint(b"a")
     with hooked(once_at(point, lambda: one.kill_broker(0))):
         began = time.monotonic()
         with pytest.raises(errors) as failed:
