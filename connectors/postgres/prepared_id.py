@@ -22,6 +22,14 @@ MOST_BYTES: Final = 199
 #: Another session is ending the same transaction.
 Busy = errors.ObjectNotInPrerequisiteState
 Gone = errors.UndefinedObject
+#: What is prepared in this database (the view shows that of all databases, and a transaction can be
+#: ended only in its own), and whether this user may end it, by the server's own condition. One text
+#: for both questions: the sweep must find everything whose commit the check accepts.
+_PREPARED: Final = (
+    "SELECT gid, owner, current_user, owner = current_user"
+    " OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"
+    " FROM pg_prepared_xacts WHERE database = current_database()"
+)
 
 
 def new_id(owner: Owner, subtask: int) -> str:
@@ -65,28 +73,18 @@ class Roles(NamedTuple):
 
 def prepared_among(connection: Connection, gids: Sequence[str]) -> dict[str, Roles]:
     """Return which of the names are prepared in this database."""
-    rows = connection.execute(
-        "SELECT gid, owner, current_user, owner = current_user"
-        " OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"
-        " FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s)",
-        [list(gids)],
-    )
+    rows = connection.execute(_PREPARED + " AND gid = ANY(%s)", [list(gids)])
     return {str(gid): Roles(str(owner), str(user), bool(may)) for gid, owner, user, may in rows}
 
 
 def prepared_by(connection: Connection, owner: Owner) -> list[str]:
     """Return the prepared transactions of exactly this application and log, of its run or an older
-    one, and of this user. Another user's (of another sink of the log, perhaps) are not ours to end.
+    one, that this user may end. The others are perhaps of another sink of the log.
     """
     begin = f"{owner.application_id}.{owner.log_id}."
-    rows = connection.execute(
-        # A transaction can be ended only in its own database; the view shows those of all.
-        "SELECT gid FROM pg_prepared_xacts"
-        " WHERE database = current_database() AND owner = current_user"
-        " AND starts_with(gid, %s) ORDER BY gid",
-        [begin],
-    )
-    return [str(gid) for (gid,) in rows if _is_of_run(str(gid).removeprefix(begin), owner)]
+    rows = connection.execute(_PREPARED + " AND starts_with(gid, %s) ORDER BY gid", [begin])
+    mine = [str(gid) for gid, _, _, may_end in rows if may_end]
+    return [gid for gid in mine if _is_of_run(gid.removeprefix(begin), owner)]
 
 
 def _is_of_run(rest: str, owner: Owner) -> bool:

@@ -42,6 +42,7 @@ from transactions.errors import (
     RecordRefusedError,
 )
 from transactions.sink import Attempt, Owner, SinkContext
+from transactions.sweeper import sweep
 
 OWNER = Owner(application_id="app", log_id="c0ffee00", run_epoch=3)
 SCHEMA = pa.schema({"id": pa.int64(), "said": pa.string()})
@@ -585,12 +586,17 @@ def test_a_missing_right_is_named(table, writer):
     assert ids(table) == [1]
 
 
-def test_a_user_who_may_not_commit_is_told_and_nothing_is_lost(table, writer):
-    one = written(opened(table), 1)
+def as_writer(table: PostgresDatabase, writer: str) -> Any:
+    """Return a sink of that user, with all rights that it needs; the marks are there."""
     role = f"writer_{table.dbname}"
     table.execute(f"GRANT INSERT ON said TO {role}")
     table.execute(f"GRANT INSERT, SELECT, DELETE ON sparkonce_commits TO {role}")
-    other = opened(table, conninfo=writer)
+    return opened(table, conninfo=writer)
+
+
+def test_a_user_who_may_not_commit_is_told_and_nothing_is_lost(table, writer):
+    one = written(opened(table), 1)
+    other = as_writer(table, writer)
     with pytest.raises(AuthenticationError, match="permission denied to finish"):
         other.commit([one], soon())
     with pytest.raises(AuthenticationError, match="permission denied to finish"):
@@ -602,9 +608,7 @@ def test_what_another_user_has_prepared_is_not_decided(table, writer):
     """The server refuses only COMMIT PREPARED, and that comes after the decision."""
     mine = written(opened(table), 1)
     role = f"writer_{table.dbname}"
-    table.execute(f"GRANT INSERT ON said TO {role}")
-    table.execute(f"GRANT INSERT, SELECT, DELETE ON sparkonce_commits TO {role}")
-    other = opened(table, conninfo=writer)
+    other = as_writer(table, writer)
     with pytest.raises(PhaseOneError, match="may not commit") as refused:
         other.check_prepared([mine], soon())
     text = str(refused.value)
@@ -613,6 +617,30 @@ def test_what_another_user_has_prepared_is_not_decided(table, writer):
     theirs = written(other, 2, of=attempt(subtask=1))
     assert other.check_prepared([theirs], soon()) == [theirs]
     assert opened(table).check_prepared([theirs], soon()) == [theirs], "a superuser may"
+
+
+def test_a_superuser_sweeps_what_its_tasks_prepared_as_another_user(table, writer):
+    """Whose commit the check accepts, his sweep finds: else a lost attempt blocks its retry."""
+    table.execute("ALTER TABLE said ADD PRIMARY KEY (id)")
+    driver = opened(table)
+    tasks = as_writer(table, writer)
+    lost, decided = written(tasks, 1), written(tasks, 2, of=attempt(subtask=1))
+    strangers = dataclasses.replace(OWNER, log_id="0ther000")
+    foreign = written(tasks, 3, of=attempt(owner=strangers))
+    spare = frozenset([decided.transactional_id])
+    assert sweep({"said": driver}, OWNER, soon(), spare=spare) == [lost.transactional_id]
+    again = written(tasks, 1)
+    driver.commit(driver.check_prepared([again, decided], soon()), soon())
+    assert (ids(table), table.prepared()) == ([1, 2], [foreign.transactional_id])
+
+
+def test_a_user_does_not_sweep_what_he_may_not_end(table, writer):
+    """Another sink of the log has prepared it, perhaps; a refused rollback would end the run."""
+    theirs = written(opened(table), 1)
+    other = as_writer(table, writer)
+    mine = written(other, 2, of=attempt(subtask=1))
+    assert sweep({"said": other}, OWNER, soon()) == [mine.transactional_id]
+    assert table.prepared() == [theirs.transactional_id]
 
 
 def until_a_commit_waits(table: PostgresDatabase) -> None:

@@ -742,6 +742,21 @@ MUTATIONS = (
         "::test_what_another_user_has_prepared_is_not_decided",
     ),
     Mutation(
+        "postgres: the sweep finds everything whose commit the check accepts",
+        "connectors/postgres/prepared_id.py",
+        "for gid, _, _, may_end in rows if may_end]\n",
+        "for gid, role, user, _ in rows if role == user]\n",
+        "tests/integration/test_postgres_sink.py"
+        "::test_a_superuser_sweeps_what_its_tasks_prepared_as_another_user",
+    ),
+    Mutation(
+        "postgres: the sweep leaves alone what its user may not end",
+        "connectors/postgres/prepared_id.py",
+        "for gid, _, _, may_end in rows if may_end]\n",
+        "for gid, _, _, may_end in rows]\n",
+        "tests/integration/test_postgres_sink.py::test_a_user_does_not_sweep_what_he_may_not_end",
+    ),
+    Mutation(
         "write-ahead: rows and mark in one transaction",
         "connectors/wal/write_ahead_committer.py",
         "            with self.marks.transaction():\n",
