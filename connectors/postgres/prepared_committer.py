@@ -29,11 +29,12 @@ from connectors.postgres.prepared_id import (
     prepared_among,
     prepared_by,
     roll_back,
+    run_of,
     statement,
 )
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
-from transactions.errors import BrokerUnavailableError, PhaseOneError
+from transactions.errors import AuthenticationError, BrokerUnavailableError, PhaseOneError
 from transactions.sink import Owner
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,9 @@ class PreparedTransactionCommitter:
     ) -> list[Committable]:
         """See `Committer.check_prepared`: each is in `pg_prepared_xacts`, and this user may commit
         it. The server itself checks the user only at COMMIT PREPARED, after the decision.
+
+        Raises:
+            AuthenticationError: he may not. No retry: it would leave more that no sweep may end.
         """
         what = "PostgreSQL could not be searched for prepared transactions."
         with asking(what, self.conninfo, deadline) as connection:
@@ -74,13 +78,17 @@ class PreparedTransactionCommitter:
                     option=f"conninfo: {place(self.conninfo)}",
                 )
             if not roles.may_end:
-                raise PhaseOneError(
+                raise AuthenticationError(
                     "The driver's user may not commit a prepared transaction.",
                     where=where,
                     cause=f"the task was the role {roles.owner!r}, the driver is {roles.user!r}; "
-                    "only the role that prepared it, or a superuser, may commit it",
-                    option="conninfo: give a user; without one each process takes its own "
-                    "(PGUSER, a service file, the user of its operating system)",
+                    "only the role that prepared it, or a superuser, may end it",
+                    option=f"conninfo: {place(self.conninfo)}; give a user, because without one "
+                    "each process takes its own (PGUSER, a service file, the user of its operating "
+                    f"system). What is left holds its locks: a start as {roles.owner!r} rolls it "
+                    f"back. Or connect as {roles.owner!r}, and "
+                    f"ROLLBACK PREPARED '{one.transactional_id}', and each other gid in "
+                    f"pg_prepared_xacts that begins with '{run_of(one.transactional_id)}'",
                 )
         return list(committables)
 

@@ -57,6 +57,11 @@ def owner_of(gid: str) -> Owner:
     return Owner(application_id=application, log_id=log_id, run_epoch=int(epoch))
 
 
+def run_of(gid: str) -> str:
+    """Return how the names of all transactions of its run begin."""
+    return f"{gid.rsplit('.', 2)[0]}."
+
+
 class Roles(NamedTuple):
     """Who is concerned with one prepared transaction.
 

@@ -8,6 +8,7 @@ import dataclasses
 import datetime as dt
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,7 @@ from transactions.errors import (
     PhaseOneError,
     RecordRefusedError,
 )
+from transactions.restart_strategy import is_retried
 from transactions.sink import Attempt, Owner, SinkContext
 from transactions.sweeper import sweep
 
@@ -609,14 +611,32 @@ def test_what_another_user_has_prepared_is_not_decided(table, writer):
     mine = written(opened(table), 1)
     role = f"writer_{table.dbname}"
     other = as_writer(table, writer)
-    with pytest.raises(PhaseOneError, match="may not commit") as refused:
+    with pytest.raises(AuthenticationError, match="may not commit") as refused:
         other.check_prepared([mine], soon())
+    assert not is_retried(refused.value), "each attempt would leave more that nobody sweeps"
     text = str(refused.value)
     for part in (f"'{role}'", "'postgres'", mine.transactional_id, "checkpoint 0, subtask 0"):
         assert part in text
+    assert f"as {role}" in refused.value.option
     theirs = written(other, 2, of=attempt(subtask=1))
     assert other.check_prepared([theirs], soon()) == [theirs]
     assert opened(table).check_prepared([theirs], soon()) == [theirs], "a superuser may"
+
+
+def test_what_is_left_of_a_refused_checkpoint_ends_as_the_error_says(table, writer):
+    """The driver may not end it, so its owner must."""
+    mine = written(opened(table), 1)
+    written(opened(table), 1)  # of a task whose answer never came
+    newer = written(opened(table), 2, of=attempt(owner=dataclasses.replace(OWNER, run_epoch=30)))
+    with pytest.raises(AuthenticationError, match="may not commit") as refused:
+        as_writer(table, writer).check_prepared([mine], soon())
+    option = refused.value.option
+    assert f"connect as 'postgres', and ROLLBACK PREPARED '{mine.transactional_id}'" in option
+    (begin,) = re.findall(r"begins with '([^']+)'", option)
+    for gid in table.prepared():
+        if gid.startswith(begin):
+            table.execute(f"ROLLBACK PREPARED '{gid}'")
+    assert table.prepared() == [newer.transactional_id]
 
 
 def test_a_superuser_sweeps_what_its_tasks_prepared_as_another_user(table, writer):

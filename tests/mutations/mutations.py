@@ -742,6 +742,14 @@ MUTATIONS = (
         "::test_what_another_user_has_prepared_is_not_decided",
     ),
     Mutation(
+        "postgres: a checkpoint that this user may not commit is not tried again",
+        "connectors/postgres/prepared_committer.py",
+        "                raise AuthenticationError(\n",
+        "                raise PhaseOneError(\n",
+        "tests/integration/test_postgres_sink.py"
+        "::test_what_another_user_has_prepared_is_not_decided",
+    ),
+    Mutation(
         "postgres: the sweep finds everything whose commit the check accepts",
         "connectors/postgres/prepared_id.py",
         "for gid, _, _, may_end in rows if may_end]\n",
