@@ -8,7 +8,7 @@ aborted: the remedy depends on that.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from connectors.clients.offsets_topic import OFFSETS_TOPIC
 from connectors.doctor import doctor_requests
@@ -21,6 +21,8 @@ from connectors.wire.wire_requests import TransactionDescription
 from transactions.clock import Deadline
 
 Ask = Callable[[Any, int], Awaitable[Any]]
+
+_ENDED: Final = ("CompleteCommit", "CompleteAbort")
 
 
 async def find_endless(
@@ -94,9 +96,19 @@ def _endless(one: Unended, owner: TransactionDescription | None) -> Endless | No
         producer_id=one.producer_id,
         producer_epoch=one.producer_epoch,
         transactional_id="" if owner is None else owner.transactional_id,
-        # an id that was initialised again says nothing about the writes of the epoch before
-        state="" if owner is None or owner.producer_epoch != one.producer_epoch else owner.state,
+        state="" if owner is None else _state(one, owner),
     )
+
+
+def _state(one: Unended, owner: TransactionDescription) -> str:
+    """Return the coordinator's word for the transaction; "" if it is about another one.
+
+    Since KIP-890 the end of a transaction raises the epoch by one: the coordinator has the new
+    epoch, and a leader without the marker has the old one. An id that was initialised again says
+    nothing about the writes of the epoch before.
+    """
+    raised = owner.producer_epoch - one.producer_epoch
+    return owner.state if raised == 0 or (raised == 1 and owner.state in _ENDED) else ""
 
 
 def _reasons(unread: dict[str, broker_answers.Answer | None]) -> dict[str, str]:

@@ -87,7 +87,7 @@ class Endless:
         producer_id: the producer that wrote it.
         producer_epoch: the epoch of that producer.
         transactional_id: the id that has the producer id now; "" when we may see none.
-        state: the coordinator's word for that id.
+        state: the coordinator's word for this transaction; "" when it has none.
     """
 
     partition: str

@@ -1,0 +1,125 @@
+"""What the doctor makes of the answers of leaders and coordinators about a held-back partition.
+
+A real broker that hides a commit: integration/test_broker_restarts.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from connectors.doctor.endless_probe import find_endless
+from connectors.doctor.facts import Endless
+from transactions.clock import Deadline
+
+EPOCH = 5
+
+
+class Cluster:
+    """One broker: it leads out-0, which an open transaction of producer 12 holds back."""
+
+    def __init__(self, state: str = "", epoch: int = EPOCH, *, code: int = 0) -> None:
+        self._owner = SimpleNamespace(
+            error_code=code,
+            transactional_id="x.1",
+            transaction_state=state,
+            producer_id=12,
+            producer_epoch=epoch,
+            transaction_timeout_ms=60_000,
+            transaction_start_time_ms=1,
+            topics=[],
+        )
+
+    def brokers(self) -> list[int]:
+        return [1]
+
+    async def any_broker(self) -> int:
+        return 1
+
+    async def together(self, step: Callable[[Any], Awaitable[Any]], items: Sequence[Any]) -> Any:
+        return [await step(item) for item in items]
+
+    async def send(self, node: int, request: Any, deadline: Deadline) -> Any:
+        answers = {
+            MetadataRequest: self._metadata,
+            ListOffsetsRequest: self._offsets,
+            DescribeProducersRequest: self._producers,
+            ListTransactionsRequest: self._listing,
+            DescribeTransactionsRequest: self._described,
+        }
+        return answers[type(request)](request)
+
+    def _metadata(self, request: MetadataRequest) -> Any:
+        row = SimpleNamespace(partition_index=0, leader_id=1)
+        return SimpleNamespace(topics=[SimpleNamespace(name="out", partitions=[row])])
+
+    def _offsets(self, request: ListOffsetsRequest) -> Any:
+        end = 7 if request.isolation_level else 9
+        return _of_out(SimpleNamespace(partition_index=0, error_code=0, offset=end))
+
+    def _producers(self, request: DescribeProducersRequest) -> Any:
+        producer = SimpleNamespace(
+            producer_id=12,
+            producer_epoch=EPOCH,
+            coordinator_epoch=0,
+            current_txn_start_offset=7,
+        )
+        row = SimpleNamespace(partition_index=0, error_code=0, active_producers=[producer])
+        return _of_out(row)
+
+    def _listing(self, request: ListTransactionsRequest) -> Any:
+        return SimpleNamespace(error_code=0, transaction_states=[self._owner])
+
+    def _described(self, request: DescribeTransactionsRequest) -> Any:
+        return SimpleNamespace(transaction_states=[self._owner])
+
+
+def _of_out(row: Any) -> Any:
+    return SimpleNamespace(topics=[SimpleNamespace(name="out", partitions=[row])])
+
+
+def found_in(cluster: Any) -> tuple[tuple[Endless, ...], dict[str, str]]:
+    deadline = Deadline(1.0)
+
+    async def ask(request: Any, node: int) -> Any:
+        return await cluster.send(node, request, deadline)
+
+    return asyncio.run(find_endless(cluster, ["out"], ask, deadline))
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "fate"),
+    [
+        ("CompleteCommit", EPOCH, "CompleteCommit"),
+        ("CompleteAbort", EPOCH, "CompleteAbort"),
+        # KIP-890: the end of a transaction raises its producer's epoch by one
+        ("CompleteCommit", EPOCH + 1, "CompleteCommit"),
+        ("CompleteAbort", EPOCH + 1, "CompleteAbort"),
+        # initialised again, or another transaction since then
+        ("Empty", EPOCH + 1, ""),
+        ("CompleteCommit", EPOCH + 2, ""),
+        ("CompleteAbort", EPOCH + 2, ""),
+    ],
+)
+def test_the_coordinators_word_counts_only_for_the_transaction_that_it_is_about(state, epoch, fate):
+    (one,), _ = found_in(Cluster(state, epoch))
+    assert (one.partition, one.transactional_id, one.state) == ("out-0", "x.1", fate)
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch"),
+    [("Ongoing", EPOCH), ("PrepareCommit", EPOCH + 1), ("PrepareAbort", EPOCH + 1)],
+)
+def test_a_transaction_that_is_open_or_about_to_end_is_no_finding(state, epoch):
+    assert found_in(Cluster(state, epoch)) == ((), {})
