@@ -39,7 +39,10 @@ def _endless(facts: ClusterFacts, wanted: Wanted, one: Endless) -> Verdict:
         "committed": "sparkonce transactions write-markers --checkpoint ...; never use "
         "kafka-transactions.sh abort: it would remove the committed records",
         "aborted": abort,
-        "over": f"check whether it was committed (transactions list); if not: {abort}",
+        # No command: pasted, it would remove the records if they were committed.
+        "over": "its owner knows whether it was committed (of a pipeline's last checkpoint: "
+        "sparkonce transactions list --checkpoint ...); if it was, kafka-transactions.sh abort "
+        "would remove its records",
     }
     return Verdict(
         f"transaction ends {one.partition}",

@@ -215,7 +215,8 @@ def endless(topic: str, state: str, *, owner: str = "x.1") -> ClusterFacts:
 ENDS = {
     "committed": ("out", "CompleteCommit", Level.REFUSE, "transactions write-markers"),
     "aborted": ("out", "CompleteAbort", Level.REFUSE, "--topic out --partition 3 --start-offset 7"),
-    "unknown": ("out", "", Level.REFUSE, "check whether it was committed"),
+    "unknown": ("out", "", Level.REFUSE, "whether it was committed"),
+    "not_even_begun": ("out", "Empty", Level.REFUSE, "whether it was committed"),
     "of_a_group": ("__consumer_offsets", "CompleteCommit", Level.WARN, "write-markers"),
 }
 
@@ -229,8 +230,8 @@ def test_a_transaction_without_an_end_has_the_remedy_that_loses_nothing(
     assert option in verdict.option
     assert "no marker" in verdict.found
     assert verdict.reason
-    # the usual remedy is an abort: for a committed one it is named only to be forbidden
-    assert ("abort --topic" in verdict.option) is (state != "CompleteCommit")
+    # the usual remedy is an abort: the command is there only for what is known to be aborted
+    assert ("abort --topic" in verdict.option) is (state == "CompleteAbort")
 
 
 @pytest.mark.parametrize("authorizer", [True, None])
@@ -249,7 +250,9 @@ def test_an_id_that_nobody_has_is_over_where_every_id_is_visible():
     facts = replace(endless("out", "", owner=""), authorizer=False)
     verdict = only(judge(facts, WANTED))
     assert verdict.level is Level.REFUSE
-    assert "abort --topic out" in verdict.option
+    assert verdict.found.startswith("over")
+    assert "its owner knows" in verdict.option
+    assert "abort --topic" not in verdict.option
 
 
 def test_what_may_not_be_read_is_said_and_is_no_finding():
