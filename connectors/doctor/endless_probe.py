@@ -44,7 +44,7 @@ async def find_endless(
         What was found, and the topics that could not be examined -> why.
 
     Raises:
-        NotSentError, AnswerLostError: no answer.
+        NotSentError, AnswerLostError: no answer, or one to ask again later.
     """
     topics = [*outputs, OFFSETS_TOPIC]
     partitions = (await partition_leaders.find_leaders(wire, topics, deadline)).existing
@@ -79,8 +79,11 @@ async def _owners(
             return
         described = await ask(wire_requests.describe_transactions(names), node)
         for row in described.transaction_states:
-            if row.error_code == 0:
+            answer = broker_answers.read(Request.DESCRIBE_TRANSACTIONS, row.error_code)
+            if answer.meaning is Meaning.DONE:
                 found[row.producer_id] = wire_requests.description(row)
+            elif answer.meaning is not Meaning.ABSENT:  # a living owner would look like none
+                raise NotSentError(f"broker {node}: {row.transactional_id}: {answer}")
 
     await wire.together(of_broker, wire.brokers())
     return found

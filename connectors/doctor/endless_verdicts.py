@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from connectors.doctor.facts import ClusterFacts, Endless, Wanted
+from connectors.doctor.facts import STATE_TOPIC, ClusterFacts, Endless, Wanted
 from connectors.doctor.verdict import Kind, Level, Verdict
 
 
@@ -26,7 +26,7 @@ def judge_ends(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
 
 
 def _endless(facts: ClusterFacts, wanted: Wanted, one: Endless) -> Verdict:
-    if not one.transactional_id and facts.authorizer is not False:
+    if not one.transactional_id and not _sees_every_id(facts):
         return _not_ours_to_judge(one)
     topic, _, number = one.partition.rpartition("-")
     fate = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(one.state, "over")
@@ -56,16 +56,26 @@ def _endless(facts: ClusterFacts, wanted: Wanted, one: Endless) -> Verdict:
     )
 
 
+def _sees_every_id(facts: ClusterFacts) -> bool:
+    """Return whether the brokers' lists are whole. A broker lists only ids that the principal may
+    describe, and only from the partitions of the transaction log that it leads.
+    """
+    log = facts.topics.get(STATE_TOPIC)
+    is_led = log is not None and not log.error and not log.leaderless
+    return is_led and facts.authorizer is False
+
+
 def _not_ours_to_judge(one: Endless) -> Verdict:
-    """A broker lists only the ids that the principal may describe, so nobody said that it is over.
-    To abort a transaction that another client will commit would lose that client's records.
+    """Nobody said that it is over. To abort a transaction that another client will commit would
+    lose that client's records.
     """
     return Verdict(
         f"transaction ends {one.partition}",
         Level.WARN,
         f"open or over at {one.partition} from offset {one.start_offset}: its id is not visible to "
-        f"this principal, producer {one.producer_id}/{one.producer_epoch}",
+        f"this principal now, producer {one.producer_id}/{one.producer_epoch}",
         "read_committed readers stop there until it ends; nothing says whether its owner still "
         "works on it",
-        "run the doctor with a principal that has DESCRIBE on all transactional ids",
+        f"run the doctor while all partitions of {STATE_TOPIC} have a leader, with a principal "
+        "that has DESCRIBE on all transactional ids",
     )

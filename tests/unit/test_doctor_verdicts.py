@@ -246,6 +246,28 @@ def test_a_transaction_whose_id_we_may_not_see_can_be_open_and_is_not_ours_to_ab
     assert "abort" not in verdict.option + verdict.reason
 
 
+@pytest.mark.parametrize(
+    "state_topic",
+    [
+        replace(SOLID, leaderless=(7,)),
+        replace(SOLID, error="TOPIC_AUTHORIZATION_FAILED"),
+        None,
+    ],
+)
+def test_a_transaction_whose_coordinator_can_be_away_is_not_ours_to_judge(state_topic):
+    """A broker lists only the ids of the partitions of __transaction_state that it leads."""
+    facts = replace(endless("out", "", owner=""), authorizer=False)
+    topics = {name: one for name, one in FACTS.topics.items() if name != STATE_TOPIC}
+    if state_topic is not None:
+        topics[STATE_TOPIC] = state_topic
+    checks = {one.check: one for one in judge(replace(facts, topics=topics), WANTED)}
+    verdict = checks["transaction ends out-3"]
+    assert verdict.level is Level.WARN
+    assert "open or over" in verdict.found
+    assert STATE_TOPIC in verdict.option
+    assert "abort" not in verdict.option + verdict.reason
+
+
 def test_an_id_that_nobody_has_is_over_where_every_id_is_visible():
     facts = replace(endless("out", "", owner=""), authorizer=False)
     verdict = only(judge(facts, WANTED))

@@ -21,6 +21,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from connectors.doctor.endless_probe import find_endless
 from connectors.doctor.facts import Endless
+from connectors.wire.wire_client import NotSentError
 from transactions.clock import Deadline
 
 EPOCH = 5
@@ -115,6 +116,20 @@ def found_in(cluster: Any) -> tuple[tuple[Endless, ...], dict[str, str]]:
 def test_the_coordinators_word_counts_only_for_the_transaction_that_it_is_about(state, epoch, fate):
     (one,), _ = found_in(Cluster(state, epoch))
     assert (one.partition, one.transactional_id, one.state) == ("out-0", "x.1", fate)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(14, "COORDINATOR_LOAD_IN_PROGRESS"), (16, "NOT_COORDINATOR")]
+)
+def test_a_coordinator_that_cannot_answer_now_leaves_nothing_to_judge(code, name):
+    """Its transaction can be living or committed."""
+    with pytest.raises(NotSentError, match=f"broker 1: x.1: {name}"):
+        found_in(Cluster(code=code))
+
+
+def test_an_id_that_was_forgotten_between_two_answers_has_no_owner():
+    (one,), _ = found_in(Cluster(code=105))
+    assert (one.transactional_id, one.state) == ("", "")
 
 
 @pytest.mark.parametrize(
