@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from connectors.clients.transactional_id import TransactionalId
 from connectors.doctor.facts import STATE_TOPIC, ClusterFacts, Endless, Wanted
 from connectors.doctor.verdict import Kind, Level, Verdict
 
@@ -36,8 +37,7 @@ def _endless(facts: ClusterFacts, wanted: Wanted, one: Endless) -> Verdict:
         f"--partition {number} --start-offset {one.start_offset}"
     )
     options = {
-        "committed": "sparkonce transactions write-markers --checkpoint ...; never use "
-        "kafka-transactions.sh abort: it would remove the committed records",
+        "committed": _to_show(one.transactional_id),
         "aborted": abort,
         # No command: pasted, it would remove the records if they were committed.
         "over": "its owner knows whether it was committed (of a pipeline's last checkpoint: "
@@ -53,6 +53,20 @@ def _endless(facts: ClusterFacts, wanted: Wanted, one: Endless) -> Verdict:
         "leader as deleted (KAFKA-20734), or the log was truncated",
         options[fate],
         Kind.OUTAGE,
+    )
+
+
+def _to_show(transactional_id: str) -> str:
+    """Return what makes committed records visible. Our command knows only decisions of our logs."""
+    if TransactionalId.of(transactional_id.rsplit(".", 4)[0], transactional_id) is not None:
+        return (
+            "sparkonce transactions write-markers --checkpoint ...; never use "
+            "kafka-transactions.sh abort: it would remove the committed records"
+        )
+    return (
+        f"the owner of {transactional_id}: Kafka has no command that writes a commit marker. The "
+        "next commit of the same producer in this partition shows the records; its abort there, or "
+        "kafka-transactions.sh abort, would remove them"
     )
 
 

@@ -199,7 +199,10 @@ CASES = {
 }
 
 
-def endless(topic: str, state: str, *, owner: str = "x.1") -> ClusterFacts:
+OURS = "app.12260e84.1.13fff316.0"
+
+
+def endless(topic: str, state: str, *, owner: str = OURS) -> ClusterFacts:
     one = Endless(
         partition=f"{topic}-3",
         start_offset=7,
@@ -232,6 +235,21 @@ def test_a_transaction_without_an_end_has_the_remedy_that_loses_nothing(
     assert verdict.reason
     # the usual remedy is an abort: the command is there only for what is known to be aborted
     assert ("abort --topic" in verdict.option) is (state == "CompleteAbort")
+
+
+@pytest.mark.parametrize("owner", ["x.1", "app", "app.doctor", f"{OURS}.1"])
+def test_a_strangers_committed_records_are_not_for_our_command(owner):
+    """`write-markers` acts on the last decision of one log; no log knows such an id."""
+    option = only(judge(endless("out", "CompleteCommit", owner=owner), WANTED)).option
+    assert "write-markers" not in option
+    assert f"the owner of {owner}" in option
+    assert "abort --topic" not in option
+
+
+def test_our_command_is_for_the_ids_of_any_application_of_ours():
+    """The doctor also runs without --app."""
+    facts = endless("out", "CompleteCommit")
+    assert "write-markers" in only(judge(facts, replace(WANTED, application_id=""))).option
 
 
 @pytest.mark.parametrize("authorizer", [True, None])
