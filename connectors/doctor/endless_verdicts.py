@@ -38,7 +38,10 @@ def _endless(facts: ClusterFacts, wanted: Wanted, one: Endless) -> Verdict:
     )
     options = {
         "committed": _to_show(one.transactional_id),
-        "aborted": abort,
+        # The coordinator speaks of the producer's last transaction. Without KIP-890 the one before
+        # has the same epoch, and can be a hidden commit.
+        "aborted": "only if these records are of its producer's last transaction, since an earlier "
+        f"one can be committed (kafka-transactions.sh describe shows when the last began): {abort}",
         # No command: pasted, it would remove the records if they were committed.
         "over": "its owner knows whether it was committed (of a pipeline's last checkpoint: "
         "sparkonce transactions list --checkpoint ...); if it was, kafka-transactions.sh abort "

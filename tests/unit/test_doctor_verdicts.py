@@ -246,6 +246,19 @@ def test_a_strangers_committed_records_are_not_for_our_command(owner):
     assert "abort --topic" not in option
 
 
+def test_an_abort_is_right_only_for_the_records_of_the_transaction_that_was_aborted():
+    """Without KIP-890 a producer keeps its epoch: the coordinator then says CompleteAbort of its
+    last transaction, while a partition still waits for the commit of the one before.
+    """
+    option = only(judge(endless("out", "CompleteAbort"), WANTED)).option
+    condition, _, command = option.partition(
+        "kafka-transactions.sh --bootstrap-server b:9092 abort"
+    )
+    assert "only if" in condition
+    assert "can be committed" in condition
+    assert command == " --topic out --partition 3 --start-offset 7"
+
+
 def test_our_command_is_for_the_ids_of_any_application_of_ours():
     """The doctor also runs without --app."""
     facts = endless("out", "CompleteCommit")
