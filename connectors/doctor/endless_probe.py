@@ -7,14 +7,15 @@ aborted: the remedy depends on that.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import collections
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from connectors.clients.offsets_topic import OFFSETS_TOPIC
 from connectors.doctor import doctor_requests
 from connectors.doctor.facts import Endless
 from connectors.wire import broker_answers, partition_leaders, wire_requests
-from connectors.wire.broker_answers import Meaning, Request
+from connectors.wire.broker_answers import Answer, Meaning, Request
 from connectors.wire.partition_leaders import Unended
 from connectors.wire.wire_client import NotSentError, WireClient
 from connectors.wire.wire_requests import TransactionDescription
@@ -41,7 +42,7 @@ async def find_endless(
         deadline: when to give up.
 
     Returns:
-        What was found, and the topics that could not be examined -> why.
+        What was found; and for `ClusterFacts.unread`, what could not be examined.
 
     Raises:
         NotSentError, AnswerLostError: no answer, or one to ask again later.
@@ -49,14 +50,17 @@ async def find_endless(
     topics = [*outputs, OFFSETS_TOPIC]
     partitions = (await partition_leaders.find_leaders(wire, topics, deadline)).existing
     lags = await partition_leaders.stable_lags(wire, sorted(partitions), deadline)
+    unread: dict[str, Answer | None] = dict.fromkeys(partitions - lags.keys())
     held = sorted(name for name, lag in lags.items() if lag)
     if not held:
-        return (), {}
-    before, unread = await partition_leaders.find_unended(wire, held, deadline)
+        return (), _reasons(unread)
+    before, more = await partition_leaders.find_unended(wire, held, deadline)
+    unread |= more
     if not before:
         return (), _reasons(unread)
     owners = await _owners(wire, ask, before)
-    after, _ = await partition_leaders.find_unended(wire, held, deadline)
+    after, more = await partition_leaders.find_unended(wire, held, deadline)
+    unread |= more
     still = set(before) & set(after)
     found = (_endless(one, owners.get(one.producer_id)) for one in sorted(still))
     return tuple(one for one in found if one is not None), _reasons(unread)
@@ -114,8 +118,22 @@ def _state(one: Unended, owner: TransactionDescription) -> str:
     return owner.state if raised == 0 or (raised == 1 and owner.state in _ENDED) else ""
 
 
-def _reasons(unread: dict[str, broker_answers.Answer | None]) -> dict[str, str]:
-    return {
-        name.rpartition("-")[0]: "no answer" if answer is None else answer.name
-        for name, answer in unread.items()
+def _reasons(unread: Mapping[str, Answer | None]) -> dict[str, str]:
+    """Tell topics that we may not read from partitions whose leaders gave no answer."""
+    refused: set[str] = set()
+    silent: dict[tuple[str, str], list[int]] = collections.defaultdict(list)
+    for name, answer in unread.items():
+        topic, _, number = name.rpartition("-")
+        why = "no answer" if answer is None else answer.name
+        if answer is not None and answer.meaning is Meaning.AUTHORIZATION:
+            refused.add(f"{topic} ({why})")
+        else:
+            silent[topic, why].append(int(number))
+    texts = {
+        "producers": sorted(refused),
+        "leaders": [
+            f"{topic}: {', '.join(map(str, sorted(numbers)))} ({why})"
+            for (topic, why), numbers in sorted(silent.items())
+        ],
     }
+    return {step: "; ".join(text) for step, text in texts.items() if text}

@@ -14,13 +14,22 @@ def judge_ends(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
     if not wanted.strangers:
         return
     check = "transaction ends"
+    unread = facts.unread.get("producers")
+    closer = (
+        f"; some partitions are held back, not checked without READ: {unread}" if unread else ""
+    )
     if reason := facts.unread.get(check):
         yield Verdict(check, Level.WARN, reason, "not all partitions could be asked")
-    elif not facts.endless:
-        unread = facts.unread.get("producers")
-        closer = (
-            f"; some partitions are held back, not checked without READ: {unread}" if unread else ""
+    elif silent := facts.unread.get("leaders"):
+        yield Verdict(
+            check,
+            Level.WARN,
+            f"no leader answered for {silent}{closer}",
+            "a completed transaction can be without its marker there, and readers would wait for "
+            "ever",
+            "bring the brokers of these partitions back, and run the doctor again",
         )
+    elif not facts.endless:
         yield Verdict(check, Level.OK, f"every completed transaction has its markers{closer}")
     for one in facts.endless:
         yield _endless(facts, wanted, one)

@@ -292,7 +292,5 @@ class _Probe:
         found, unread = await find_endless(
             self._wire, self._wanted.outputs, self._ask, self._step_deadline()
         )
-        if unread:
-            reasons = ", ".join(f"{topic} ({why})" for topic, why in sorted(unread.items()))
-            self._unread["producers"] = reasons
+        self._unread.update(unread)
         return found

@@ -315,6 +315,23 @@ def test_what_may_not_be_read_is_said_and_is_no_finding():
     assert "without READ: out" in verdicts["transaction ends"].found
 
 
+@pytest.mark.parametrize("producers", ["", "other (TOPIC_AUTHORIZATION_FAILED)"])
+def test_a_leader_that_gives_no_answer_leaves_the_ends_unknown(producers):
+    facts = replace(FACTS, unread={"leaders": "out: 0, 3 (no answer)", "producers": producers})
+    verdict = only(judge(facts, WANTED))
+    assert (verdict.check, verdict.level) == ("transaction ends", Level.WARN)
+    assert "out: 0, 3 (no answer)" in verdict.found
+    assert ("without READ: other" in verdict.found) is bool(producers)
+    assert "brokers" in verdict.option
+
+
+def test_what_is_known_is_said_beside_a_leader_that_gives_no_answer():
+    facts = replace(endless("out", "CompleteCommit"), unread={"leaders": "out: 0 (no answer)"})
+    levels = {one.check: one.level for one in judge(facts, WANTED)}
+    assert levels["transaction ends"] is Level.WARN
+    assert levels["transaction ends out-3"] is Level.REFUSE
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_each_fault_by_its_own_row(case):
     facts, level, check, *kind = case

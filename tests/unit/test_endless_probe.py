@@ -6,8 +6,8 @@ A real broker that hides a commit: integration/test_broker_restarts.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from types import SimpleNamespace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,16 +21,34 @@ from kafka.protocol.metadata import MetadataRequest
 
 from connectors.doctor.endless_probe import find_endless
 from connectors.doctor.facts import Endless
-from connectors.wire.wire_client import NotSentError
+from connectors.wire.wire_client import AnswerLostError, NotSentError
 from transactions.clock import Deadline
 
 EPOCH = 5
 
 
 class Cluster:
-    """One broker: it leads out-0, which an open transaction of producer 12 holds back."""
+    """One broker: it leads out-0, which an open transaction of producer 12 holds back.
 
-    def __init__(self, state: str = "", epoch: int = EPOCH, *, code: int = 0) -> None:
+    Args:
+        state: what the coordinator says.
+        epoch: likewise.
+        code: of the coordinator's answer.
+        leader: of out-0, according to the metadata.
+        errors: request -> code of its answers about out-0, None for no answer; each is used once.
+    """
+
+    def __init__(
+        self,
+        state: str = "CompleteCommit",
+        epoch: int = EPOCH,
+        *,
+        code: int = 0,
+        leader: int = 1,
+        errors: Mapping[type, Sequence[int | None]] = MappingProxyType({}),
+    ) -> None:
+        self._leader = leader
+        self._errors = {request: list(codes) for request, codes in errors.items()}
         self._owner = SimpleNamespace(
             error_code=code,
             transactional_id="x.1",
@@ -61,13 +79,21 @@ class Cluster:
         }
         return answers[type(request)](request)
 
+    def _code(self, request: Any) -> int:
+        left = self._errors.get(type(request))
+        code = left.pop(0) if left else 0
+        if code is None:
+            raise AnswerLostError("broker 1: timed out")
+        return code
+
     def _metadata(self, request: MetadataRequest) -> Any:
-        row = SimpleNamespace(partition_index=0, leader_id=1)
+        row = SimpleNamespace(partition_index=0, leader_id=self._leader)
         return SimpleNamespace(topics=[SimpleNamespace(name="out", partitions=[row])])
 
     def _offsets(self, request: ListOffsetsRequest) -> Any:
         end = 7 if request.isolation_level else 9
-        return _of_out(SimpleNamespace(partition_index=0, error_code=0, offset=end))
+        code = self._code(request)
+        return _of_out(SimpleNamespace(partition_index=0, error_code=code, offset=end))
 
     def _producers(self, request: DescribeProducersRequest) -> Any:
         producer = SimpleNamespace(
@@ -76,7 +102,9 @@ class Cluster:
             coordinator_epoch=0,
             current_txn_start_offset=7,
         )
-        row = SimpleNamespace(partition_index=0, error_code=0, active_producers=[producer])
+        code = self._code(request)
+        producers = [] if code else [producer]
+        row = SimpleNamespace(partition_index=0, error_code=code, active_producers=producers)
         return _of_out(row)
 
     def _listing(self, request: ListTransactionsRequest) -> Any:
@@ -138,3 +166,30 @@ def test_an_id_that_was_forgotten_between_two_answers_has_no_owner():
 )
 def test_a_transaction_that_is_open_or_about_to_end_is_no_finding(state, epoch):
     assert found_in(Cluster(state, epoch)) == ((), {})
+
+
+def test_a_partition_without_a_leader_is_not_taken_for_one_without_a_finding():
+    assert found_in(Cluster(leader=-1)) == ((), {"leaders": "out: 0 (no answer)"})
+
+
+@pytest.mark.parametrize(
+    ("request_type", "codes", "why"),
+    [
+        (ListOffsetsRequest, [None], "no answer"),  # the end of the log
+        (ListOffsetsRequest, [0, 6], "no answer"),  # the end of the readers
+        (ListOffsetsRequest, [0, 0, 6], "NOT_LEADER_FOR_PARTITION"),  # before the first look
+        (DescribeProducersRequest, [None], "no answer"),
+        (DescribeProducersRequest, [6], "NOT_LEADER_FOR_PARTITION"),
+        (DescribeProducersRequest, [0, None], "no answer"),  # the second look
+    ],
+)
+def test_a_leader_that_gives_no_answer_is_not_taken_for_one_without_a_finding(
+    request_type, codes, why
+):
+    found, unread = found_in(Cluster(errors={request_type: codes}))
+    assert (found, unread) == ((), {"leaders": f"out: 0 ({why})"})
+
+
+def test_a_right_that_is_missing_is_not_taken_for_a_leader_that_is_away():
+    cluster = Cluster(errors={DescribeProducersRequest: [29]})
+    assert found_in(cluster) == ((), {"producers": "out (TOPIC_AUTHORIZATION_FAILED)"})
