@@ -118,7 +118,8 @@ def command(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Check a cluster before a pipeline runs on it; a driver makes the same checks at its start.
+    """Check a cluster before a pipeline runs on it. A driver makes the same checks at its start,
+    without the rows "open transactions" and "transaction ends", which are about all clients.
 
     The doctor changes nothing. With --app it begins and aborts one transaction without records
     under the id <app>.doctor, to try the rights and to read the broker's clock.

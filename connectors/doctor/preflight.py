@@ -66,7 +66,7 @@ def check_source(source: KafkaSource, deadline: Deadline) -> SourcePlanner:
 
 
 def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadline) -> None:
-    """Make the checks of `sparkonce doctor` for every cluster that is written to.
+    """Make the wanted checks of `sparkonce doctor` for every cluster that is written to.
 
     It refuses what would break the guarantee, or could only wait for ever, and logs the rest as
     warnings. It waits for the end of an outage until the deadline. On the driver, once, before its

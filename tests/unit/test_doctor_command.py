@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from click.testing import CliRunner
 from connectors.cli.doctor import command
 from connectors.doctor import probe
 from connectors.doctor.facts import STATE_TOPIC, ClusterFacts, Topic, Wanted
+from connectors.doctor.verdicts import judge
+from connectors.pipeline.run import RunOptions
 from transactions.clock import Deadline
 
+ROOT = Path(__file__).parents[2]
 READ = frozenset({"READ", "DESCRIBE"})
 ALL = READ | {"WRITE"}
 LOGIN = (
@@ -143,3 +147,28 @@ def test_a_pattern_of_topics_is_not_said_to_be_checked(monkeypatch, job: Path, u
     assert (code, row["check"]) == (0, "inputs")
     assert "subscribePattern=flights-.*" in row["found"]
     assert "--input" in row["option"]
+
+
+def test_the_rows_that_a_driver_leaves_out_are_named_where_its_checks_are_promised():
+    driver = RunOptions(
+        app_id="flights",
+        checkpoint=Path("state"),
+        sources=(),
+        sinks=(),
+        checkpoint_timeout_s=600.0,
+        restart_budget_s=60.0,
+    )
+    facts = ClusterFacts(bootstrap="b:1", brokers={1: "4.4"})
+    asked = Wanted(application_id="flights"), driver.wanted
+    of_doctor, of_driver = ({row.check for row in judge(facts, one)} for one in asked)
+    left_out = of_doctor - of_driver
+    assert left_out
+    promises = {
+        "docs/operations.md": "A driver makes the same checks at its start.*",
+        "CHANGELOG.md": r"- `sparkonce doctor`: .*\n.*",
+        "connectors/cli/doctor.py": "(?s)Check a cluster before .*?\n\n",
+    }
+    for page, promise in promises.items():
+        said = re.search(promise, (ROOT / page).read_text("utf-8"))
+        assert said is not None, page
+        assert all(row in said[0] for row in left_out), (page, said[0], left_out)
