@@ -379,10 +379,13 @@ def _hanging(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
         for one in old[:5]
     )
     more = f" and {len(old) - 5} more" if len(old) > 5 else ""
+    kafka = f"kafka-transactions.sh --bootstrap-server {facts.bootstrap}"
     yield Verdict(
         "open transactions",
         Level.WARN,
         f"{len(old)} older than half of their timeout: {ids}{more}",
         "read_committed readers of their partitions wait for the end of these transactions",
-        "sparkonce transactions list --checkpoint ... shows their owners",
+        f"the client that the id names must end it. {kafka} describe --transactional-id "
+        f"{old[0].transactional_id} shows its partitions; {kafka} find-hanging --topic TOPIC shows "
+        "what no coordinator will end; sparkonce transactions list shows a pipeline's own",
     )

@@ -350,6 +350,15 @@ def test_the_old_transactions_are_named_and_only_they():
     assert "x.2" not in found
 
 
+def test_kafkas_own_commands_show_the_old_transactions_of_any_client():
+    """`sparkonce transactions list` shows only those of its own application."""
+    option = only(judge(CASES["a_transaction_hangs"][0], WANTED)).option
+    kafka = "kafka-transactions.sh --bootstrap-server b:9092"
+    assert f"{kafka} describe --transactional-id x.1" in option
+    assert f"{kafka} find-hanging --topic" in option
+    assert "shows their owners" not in option
+
+
 def test_what_is_written_without_transactions_need_not_be_readable():
     facts = with_topic("out", operations=frozenset({"DESCRIBE", "WRITE"}))
     for wanted in (
