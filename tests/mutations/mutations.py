@@ -94,6 +94,14 @@ MUTATIONS = (
         SEEDS,
     ),
     Mutation(
+        "3 retire on doubt, although another id of the call is refused",
+        COMMITTER,
+        "        finally:  # an error is about one id; another one of this call may be in doubt\n",
+        "        except ZeroDivisionError:\n            raise\n        else:\n",
+        "tests/unit/test_doubtful_ids.py"
+        "::test_rule_3_a_doubt_is_noted_although_another_id_is_refused",
+    ),
+    Mutation(
         "3 a retired id is not used",
         POOL,
         "if slot.producer.transactional_id in attempt.retired or (",

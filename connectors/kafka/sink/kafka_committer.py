@@ -101,9 +101,11 @@ class KafkaCommitter:
         self, committables: Sequence[Committable], deadline: Deadline
     ) -> Mapping[str, Outcome]:
         """See `Committer.commit`: EndTxn(commit) for all, in parallel."""
-        outcomes = self.wire.commit(committables, deadline)
         self._retired.reached(one.checkpoint_id for one in committables)
-        self._retired.add(self.wire.doubtful & {one.transactional_id for one in committables})
+        try:
+            outcomes = self.wire.commit(committables, deadline)
+        finally:  # an error is about one id; another one of this call may be in doubt
+            self._retired.add(self.wire.doubtful & {one.transactional_id for one in committables})
         return {one.token: outcomes[one.transactional_id] for one in committables}
 
     def recover_and_commit(
