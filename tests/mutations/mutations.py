@@ -518,6 +518,13 @@ MUTATIONS = (
         "tests/simulation/test_second_folder.py::test_a_copy_beside_the_running_original",
     ),
     Mutation(
+        "log: a restart takes nothing from a newer run",
+        "connectors/kafka/sink/ownership.py",
+        "            except PhaseOneError:\n                self._held = None",
+        "            except Exception:\n                self._held = None",
+        "tests/unit/test_takeover.py::test_a_restart_yields_to_a_newer_run_that_begins_beside_it",
+    ),
+    Mutation(
         "log: what another log has open after the claim is refused",
         "connectors/pipeline/takeover.py",
         "                self._refuse_other_logs(sink, others, log.log_id)\n",

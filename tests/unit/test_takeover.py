@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -251,6 +252,51 @@ def test_a_restart_yields_to_a_newer_run_on_another_folder(cluster):
     restart.write_to({"out": cluster.sink()})
     with pytest.raises(FencedError):
         restart.check(log.state, cluster.deadline())
+    check(cluster, newer)
+
+
+def restarted(cluster: Cluster, backend: MemoryBackend, before: Takeover) -> Takeover:
+    """Return the takeover of the driver's next run."""
+    made = Takeover("app", "folder", before=before, clock=cluster.clock)
+    made.write_to({"out": cluster.sink()})
+    made.check(read_log(backend), cluster.deadline())
+    log = DecisionLog.open(backend, application_id="app", identity={}, clock=cluster.clock)
+    made.claim(log, cluster.deadline())
+    return made
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_a_claim_without_an_answer_does_not_fence_the_driver_itself(cluster, heard, is_forgotten):
+    """The broker has carried it out, and stays away until the restart has failed."""
+    backend = MemoryBackend()
+    run = take_over(cluster, backend)
+    if is_forgotten:
+        cluster.fake.expire(OWNER)
+    cluster.lose = 100
+    with contextlib.suppress(BrokerUnavailableError):
+        restarted(cluster, backend, run)
+    cluster.lose = 0
+    run = restarted(cluster, backend, run)
+    run.check_newest(cluster.deadline())
+    assert heard == []
+    newer = cluster.owned()
+    with pytest.raises(FencedError):
+        restarted(cluster, backend, run)
+    check(cluster, newer)
+
+
+def test_a_restart_yields_to_a_newer_run_that_begins_beside_it(cluster):
+    """It begins between the look of the restart and its claim."""
+    backend = MemoryBackend()
+    first = take_over(cluster, backend)
+    restart = Takeover("app", "folder", before=first, clock=cluster.clock)
+    restart.write_to({"out": cluster.sink()})
+    restart.check(read_log(backend), cluster.deadline())
+    newer = cluster.owned()
+    log = DecisionLog.open(backend, application_id="app", identity={}, clock=cluster.clock)
+    with pytest.raises(FencedError) as raised:
+        restart.claim(log, cluster.deadline())
+    assert OWNER in raised.value.where, "the log would say that this process is the newer run"
     check(cluster, newer)
 
 

@@ -2,10 +2,10 @@
 
 The Fence of a decision log stops older runs on the same log. Nothing in a folder can stop a run on
 a copy of that folder: both logs have the same id, so each run would abort the other's transactions.
-Both runs share only the cluster. So every start initialises one transactional id of the
-application, ``<application>.owner``, on which no transaction is ever opened. The broker answers
+Both runs share only the cluster. So every driver that starts initialises one transactional id of
+the application, ``<application>.owner``, on which no transaction is ever opened. The broker answers
 with a producer id and an epoch that nobody else gets. While the broker still describes the id with
-these two, no newer run has started.
+these two, no newer driver has started: a restart in the same driver only looks.
 
 **An id that the broker does not know** has expired: nobody has initialised it for
 `transactional.id.expiration.ms` (7 days by default). A run initialises its own id again once an
@@ -64,6 +64,9 @@ class Ownership:
     ) -> None:
         """Take over the application: the next check of every older run fails.
 
+        A restart of the driver owns it already, or yields to who does. It claims nothing again: if
+        the answer were lost, it would take its own claim for a newer run's.
+
         Args:
             wire: to the cluster.
             timeout_ms: the transaction timeout.
@@ -71,12 +74,19 @@ class Ownership:
             check_log: raises FencedError if the newer run is on this run's log, and tells it.
 
         Raises:
+            FencedError: this driver restarts, and a newer one owns the application.
             BrokerUnavailableError, AuthenticationError: see `CoordinatorWire.fence`.
         """
-        claimed = wire.fence(self.transactional_id, timeout_ms, deadline)
-        assert claimed is not None, "only who says what it holds can be refused"
-        self._hold(claimed)
         self._check_log, self._told_fenced = check_log, False
+        if self._held is not None:
+            try:
+                self.check_now(wire, timeout_ms, deadline)
+            except PhaseOneError:
+                self._held = None  # the cluster has forgotten it: as at a driver's first start
+        if self._held is None:
+            claimed = wire.fence(self.transactional_id, timeout_ms, deadline)
+            assert claimed is not None, "only who says what it holds can be refused"
+            self._hold(claimed)
 
     def _hold(self, identity: ProducerIdentity) -> None:
         self._held, self._held_since = identity, self._clock.monotonic()
