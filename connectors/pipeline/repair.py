@@ -2,8 +2,8 @@
 
 A repair does not claim the application on its clusters, as a start does. That would stop a pipeline
 that goes on elsewhere from a savepoint, and readers of its output may wait for what the old run
-left: this is what `abort` is for. So before its Fence a repair looks whether its log is the newest
-one *of this log's id*. After the Fence no driver can begin on this log unseen.
+left: this is what `abort` is for. So before its Fence, and behind it, a repair looks whether its
+log is the newest one *of this log's id*. After the Fence no driver can begin on this log unseen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connectors.operations.transaction_table import (
     abortable,
     refuse_to_abort,
 )
-from connectors.pipeline.witness import newer_than, read_tokens
+from connectors.pipeline.witness import MOST_LOOKS, newer_than, read_tokens
 from connectors.wire.wire_requests import OPEN_STATES
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
@@ -36,25 +36,37 @@ def take_over(reader: TransactionReader, deadline: Deadline) -> DecisionLog:
     What a person has accepted stays accepted: only the newest Fence says it.
 
     Raises:
-        IdentityMismatchError: the log is an old copy; nobody was fenced.
-        FencedError, DecisionLogError: see `DecisionLog.open`.
+        IdentityMismatchError: the log is an old copy; nobody was fenced, but for a driver that
+            writes this copy all the time.
+        FencedError: a driver has taken over meanwhile; see also `DecisionLog.open`.
+        DecisionLogError: see `DecisionLog.open`.
         BrokerUnavailableError, AuthenticationError: a cluster could not be asked.
     """
+    looks = 0
 
     def check(log: LogState) -> tuple[str, ...]:
+        nonlocal looks
+        looks += 1
+        if looks > MOST_LOOKS:  # a busy driver: it takes each number while the cluster answers
+            return log.accepted
         newer = _newer_history(reader, log, deadline)
         # A driver may have gone on since the log was read. Then the Fence finds its number taken,
         # and all of this is done again.
         if newer and read_log(reader.backend).tail == log.tail:
-            raise _old_copy(reader, newer)
+            raise _old_copy(reader, log, newer)
         return log.accepted
 
-    return DecisionLog.open(
+    log = DecisionLog.open(
         reader.backend,
         application_id=reader.state.application_id,
         identity=reader.state.identity,
         check=check,
     )
+    # The log now has every decision of the older run, and that run cannot decide any more.
+    if newer := _newer_history(reader, log.state, deadline):
+        log.check_newest()
+        raise _old_copy(reader, log.state, newer)
+    return log
 
 
 def abort_lingering(
@@ -71,17 +83,11 @@ def abort_lingering(
     Raises:
         ConfigurationError: a name is not of such a transaction.
         FencedError: a driver has taken over; the rest is its own.
-        IdentityMismatchError: the log is an old copy.
         HiddenCommitError: readers do not see the last checkpoint.
         BrokerUnavailableError, AuthenticationError: a cluster could not be asked.
     """
-    # Read again behind the Fence: the log now has every decision of the older run, and that run
-    # cannot decide any more.
-    rows = reader.rows(deadline)
-    newer = _newer_history(reader, log.state, deadline)
+    rows = reader.rows(deadline)  # again, behind the Fence
     log.check_newest()
-    if newer:
-        raise _old_copy(reader, newer)
     refuse_to_abort(rows, names)
     # Also for ids that are not aborted now: a log that says `Settled` is believed for good.
     if places := [str(one) for found in reader.hidden(rows, deadline).values() for one in found]:
@@ -125,8 +131,10 @@ def _hidden(places: Sequence[str]) -> HiddenCommitError:
     )
 
 
-def _old_copy(reader: TransactionReader, newer: Sequence[str]) -> IdentityMismatchError:
-    last = reader.state.decision
+def _old_copy(
+    reader: TransactionReader, log: LogState, newer: Sequence[str]
+) -> IdentityMismatchError:
+    last = log.decision
     number = "none" if last is None else f"checkpoint {last.checkpoint_id}"
     return IdentityMismatchError(
         "The clusters have transactions of this decision log that the log itself does not know; "

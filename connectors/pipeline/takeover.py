@@ -18,7 +18,13 @@ from typing import Final
 from connectors.clients.transactional_id import TransactionalId
 from connectors.kafka.sink.kafka_committer import KafkaCommitter
 from connectors.kafka.sink.ownership import Ownership
-from connectors.pipeline.witness import CommittedToken, await_ends, newer_than, read_tokens
+from connectors.pipeline.witness import (
+    MOST_LOOKS,
+    CommittedToken,
+    await_ends,
+    newer_than,
+    read_tokens,
+)
 from connectors.wire.wire_requests import OPEN_STATES, OpenTransaction
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.decision_log import DecisionLog
@@ -29,8 +35,6 @@ from transactions.sink import Committer
 logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 5
-#: Looks at a cluster before the Fence, while a driver goes on to write the log.
-_MOST_LOOKS: Final = 3
 
 
 class Takeover:
@@ -92,7 +96,7 @@ class Takeover:
         """
         may_have_moved = not self._looks or log.tail > self._known.tail
         self._known, self._looks = log, self._looks + 1
-        if may_have_moved and self._looks > _MOST_LOOKS:
+        if may_have_moved and self._looks > MOST_LOOKS:
             return log.accepted
         accepted: list[str] = []
         knows_all = True

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from connectors.wire.coordinator_wire import CoordinatorWire
     from connectors.wire.wire_requests import OpenTransaction
 
+#: Looks at a cluster before the Fence, while a driver goes on to write the log.
+MOST_LOOKS: Final = 3
+
 _TOKEN: Final = re.compile(r"([0-9]{1,18})\.[0-9]+\.[0-9a-f]{16}")
 _PAUSE_S: Final = 0.02
 

@@ -491,7 +491,7 @@ MUTATIONS = (
     Mutation(
         "log: a driver that commits all the time is fenced by the newest",
         "connectors/pipeline/takeover.py",
-        "if may_have_moved and self._looks > _MOST_LOOKS:",
+        "if may_have_moved and self._looks > MOST_LOOKS:",
         "if False:",
         "tests/unit/test_takeover.py"
         "::test_x15_a_driver_that_commits_all_the_time_is_fenced_by_the_newest",
@@ -539,6 +539,22 @@ MUTATIONS = (
         "        if False:\n",
         "tests/unit/test_transactions_command.py"
         "::test_an_old_copy_of_the_folder_aborts_nothing_of_the_pipeline_that_went_on",
+    ),
+    Mutation(
+        "log: a driver that commits all the time is fenced by a repair",
+        "connectors/pipeline/repair.py",
+        "        if looks > MOST_LOOKS:",
+        "        if False:",
+        "tests/unit/test_transactions_command.py"
+        "::test_x15_a_driver_that_commits_all_the_time_is_fenced_by_a_repair",
+    ),
+    Mutation(
+        "log: a repair on an old copy that somebody writes ends nothing",
+        "connectors/pipeline/repair.py",
+        "    if newer := _newer_history(reader, log.state, deadline):\n",
+        "    if newer := []:\n",
+        "tests/unit/test_transactions_command.py"
+        "::test_an_old_copy_that_somebody_writes_is_repaired_by_nobody",
     ),
     Mutation(
         "log: a repair aborts nothing behind a newer run",

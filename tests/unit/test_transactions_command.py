@@ -181,6 +181,60 @@ def test_a_driver_that_commits_during_the_look_makes_no_old_copy(pipeline: Pipel
     assert lingering.state is State.EMPTY
 
 
+class Busy:
+    """A driver that decides and commits one checkpoint before each answer about transactions."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline, self.number, self.is_fenced = pipeline, 7, False
+        self._group = pipeline.id_of(1, "q")
+        pipeline.opened(self._group, State.COMPLETE_COMMIT)
+        self("ListTransactionsRequest")
+        pipeline.before = self
+
+    def __call__(self, request: str) -> None:
+        if request != "ListTransactionsRequest" or self.is_fenced:
+            return
+        self.number += 1
+        token = f"{self.number}.0.{self.number:016x}"
+        one = committable(checkpoint_id=self.number, token=token)
+        try:
+            self._pipeline.log.decide(decision(self.number, committables=(one,)))
+        except FencedError:
+            self.is_fenced = True
+        else:
+            self._pipeline.cluster.groups[self._group, "in-0"] = (self.number, token)
+
+
+@pytest.mark.parametrize("words", [("abort",), ("resolve", "--accept-state")])
+def test_x15_a_driver_that_commits_all_the_time_is_fenced_by_a_repair(
+    pipeline: Pipeline, words: tuple[str, ...]
+):
+    lingering = pipeline.opened(pipeline.id_of(1))
+    driver = Busy(pipeline)
+    done = pipeline.run(*words)
+    assert done.exit_code == 0, done.exception
+    assert driver.is_fenced
+    assert lingering.state is (State.EMPTY if words == ("abort",) else State.ONGOING)
+    with pytest.raises(FencedError):
+        pipeline.log.check_newest()
+
+
+@pytest.mark.parametrize("words", [("abort",), ("resolve", "--accept-state")])
+def test_an_old_copy_that_somebody_writes_is_repaired_by_nobody(
+    pipeline: Pipeline, words: tuple[str, ...]
+):
+    """No look before the Fence can tell its newer output from what its driver commits."""
+    lingering = pipeline.opened(pipeline.id_of(1))
+    pipeline.opened(pipeline.id_of(1, "r"), State.COMPLETE_COMMIT)
+    pipeline.cluster.groups[pipeline.id_of(1, "r"), "in-0"] = (1000, f"1000.0.{'ef' * 8}")
+    driver = Busy(pipeline)
+    error = pipeline.run(*words).exception
+    assert isinstance(error, IdentityMismatchError), error
+    assert f"last in the log: checkpoint {driver.number - 1} " in error.where
+    assert lingering.state is State.ONGOING
+    assert pipeline.state().resolved == {}
+
+
 def test_a_cluster_without_transactions_of_the_log_is_asked_for_no_group(pipeline: Pipeline):
     """A sink with a lower guarantee has none; its principal may have no right on the group."""
     pipeline.log.decide(decision(7))
