@@ -172,7 +172,9 @@ class Takeover:
                 "transactions; two pipelines would write the same output.",
                 where=f"sink {sink.name!r}: logs {sorted(others)}, ours is {ours or 'new'}",
                 cause="the checkpoint folder was changed while a driver ran on another one",
-                option=f"app_id={self._application_id}, checkpoint={self._place}",
+                option=f"app_id={self._application_id}, checkpoint={self._place}: let the other "
+                "pipeline go on (start it again if it has stopped); or stop it, run sparkonce "
+                "transactions abort with its folder, and start this one",
             )
 
     def _refuse_newer(

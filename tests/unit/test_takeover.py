@@ -458,6 +458,33 @@ def test_one_that_another_log_begins_until_the_claim_is_refused_as_well(cluster)
         takeover.check_again(log, cluster.deadline())
 
 
+def test_after_that_either_of_the_two_can_go_on(cluster):
+    """Each has stopped: the refused start has claimed the application."""
+    theirs, other = take_over(cluster, MemoryBackend()), "app.0123abcd.1.w0.0"
+    cluster.opened(other)
+    backend = MemoryBackend()
+    ours = take_over(cluster, backend)
+    log = DecisionLog.open(backend, application_id="app", identity={}, clock=cluster.clock)
+    with pytest.raises(ConfigurationError) as raised:
+        ours.check_again(log, cluster.deadline())
+    with pytest.raises(FencedError):
+        theirs.check_newest(cluster.deadline())
+    assert "start it again if it has stopped" in raised.value.option
+    assert "sparkonce transactions abort with its folder" in raised.value.option
+
+    def starts(log_id: str) -> Takeover:
+        made = Takeover("app", "folder", clock=cluster.clock)
+        made.write_to({"out": cluster.sink()})
+        made.check(LogState(application_id="app", log_id=log_id), cluster.deadline())
+        return made
+
+    starts("0123abcd").claim(log, cluster.deadline())
+    with pytest.raises(ConfigurationError):
+        starts(log.log_id)
+    cluster.sink().recover_and_abort([other], cluster.deadline())
+    starts(log.log_id).claim(log, cluster.deadline())
+
+
 # -- a wrong address, and a start that failed ------------------------------------------------------
 
 
