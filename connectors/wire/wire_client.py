@@ -45,6 +45,7 @@ MOST_COORDINATORS: Final = 4096
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.25
 _LOGIN_TRIES: Final = 3
+_TIMEOUTS: Final = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -154,12 +155,13 @@ class WireClient:
 
         For wrong credentials a broker answers and closes. kafka-python often sees the end of the
         stream before the answer (seen). So several connections that were closed during the
-        login count as a refusal.
+        login count as a refusal. One that hung, or that closed before it said what it can, is none.
         """
         for broker in self._manager.cluster.bootstrap_brokers():
             closed = 0
             while closed < _LOGIN_TRIES:
                 connection = None
+                self._manager.broker_version_data = None  # of an earlier try, even a failed one
                 try:
                     connection = self._manager.get_connection(
                         broker.node_id, refresh_metadata_on_err=False
@@ -169,7 +171,8 @@ class WireClient:
                 except kafka_errors.KafkaError as error:
                     self._raise_if_refused(error)
                     self._first_failure = str(error)
-                    if connection is None or connection.broker_version_data is None:
+                    no_login = connection is None or connection.broker_version_data is None
+                    if no_login or isinstance(error, _TIMEOUTS):
                         break
                     closed += 1
                     await self.pause(min(_FIRST_PAUSE_S, deadline.remaining()))

@@ -1,55 +1,121 @@
-"""The first connection of the raw wire: wrong credentials, and a broker that goes away."""
+"""The first connection of the raw wire: wrong credentials, and a broker that goes away or hangs."""
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
+import contextlib
+import socket
+import struct
+import threading
+import time
 from typing import Any
 
 import pytest
-from kafka import errors as kafka_errors
+from kafka.protocol.metadata import ApiVersionsResponse
+from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from connectors.wire.wire_client import WireClient
 from transactions.clock import Deadline
+from transactions.errors import AuthenticationError, BrokerUnavailableError
 
-SASL = {
-    "bootstrap.servers": "b:9092",
-    "security.protocol": "SASL_PLAINTEXT",
-    "sasl.mechanism": "PLAIN",
-    "sasl.username": "u",
-    "sasl.password": "p",
+API_VERSIONS, HANDSHAKE, AUTHENTICATE = 18, 17, 36
+REFUSED = 58
+VERSIONS = {API_VERSIONS: 4, HANDSHAKE: 1, AUTHENTICATE: 2}
+
+
+class Broker:
+    """Answers each connection up to one request of its login; then it closes, or hangs.
+
+    Args:
+        last: the last request that a connection gets an answer to, 0 for none; connection by
+            connection, and the last one for all that follow.
+        then: "closes" or "hangs", when the request behind it has come.
+    """
+
+    def __init__(self, *last: int, then: str = "closes") -> None:
+        self._last = [*last]
+        self._then = then
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                last = self._last.pop(0) if len(self._last) > 1 else self._last[0]
+                threading.Thread(target=self._serve, args=(connection, last), daemon=True).start()
+
+    def _serve(self, connection: socket.socket, last: int) -> None:
+        answered = 0
+        with connection, contextlib.suppress(OSError, struct.error):
+            while True:
+                (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+                asked = connection.recv(size, socket.MSG_WAITALL)
+                if answered != last:
+                    answered, version, correlation = struct.unpack_from(">hhi", asked)
+                    answer = ANSWERS[answered](version)
+                    answer.with_header(correlation_id=correlation)
+                    connection.sendall(answer.encode(framed=True, header=True))
+                elif self._then == "closes":
+                    return
+
+
+def versions(version: int) -> Any:
+    keys = [
+        ApiVersionsResponse.ApiVersion(version=version, api_key=k, min_version=0, max_version=most)
+        for k, most in VERSIONS.items()
+    ]
+    return ApiVersionsResponse(version=version, error_code=0, api_keys=keys)
+
+
+ANSWERS = {
+    API_VERSIONS: versions,
+    HANDSHAKE: lambda version: SaslHandshakeResponse(
+        version=version, error_code=0, mechanisms=["PLAIN"]
+    ),
+    AUTHENTICATE: lambda version: SaslAuthenticateResponse(
+        version=version, error_code=REFUSED, error_message="no such user", auth_bytes=b""
+    ),
 }
 
 
-class Manager:
-    """One broker. It closes the connection in the login so often, then nothing connects."""
-
-    def __init__(self, closes: int) -> None:
-        self._left = closes
-        self.cluster = SimpleNamespace(bootstrap_brokers=lambda: [SimpleNamespace(node_id=1)])
-
-    def get_connection(self, _node: int, *, refresh_metadata_on_err: bool) -> Any:
-        assert not refresh_metadata_on_err
-        if not self._left:
-            raise kafka_errors.NodeNotReadyError("back-off")
-        self._left -= 1
-        return SimpleNamespace(init_future=None, broker_version_data=object())
-
-    async def wait_for(self, _future: object, _milliseconds: float) -> None:
-        raise kafka_errors.KafkaConnectionError("closed")
-
-
-def greet(closes: int) -> None:
-    wire = WireClient(SASL, 1.0)
-    wire._manager = Manager(closes)
-    wire.pause = lambda _seconds: asyncio.sleep(0)  # type: ignore[method-assign]
-    asyncio.run(wire._greet(Deadline(5.0)))
+def connect(broker: Broker, within_s: float) -> None:
+    kafka = {
+        "bootstrap.servers": broker.address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
+    with contextlib.closing(broker):
+        WireClient(kafka, request_timeout_s=0.2).connect(Deadline(within_s))
 
 
 def test_a_broker_that_goes_away_during_one_login_has_refused_nobody():
-    greet(closes=1)
+    """A proxy takes connections and closes them at once while its broker is away."""
+    with pytest.raises(BrokerUnavailableError):
+        connect(Broker(API_VERSIONS, 0), 1.0)
 
 
-def test_a_broker_that_closes_each_login_has_refused_the_credentials():
-    with pytest.raises(kafka_errors.SaslAuthenticationFailedError, match="3 times"):
-        greet(closes=3)
+def test_a_broker_that_hangs_in_the_login_has_refused_nobody():
+    with pytest.raises(BrokerUnavailableError):
+        connect(Broker(API_VERSIONS, then="hangs"), 1.5)
+
+
+@pytest.mark.parametrize(
+    ("last", "then", "cause"),
+    [
+        (API_VERSIONS, "closes", "closed the connection during the login, 3 times"),
+        (HANDSHAKE, "closes", "closed the connection during the login, 3 times"),
+        (AUTHENTICATE, "hangs", "no such user"),
+    ],
+)
+def test_a_broker_that_refuses_the_credentials_is_believed_at_once(last, then, cause):
+    began = time.monotonic()
+    with pytest.raises(AuthenticationError) as raised:
+        connect(Broker(last, then=then), 60.0)
+    assert cause in raised.value.cause
+    assert time.monotonic() - began < 20.0
