@@ -279,11 +279,8 @@ class SourcePlanner:
         except MissingTopicError:
             # The list of partitions may be a second old: refresh it before raising.
             self._partitions_until = None
-            if self.source.fail_on_data_loss:
-                latest = self.latest_offsets()
-            else:
-                left = self._read(self._what_is_left())  # for others a client waits for a leader
-                latest = self._list(left, OffsetSpec.latest(), self.source.isolation_level)
+            there = self.partitions_there()  # for others a client waits for a leader
+            latest = self._list(there, OffsetSpec.latest(), self.source.isolation_level)
         gone = start.keys() - latest.keys()
         if gone:
             self.lost(f"no longer there: {', '.join(sorted(gone))}", start, latest)
