@@ -207,7 +207,7 @@ class ContinuousDriver(DriverLife):
             planner = SourcePlanner(self._source)
             offsets = self._offsets(self._run, planner)
             if self._ends_by_itself:
-                self._fix_ends(planner.latest_offsets())
+                self._fix_ends(planner)
             self._finished = self._run.log.state
             slots = self._spark.sparkContext.defaultParallelism
             # A pattern may match its first topic later: the running tasks get the new partitions.
@@ -290,8 +290,9 @@ class ContinuousDriver(DriverLife):
         # A partition that appeared later begins at 0: none of it was ever read.
         return {**dict.fromkeys(found, 0), **begins}
 
-    def _fix_ends(self, latest: dict[str, int]) -> None:
+    def _fix_ends(self, planner: SourcePlanner) -> None:
         """Set where a backfill ends; a restart keeps the ends of the start, if they are there."""
+        latest = planner.next_end({})  # without missing topics, if it may go on
         if self._ends is not None:
             refuse_lower_than(self._ends, latest)
         self._ends = self._ends or latest
