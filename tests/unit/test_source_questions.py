@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,17 +26,19 @@ def cluster() -> Iterator[MockCluster]:
 
 
 class Planner(SourcePlanner):
-    """The mock cluster has no controller, which describes topics."""
+    """The mock cluster has no controller, which describes topics. Only one topic exists."""
 
     there = ("in-0", "in-1")
 
-    def _described(self) -> Mapping[str, Any]:
+    def _describe(self, topics: Sequence[str]) -> Mapping[str, Any]:
+        if [*topics] != ["in"]:
+            raise MissingTopicError("A topic or partition to read does not exist.", where="gone")
         partitions = [SimpleNamespace(id=split_key(key)[1]) for key in self.there]
         return {"in": SimpleNamespace(partitions=partitions, topic_id=_NO_ID)}
 
 
-def planner(cluster: MockCluster, **options: int) -> Planner:
-    return Planner(KafkaSource(bootstrap_servers=cluster.bootstrap, subscribe="in", **options))
+def planner(cluster: MockCluster, subscribe: str = "in", **options: int) -> Planner:
+    return Planner(KafkaSource(bootstrap_servers=cluster.bootstrap, subscribe=subscribe, **options))
 
 
 def test_a_leader_that_does_not_answer_is_asked_again(cluster):
@@ -62,6 +64,13 @@ def test_a_leader_that_does_not_know_its_new_partition_yet_is_asked_again(cluste
     """It was described just now: the news of a new partition reaches its leader later."""
     cluster.refuse(LIST_OFFSETS, KafkaError.UNKNOWN_TOPIC_OR_PART, times=3)
     assert planner(cluster).latest_offsets() == {"in-0": 0, "in-1": 0}
+
+
+def test_a_deleted_topic_ends_no_patience_with_the_new_leader_of_another_one(cluster):
+    cluster.refuse(LIST_OFFSETS, KafkaError.UNKNOWN_TOPIC_OR_PART, times=3)
+    lenient = planner(cluster, "in,gone", fail_on_data_loss=False)
+    start = {"in-0": 0, "in-1": 0, "gone-0": 4}
+    assert lenient.next_end(start) == start
 
 
 def test_a_partition_that_is_described_no_more_is_missing(cluster):

@@ -378,7 +378,8 @@ class SourcePlanner:
             try:
                 return listed_offsets(self._questions, specs, isolation)
             except MissingTopicError:
-                if deadline.expired() or not {*specs} <= {*self._read(self._described())}:
+                topics = sorted({offsets.split_key(key)[0] for key in specs})
+                if deadline.expired() or not {*specs} <= {*self._read(self._describe(topics))}:
                     raise
                 deadline.pause(_NEW_LEADER_PAUSE_S)
 
