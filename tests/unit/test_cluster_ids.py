@@ -120,7 +120,7 @@ def test_brokers_that_tell_no_id_give_an_empty_one(told: str | None, cluster_id:
     """A very old broker has none."""
     planner = SourcePlanner(KafkaSource(bootstrap_servers="b:1", subscribe="in"))
     answer = SimpleNamespace(result=lambda: SimpleNamespace(cluster_id=told))
-    admin = SimpleNamespace(describe_cluster=lambda request_timeout: answer)
+    admin = SimpleNamespace(describe_cluster=lambda request_timeout: answer, poll=lambda _: 0)
     questions: Any = planner._questions
     questions._admin = admin
     assert planner.cluster_id() == cluster_id

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec
 
 from connectors import KafkaSource
 from connectors.clients.client_errors import is_final
 from connectors.kafka.source.offsets import split_key
 from connectors.kafka.source.source_planner import _NO_ID, SourcePlanner
+from connectors.kafka.source.source_questions import SourceQuestions
 from tests.mock_cluster import LIST_OFFSETS, MockCluster
-from transactions.errors import BrokerUnavailableError, MissingTopicError
+from transactions.clock import SYSTEM_CLOCK
+from transactions.errors import AuthenticationError, BrokerUnavailableError, MissingTopicError
 
 
 @pytest.fixture
@@ -80,6 +83,45 @@ def test_a_partition_that_is_described_no_more_is_missing(cluster):
     cluster.refuse(LIST_OFFSETS, KafkaError.UNKNOWN_TOPIC_OR_PART)
     with pytest.raises(MissingTopicError):
         gone.latest_offsets()
+
+
+class Admin:
+    """A client; what it has met waits until it is polled."""
+
+    def __init__(self, questions: SourceQuestions, *met: KafkaError) -> None:
+        self._watch = questions._trouble
+        self.met = [*met]
+
+    def poll(self, _timeout: float) -> None:
+        while self.met:
+            self._watch(self.met.pop())
+
+
+def done(answer: object) -> Future[Any]:
+    future: Future[Any] = Future()
+    if isinstance(answer, KafkaError):
+        future.set_exception(KafkaException(answer))
+    else:
+        future.set_result(answer)
+    return future
+
+
+def test_an_error_from_before_a_question_says_nothing_about_it():
+    """Nobody polls a client between two questions."""
+    questions = SourceQuestions(KafkaSource(bootstrap_servers="b:1", subscribe="in"), SYSTEM_CLOCK)
+    refused = KafkaError(KafkaError._SSL, "handshake failed")
+    answers = [KafkaError(KafkaError._TIMED_OUT), "good"]
+    questions._admin = Admin(questions, refused)
+    found = questions.ask("it", lambda _admin, _timeout: {"": done(answers.pop(0))})
+    assert found == {"": "good"}
+
+    def meets(admin: Any, _timeout: float) -> dict[str, Any]:
+        admin.met.append(refused)
+        return {"": done(KafkaError(KafkaError._TIMED_OUT))}
+
+    questions._admin = Admin(questions)
+    with pytest.raises(AuthenticationError, match="handshake failed"):
+        questions.ask("it", meets)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ class SourceQuestions:
         patience = _FIRST_TIMEOUT_S
         while True:
             admin = self.client()
+            admin.poll(0)  # or this would serve what it met since the last question
             self._trouble.forget()  # what an earlier try met says nothing about this one
             try:
                 futures = request(admin, min(patience, deadline.seconds))
