@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -84,22 +86,43 @@ def test_records_that_the_group_has_not_read_and_that_are_gone(bootstrap, busy, 
     assert begins(bootstrap, busy, **lenient) == {"-0": 10, "-1": 0}
 
 
-def test_offsets_in_an_open_transaction_count_when_it_has_ended(bootstrap, busy, application_id):
-    """The other client was exactly-once too: its transaction carries them."""
-    read_by(application_id, bootstrap, TopicPartition(busy, 0, 2), TopicPartition(busy, 1, 2))
-    settings = {"bootstrap.servers": bootstrap, "transactional.id": f"{application_id}-other"}
-    producer = Producer(settings)
+@contextlib.contextmanager
+def moving(group: str, bootstrap: str, *stands: TopicPartition) -> Iterator[None]:
+    """A client of this group is exactly-once too: its open transaction carries them."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{group}-other"})
     producer.init_transactions(30)
     producer.begin_transaction()
-    member = Consumer({"bootstrap.servers": bootstrap, "group.id": application_id})
-    moved = [TopicPartition(busy, 0, 5), TopicPartition(busy, 1, 6)]
-    producer.send_offsets_to_transaction(moved, member.consumer_group_metadata(), 30)
-    for fallback in ({}, {"starting_offsets": "earliest"}):  # the group has read the partitions
-        with pytest.raises(BrokerUnavailableError, match="unstable"):  # asked again for a second
-            begins(bootstrap, busy, starting_group=application_id, poll_timeout_ms=1000, **fallback)
+    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    producer.send_offsets_to_transaction([*stands], member.consumer_group_metadata(), 30)
+    yield
     producer.commit_transaction(30)
     member.close()
+
+
+def test_offsets_in_an_open_transaction_count_when_it_has_ended(bootstrap, busy, application_id):
+    read_by(application_id, bootstrap, TopicPartition(busy, 0, 2), TopicPartition(busy, 1, 2))
+    moved = [TopicPartition(busy, 0, 5), TopicPartition(busy, 1, 6)]
+    with moving(application_id, bootstrap, *moved):
+        for fallback in ({}, {"starting_offsets": "earliest"}):  # the group has read both
+            with pytest.raises(BrokerUnavailableError, match="unstable"):  # asked for a second
+                begins(
+                    bootstrap,
+                    busy,
+                    starting_group=application_id,
+                    poll_timeout_ms=1000,
+                    **fallback,
+                )
     assert begins(bootstrap, busy, starting_group=application_id) == {"-0": 5, "-1": 6}
+
+
+def test_an_open_transaction_in_a_topic_that_is_not_read_delays_nothing(
+    bootstrap, busy, topic, application_id
+):
+    other = str(topic(1, name="other"))
+    read_by(application_id, bootstrap, TopicPartition(busy, 0, 2), TopicPartition(other, 0, 2))
+    asked = {"starting_group": application_id, "starting_offsets": "earliest"}
+    with moving(application_id, bootstrap, TopicPartition(other, 0, 5)):
+        assert begins(bootstrap, busy, poll_timeout_ms=1000, **asked) == {"-0": 2, "-1": 0}
 
 
 @long

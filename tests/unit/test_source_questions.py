@@ -16,6 +16,7 @@ from connectors.clients.client_errors import is_final
 from connectors.kafka.source.offsets import split_key
 from connectors.kafka.source.source_planner import _NO_ID, SourcePlanner
 from connectors.kafka.source.source_questions import SourceQuestions
+from connectors.kafka.source.starting_group import committed_offsets
 from tests.mock_cluster import LIST_OFFSETS, MockCluster
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import AuthenticationError, BrokerUnavailableError, MissingTopicError
@@ -122,6 +123,25 @@ def test_an_error_from_before_a_question_says_nothing_about_it():
     questions._admin = Admin(questions)
     with pytest.raises(AuthenticationError, match="handshake failed"):
         questions.ask("it", meets)
+
+
+def test_a_group_is_asked_only_about_the_partitions_that_are_read():
+    source = KafkaSource(bootstrap_servers="b:1", subscribe="in")
+    questions = SourceQuestions(source, SYSTEM_CLOCK)
+
+    def answer(asked: Sequence[Any], **options: Any) -> dict[str, Any]:
+        assert options["require_stable"]
+        ((group, places),) = [(one.group_id, one.topic_partitions) for one in asked]
+        rows = [
+            SimpleNamespace(topic=one.topic, partition=one.partition, offset=7, error=None)
+            for one in places
+        ]
+        return {group: done(SimpleNamespace(topic_partitions=rows))}
+
+    questions._admin = Admin(questions)
+    questions._admin.list_consumer_group_offsets = answer
+    assert committed_offsets(questions, "g", ["in-0", "in-1"]) == {"in-0": 7, "in-1": 7}
+    assert committed_offsets(questions, "g", []) == {}
 
 
 @pytest.mark.parametrize(

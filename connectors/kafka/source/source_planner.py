@@ -315,7 +315,7 @@ class SourcePlanner:
 
     def _in_group(self, place: Place, there: Sequence[str]) -> dict[str, int]:
         """Return the offsets of a group, and the fallback's where the group has none."""
-        committed = committed_offsets(self._questions, place.said)
+        committed = committed_offsets(self._questions, place.said, there)
         wanted = {key: committed[key] for key in there if key in committed}
         if missing := set(there) - set(wanted):
             fallback = self.source.start_without_group

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from connectors.kafka.source.offsets import partition_key
+from connectors.kafka.source.offsets import partition_key, split_key
 from connectors.kafka.source.source_questions import SourceQuestions
 from connectors.options.read_place import Place
 from transactions.errors import ConfigurationError
 
 
-def committed_offsets(questions: SourceQuestions, group: str) -> dict[str, int]:
-    """Return what a group has committed, per ``topic-partition``, of any topic. Offsets in a
-    transaction count when it has ended, so the question is repeated until then.
+def committed_offsets(
+    questions: SourceQuestions, group: str, keys: Iterable[str]
+) -> dict[str, int]:
+    """Return what a group has committed, per ``topic-partition``. Offsets in a transaction count
+    when it has ended, so the question is repeated until then.
+
+    Args:
+        questions: to the brokers.
+        group: its name.
+        keys: the partitions that are read. The group's transactions in others may stay open.
 
     Raises:
         AuthorizationError: the principal may not describe the group.
         SparkOnceError: no answer.
     """
+    places = [TopicPartition(*split_key(key)) for key in keys]
+    if not places:
+        return {}
     found = questions.ask(
         f"the consumer group {group}",
         lambda admin, timeout: admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=timeout
+            [ConsumerGroupTopicPartitions(group, places)],
+            require_stable=True,
+            request_timeout=timeout,
         ),
         # An open transaction is the error of a partition, in an answer that is a good one.
         trouble_in=lambda _, answer: next(
