@@ -125,15 +125,19 @@ def test_an_error_from_before_a_question_says_nothing_about_it():
         questions.ask("it", meets)
 
 
-def test_a_group_is_asked_only_about_the_partitions_that_are_read():
+def test_a_group_is_asked_only_about_the_partitions_that_are_read_and_by_one_client():
+    """Each client costs a login, and an open transaction is no fault of a client."""
     source = KafkaSource(bootstrap_servers="b:1", subscribe="in")
     questions = SourceQuestions(source, SYSTEM_CLOCK)
+    unstable = KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT)
+    stands = [(-1, unstable), (-1, unstable), (7, None)]
 
     def answer(asked: Sequence[Any], **options: Any) -> dict[str, Any]:
         assert options["require_stable"]
         ((group, places),) = [(one.group_id, one.topic_partitions) for one in asked]
+        offset, error = stands.pop(0)
         rows = [
-            SimpleNamespace(topic=one.topic, partition=one.partition, offset=7, error=None)
+            SimpleNamespace(topic=one.topic, partition=one.partition, offset=offset, error=error)
             for one in places
         ]
         return {group: done(SimpleNamespace(topic_partitions=rows))}

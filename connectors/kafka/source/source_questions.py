@@ -46,7 +46,7 @@ class SourceQuestions:
     ) -> dict[Any, Any]:
         """Send one admin request and wait for all of its answers; try again until the deadline.
 
-        Each try has a client of its own: librdkafka's client keeps the leader epochs and the
+        After a failed try comes a new client: librdkafka's client keeps the leader epochs and the
         controller that it knows, and asks for them even after they are gone (its issue 4620; seen).
 
         Args:
@@ -78,7 +78,8 @@ class SourceQuestions:
                 if client_errors.is_final(error) or deadline.expired():
                     raise client_errors.translate(error, where, settings) from failure
                 deadline.pause(_RETRY_PAUSE_S)
-                self._admin = None
+                if not client_errors.is_unstable(error):  # else the client is well
+                    self._admin = None
                 patience = min(2 * patience, _REQUEST_TIMEOUT_S)
 
     def client(self) -> AdminClient:
