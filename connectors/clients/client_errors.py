@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError
@@ -106,9 +106,16 @@ class ErrorWatch:
         return self.last.str() if self.last else "the broker does not answer"
 
 
-def no_answer(answered: bool) -> KafkaError | None:
-    """Return the error of a broker that was silent, where librdkafka reports none."""
-    return None if answered else KafkaError(KafkaError._TIMED_OUT, "a broker did not answer")
+def silence_in(offsets: Iterable[int], lowest: int = 0) -> KafkaError | None:
+    """Return the error of a leader that was silent, None if each one answered. librdkafka says no
+    error then, but the offset -1001.
+
+    Args:
+        offsets: what librdkafka's admin client says.
+        lowest: the lowest one that a leader can answer.
+    """
+    silent = any(offset < lowest for offset in offsets)
+    return KafkaError(KafkaError._TIMED_OUT, "a broker did not answer") if silent else None
 
 
 def is_truncated(error: KafkaError) -> bool:

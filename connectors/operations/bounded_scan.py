@@ -19,7 +19,7 @@ from connectors.clients.client_errors import (
     is_about_the_group,
     is_missing,
     is_passing,
-    no_answer,
+    silence_in,
 )
 from connectors.clients.client_log import log_settings
 from connectors.clients.client_settings import librdkafka_settings, settings_checked
@@ -143,8 +143,7 @@ class TopicEnds:
             )
             try:
                 found = {(t.topic, t.partition): f.result().offset for t, f in answers.items()}
-                # Where a leader is silent, librdkafka says -1001 and no error.
-                if silent := no_answer(all(offset >= 0 for offset in found.values())):
+                if silent := silence_in(found.values()):
                     raise KafkaException(silent)  # noqa: TRY301 - one way to ask again
                 return found
             except KafkaException as failure:

@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
 
-from connectors.clients.client_errors import no_answer
+from connectors.clients.client_errors import silence_in
 from connectors.kafka.source.offsets import partition_key, split_key
 from connectors.kafka.source.source_questions import SourceQuestions
 
@@ -46,6 +46,6 @@ def listed_offsets(
         lambda admin, timeout: admin.list_offsets(
             question, isolation_level=level, request_timeout=timeout
         ),
-        trouble_in=lambda _, answer: no_answer(answer.offset >= lowest),
+        trouble_in=lambda answers: silence_in((each.offset for each in answers.values()), lowest),
     )
     return {partition_key(each.topic, each.partition): r.offset for each, r in found.items()}

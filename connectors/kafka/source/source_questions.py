@@ -20,8 +20,8 @@ _FIRST_TIMEOUT_S: Final = 2.5
 _REQUEST_TIMEOUT_S: Final = 10.0
 _RETRY_PAUSE_S: Final = 0.1
 
-Trouble = Callable[[Any, Any], KafkaError | None]
-"""From a key and its answer to the error that the answer contains, None if it is an answer."""
+Trouble = Callable[[Mapping[Any, Any]], KafkaError | None]
+"""From the answers by key to the first error that they contain, None if all are answers."""
 
 
 class SourceQuestions:
@@ -42,7 +42,7 @@ class SourceQuestions:
         self,
         where: str,
         request: Callable[[AdminClient, float], Mapping[Any, Any]],
-        trouble_in: Trouble = lambda _key, _answer: None,
+        trouble_in: Trouble | None = None,
     ) -> dict[Any, Any]:
         """Send one admin request and wait for all of its answers; try again until the deadline.
 
@@ -52,7 +52,7 @@ class SourceQuestions:
         Args:
             where: what is asked about, for error texts.
             request: sends it with a client and a timeout in seconds; returns the futures by key.
-            trouble_in: finds the error in an answer that librdkafka calls a good one.
+            trouble_in: finds an error in answers that librdkafka calls good ones.
 
         Raises:
             SparkOnceError: no answer in time, or an error that no other try can cure.
@@ -68,9 +68,8 @@ class SourceQuestions:
             try:
                 futures = request(admin, min(patience, deadline.seconds))
                 answers = {key: future.result() for key, future in futures.items()}
-                for key, answer in answers.items():
-                    if error := trouble_in(key, answer):
-                        raise KafkaException(error)  # noqa: TRY301 - one way to try again
+                if trouble_in and (trouble := trouble_in(answers)):
+                    raise KafkaException(trouble)  # noqa: TRY301 - one way to try again
                 return answers
             except KafkaException as failure:
                 admin.poll(0)

@@ -38,8 +38,8 @@ def committed_offsets(
             request_timeout=timeout,
         ),
         # An open transaction is the error of a partition, in an answer that is a good one.
-        trouble_in=lambda _, answer: next(
-            (each.error for each in answer.topic_partitions if each.error is not None), None
+        trouble_in=lambda answers: next(
+            (each.error for each in answers[group].topic_partitions if each.error is not None), None
         ),
     )[group]
     return {
