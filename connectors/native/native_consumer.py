@@ -192,7 +192,7 @@ class NativeConsumer:
         if (messages["err"] != 0).any():
             sound = before_errors(messages)
             is_end = messages["err"] == END_OF_PARTITION
-            self._note_errors(messages[~(sound | is_end) & (messages["err"] != 0)])
+            self._note_errors(messages[(messages["err"] != 0) & ~is_end])
             self._note_ends(messages[sound & is_end], ends)
             messages, pointers = messages[sound & ~is_end], pointers[sound & ~is_end]
         if len(messages):
