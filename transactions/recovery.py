@@ -300,5 +300,5 @@ def _unknown(committables: Sequence[Committable], deadline: Deadline) -> Outcome
         where=names(committables),
         cause="the transaction coordinator does not answer, or answers without a proof",
         option=f"checkpoint_timeout={deadline.seconds:g} s; "
-        "sparkonce transactions list, and resolve when the broker has forgotten them",
+        "sparkonce transactions list, and resolve ID when the broker has forgotten it",
     )

@@ -27,7 +27,8 @@ def command() -> None:
     """List and repair the transactions of a pipeline.
 
     The checkpoint folder holds the decisions. The brokers know the state of each transaction. The
-    folder does not hold the broker addresses: give --bootstrap or --job.
+    folder does not hold the broker addresses: give --bootstrap, or --job if the sinks are on
+    several clusters.
     """
     import logging
 
@@ -219,15 +220,14 @@ def resolve(
     """Decide about decided transactions whose checkpoint a start cannot finish.
 
     --accept-loss: their records stay out, and the pipeline continues behind them. --replay: the
-    next start produces them again from their source offsets, even if the records differ. Default:
-    all that are lost or unknown. --accept-state: nothing is lost, but a replay for the state gives
-    other records than the output has; the pipeline accepts that state. The command stops a driver
-    that runs on this checkpoint.
+    next start produces them again from their source offsets, even if the records differ. Both hold
+    unless the next start can still prove or commit them. Default: all that are aborted. An unknown
+    one needs its ID: it can be in the output, so look there first. --accept-state: nothing is lost,
+    but a replay for the state gives other records than the output has; the pipeline accepts that
+    state. The command stops a driver that runs on this checkpoint.
     """
-    from connectors.operations.transaction_table import Standing
     from transactions.clock import Deadline
-    from transactions.errors import ConfigurationError
-    from transactions.log_entries import ACCEPT_STATE, Resolved
+    from transactions.log_entries import ACCEPT_LOSS, ACCEPT_STATE, Resolved
 
     if verdict is None:
         raise click.UsageError("Choose one: --accept-loss, --replay or --accept-state.")
@@ -237,21 +237,11 @@ def resolve(
             _accept_state(reader, note, yes, deadline)
             return
 
-        def lost() -> list[Row]:
-            rows = [one for one in reader.rows(deadline) if one.is_chosen(transactional_ids)]
-            # A sink that is not Kafka was not asked: only an explicit id chooses its transactions.
-            asked = [r for r in rows if transactional_ids or r.sink in reader.sinks]
-            return [r for r in asked if r.standing in (Standing.ABORTED, Standing.UNKNOWN)]
-
-        if not lost():
-            raise ConfigurationError(
-                "No decided transaction is lost: there is nothing to resolve.",
-                where=reader.backend.describe(),
-                cause="all transactions of the last decision are committed, pending or resolved",
-                option="sparkonce transactions list",
-            )
+        rows = reader.rows(deadline)
+        if not _chosen(rows, transactional_ids):
+            raise _nothing_chosen(reader, rows, verdict)
         log = _take_over(reader, yes, deadline)
-        rows = lost()
+        rows = _chosen(reader.rows(deadline), transactional_ids)
         decision = log.state.decision
         assert decision is not None
         tokens = tuple(row.decided.token for row in rows if row.decided is not None)
@@ -265,11 +255,22 @@ def resolve(
         )
         records = sum(row.decided.record_count for row in rows if row.decided is not None)
         click.echo(f"{len(tokens)} transaction(s) with {records} records resolved: {verdict}.")
-        click.echo(
-            "The next start continues behind them: their records are not in the output."
-            if verdict == "accept-loss"
-            else "The next start produces their records again and commits the result."
+        does = (
+            "continues without their records"
+            if verdict == ACCEPT_LOSS
+            else "produces their records again and commits the result"
         )
+        click.echo(f"The next start {does}, unless it can still prove or commit them.")
+
+
+def _chosen(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """Return what a person may decide about. An unknown one can be committed: its proof has
+    expired, or nobody asked its cluster. So only its own name chooses it.
+    """
+    from connectors.operations.transaction_table import Standing
+
+    open_to_choice = {Standing.ABORTED, Standing.UNKNOWN} if names else {Standing.ABORTED}
+    return [row for row in rows if row.standing in open_to_choice and row.is_chosen(names)]
 
 
 def _accept_state(reader: TransactionReader, note: str, yes: bool, deadline: Deadline) -> None:
@@ -344,6 +345,28 @@ def _take_over(reader: TransactionReader, yes: bool, deadline: Deadline) -> Deci
     return take_over(reader, deadline)
 
 
+def _nothing_chosen(reader: TransactionReader, rows: Sequence[Row], verdict: str) -> Exception:
+    from connectors.operations.transaction_table import Standing
+    from transactions.errors import ConfigurationError
+
+    unknown = [row.transactional_id for row in rows if row.standing is Standing.UNKNOWN]
+    if unknown:
+        return ConfigurationError(
+            f"{len(unknown)} decided transaction(s) are unknown, and none of them was named.",
+            where=", ".join(unknown),
+            cause="each can be in the output: its proof has expired, or its sink is on another "
+            "cluster, or is not Kafka's",
+            option=f"look into the output, then: sparkonce transactions resolve ID --{verdict}; "
+            "--job JOB.toml asks each Kafka sink at its own cluster",
+        )
+    return ConfigurationError(
+        "No decided transaction is lost: there is nothing to resolve.",
+        where=reader.backend.describe(),
+        cause="all transactions of the last decision are committed, pending or resolved",
+        option="sparkonce transactions list",
+    )
+
+
 def _lost(names: Sequence[str]) -> Exception:
     from transactions.errors import TransactionLostError
 
@@ -352,7 +375,7 @@ def _lost(names: Sequence[str]) -> Exception:
         where=", ".join(names),
         cause="the downtime was longer than the transaction timeout, or somebody aborted them",
         option="start the pipeline: it heals them from their source offsets; if it cannot, use "
-        "sparkonce transactions resolve",
+        "sparkonce transactions resolve [ID]...",
     )
 
 

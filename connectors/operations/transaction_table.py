@@ -235,7 +235,7 @@ _ADVICE: Final[Mapping[Standing, str]] = {
     Standing.HIDDEN: "readers wait for ever, until: transactions write-markers",
     Standing.ABORTED: "the next start heals it from its source offsets; when that fails: resolve",
     Standing.RESOLVED: "nothing; the next start acts on it",
-    Standing.UNKNOWN: "the next start asks again; when it cannot learn the end: resolve",
+    Standing.UNKNOWN: "the next start asks again; when it cannot learn the end: resolve ID",
 }
 
 

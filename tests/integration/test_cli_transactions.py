@@ -177,7 +177,7 @@ class Decided:
             application_id=application_id, log_id=self.log.log_id, run_epoch=self.log.run_epoch
         )
         attempt = Attempt(owner=owner, checkpoint_id=0, subtask=0, attempt_id="1.1")
-        transaction = self.sink.begin_transaction(attempt)
+        transaction = self.transaction = self.sink.begin_transaction(attempt)
         batch = pa.RecordBatch.from_pydict({"value": [b"one"]}, pa.schema([("value", pa.binary())]))
         self.sink.invoke(transaction, batch)
         committable = self.sink.pre_commit(transaction)
@@ -206,11 +206,16 @@ def decided(bootstrap, topic, application_id, checkpoint) -> Iterator[Decided]:
     made.sink.close()
 
 
-def test_a_lost_transaction_is_a_persons_decision(decided: Decided):
-    with CoordinatorWire({"bootstrap.servers": decided.bootstrap}) as operator:
-        operator.fence(decided.name, 60_000, soon())
+@pytest.mark.parametrize("verdict", ["aborted", "unknown"])
+def test_a_lost_transaction_is_a_persons_decision(decided: Decided, verdict: str):
+    """A broker knows how a transaction ended, until somebody takes its id for the next one."""
+    if verdict == "aborted":
+        decided.sink.abort(decided.transaction)
+    else:
+        with CoordinatorWire({"bootstrap.servers": decided.bootstrap}) as operator:
+            operator.fence(decided.name, 60_000, soon())
     (row,) = listed(*decided.place)["transactions"]
-    assert row["verdict"] in ("aborted", "unknown")
+    assert row["verdict"] == verdict
 
     lost = transactions("commit", *decided.place, "--yes")
     assert lost.returncode == 1
@@ -223,6 +228,11 @@ def test_a_lost_transaction_is_a_persons_decision(decided: Decided):
     page = block("docs/operations.md", "transactions resolve --accept-loss")
     here = {"state/flights": decided.place[1], "localhost:9092": decided.bootstrap}
     (words,) = map(shlex.split, commands(replaced(page, here)))
+    if verdict == "unknown":
+        refused = transactions(*words[2:], stdin="y\n")
+        assert refused.returncode == 2
+        assert decided.name in refused.stderr
+        words.append(decided.name)
     assert transactions(*words[2:]).returncode == 1
     assert log_of(decided.place[1]).tail == tail
     done = transactions(*words[2:], stdin="y\n")

@@ -565,6 +565,14 @@ MUTATIONS = (
         "::test_a_driver_that_takes_over_from_the_command_keeps_its_transactions",
     ),
     Mutation(
+        "log: a person's word about an unknown transaction names it",
+        "connectors/cli/transactions.py",
+        "if names else {Standing.ABORTED}",
+        "if names else {Standing.ABORTED, Standing.UNKNOWN}",
+        "tests/unit/test_transactions_command.py"
+        "::test_without_an_id_only_what_is_proven_aborted_is_resolved",
+    ),
+    Mutation(
         "log: a new checkpoint begins where the last one ends",
         REPLAY,
         "            _check_follows(last, checkpoint)\n",

@@ -24,6 +24,7 @@ from tests.unit.samples import committable, decision
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import (
     BrokerUnavailableError,
+    ConfigurationError,
     FencedError,
     HiddenCommitError,
     IdentityMismatchError,
@@ -139,7 +140,7 @@ def test_an_open_transaction_of_a_run_that_the_log_does_not_have_is_not_ours(pip
     is_refused(pipeline)
 
 
-@pytest.mark.parametrize("words", [("commit",), ("resolve", "--accept-loss")])
+@pytest.mark.parametrize("words", [("commit",), ("resolve", "7.0.t", "--accept-loss")])
 def test_no_repair_settles_an_old_copy(pipeline: Pipeline, words: tuple[str, ...]):
     pipeline.log.decide(decision(7))
     pipeline.opened(pipeline.id_of(1), State.COMPLETE_COMMIT)
@@ -298,6 +299,51 @@ def test_nothing_is_aborted_or_settled_that_readers_may_not_see(
     assert pipeline.run("abort").exit_code == 0
     assert following.state is State.EMPTY
     assert pipeline.state().written == (mine,)
+
+
+# -- what a person decides -------------------------------------------------------------------------
+
+
+def two_decided(pipeline: Pipeline) -> tuple[str, str]:
+    """Decide two transactions: the broker has aborted the first, and does not know the second."""
+    aborted, unknown = pipeline.id_of(1), pipeline.id_of(1, "q")
+    mine = [
+        committable(checkpoint_id=7, transactional_id=name, token=f"7.{number}.t")
+        for number, name in enumerate((aborted, unknown))
+    ]
+    pipeline.log.decide(decision(7, committables=tuple(mine)))
+    pipeline.opened(aborted, State.COMPLETE_ABORT).start_ms = mine[0].start_time_ms
+    return aborted, unknown
+
+
+@pytest.mark.parametrize("verdict", ["accept-loss", "replay"])
+def test_without_an_id_only_what_is_proven_aborted_is_resolved(pipeline: Pipeline, verdict: str):
+    """An unknown one can be in the output: the proof has expired, or another cluster has it."""
+    two_decided(pipeline)
+    done = pipeline.run("resolve", f"--{verdict}")
+    assert done.exit_code == 0, done.exception
+    assert pipeline.state().resolved == {"7.0.t": verdict}
+    assert "1 transaction(s) with 10 records" in done.stdout
+    assert "unless it can still prove or commit them" in done.stdout
+
+
+def test_an_unknown_one_needs_its_id(pipeline: Pipeline):
+    _, unknown = two_decided(pipeline)
+    assert pipeline.run("resolve", "--accept-loss").exit_code == 0
+    tail = pipeline.state().tail
+    error = pipeline.run("resolve", "--accept-loss").exception
+    assert isinstance(error, ConfigurationError), error
+    assert unknown in error.where
+    assert "can be in the output" in error.cause
+    assert "resolve ID --accept-loss" in error.option
+    assert "--job" in error.option
+    assert pipeline.state().tail == tail  # nobody was fenced
+    done = pipeline.run("resolve", unknown, "--replay")
+    assert done.exit_code == 0, done.exception
+    assert pipeline.state().resolved == {"7.0.t": "accept-loss", "7.1.t": "replay"}
+    error = pipeline.run("resolve", "--replay").exception
+    assert isinstance(error, ConfigurationError)
+    assert "nothing to resolve" in error.what
 
 
 # -- a folder and its log --------------------------------------------------------------------------
