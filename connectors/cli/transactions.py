@@ -143,9 +143,11 @@ def describe(*, transactional_id: str, timeout: float, as_json: bool, **place: A
 def commit(*, timeout: float, yes: bool, **place: Any) -> None:
     """Commit the transactions of the last decision, as the next start of the pipeline would.
 
-    The command fences a driver that runs on this checkpoint, and the driver stops.
+    It fails if readers do not see the records afterwards: see write-markers. The command fences a
+    driver that runs on this checkpoint, and the driver stops.
     """
     from connectors.operations.transaction_table import Standing, unsettled
+    from connectors.pipeline.repair import refuse_hidden
     from transactions.clock import Deadline
     from transactions.recovery import settle_last_decision
 
@@ -153,13 +155,16 @@ def commit(*, timeout: float, yes: bool, **place: Any) -> None:
     with _reader(**place) as reader:
         rows = reader.rows(deadline)
         lost = [row.transactional_id for row in rows if row.standing is Standing.ABORTED]
-        if unsettled(rows):
+        pending = unsettled(rows)
+        if pending:
             reader.refuse_others()
             log = _take_over(reader, yes, deadline)
             settlement = settle_last_decision(log, reader.sinks, deadline)
             lost = [one.transactional_id for one in settlement.lost]
             click.echo(f"{settlement.recommitted} transaction(s) committed.")
-        elif not lost:
+            rows = reader.rows(deadline)
+        refuse_hidden(reader, rows, deadline)
+        if not (pending or lost):
             click.echo("Nothing is pending.")
     if lost:
         raise _lost(lost)

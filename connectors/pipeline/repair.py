@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from connectors.clients.transactional_id import TransactionalId
 from connectors.operations.transaction_table import (
+    Row,
     Standing,
     abortable,
     refuse_to_abort,
@@ -90,8 +91,7 @@ def abort_lingering(
     log.check_newest()
     refuse_to_abort(rows, names)
     # Also for ids that are not aborted now: a log that says `Settled` is believed for good.
-    if places := [str(one) for found in reader.hidden(rows, deadline).values() for one in found]:
-        raise _hidden(places)
+    refuse_hidden(reader, rows, deadline)
     if all(row.standing is Standing.COMMITTED for row in rows if row.decided is not None):
         log.settle()  # an abort removes the broker's proof of the transaction before it
     for row in abortable(rows, names):
@@ -102,6 +102,25 @@ def abort_lingering(
         owner = next(s for s, ids in reader.open_ids.items() if row.transactional_id in ids)
         reader.sinks[owner].wire.fence(row.transactional_id, row.timeout_ms, deadline)
         yield row.transactional_id
+
+
+def refuse_hidden(reader: TransactionReader, rows: list[Row], deadline: Deadline) -> None:
+    """Check that readers see what is committed of the last checkpoint.
+
+    Raises:
+        HiddenCommitError: they do not.
+        BrokerUnavailableError: a partition has no leader that answers.
+    """
+    places = [str(one) for found in reader.hidden(rows, deadline).values() for one in found]
+    if places:
+        raise HiddenCommitError(
+            "Records of the last checkpoint are committed, and readers do not see all of them.",
+            where="; ".join(places[:_SHOWN]),
+            cause="the broker has completed a transaction without a marker there (KAFKA-20734); an "
+            "abort under the same producer id would remove the committed records, so nothing was "
+            "aborted",
+            option="sparkonce transactions write-markers; then repeat this command",
+        )
 
 
 def _newer_history(reader: TransactionReader, log: LogState, deadline: Deadline) -> list[str]:
@@ -119,16 +138,6 @@ def _newer_history(reader: TransactionReader, log: LogState, deadline: Deadline)
         tokens = read_tokens(sink.wire, app, log, ids, deadline) if ids else []
         found += map(str, newer_than(log, [one for one in tokens if one.group != app]))
     return sorted(set(found))
-
-
-def _hidden(places: Sequence[str]) -> HiddenCommitError:
-    return HiddenCommitError(
-        "The last checkpoint is committed, and readers do not see all of it; nothing was aborted.",
-        where="; ".join(places[:_SHOWN]),
-        cause="the broker has completed a transaction without a marker there (KAFKA-20734); an "
-        "abort under the same producer id would remove the committed records",
-        option="sparkonce transactions write-markers; then repeat this command",
-    )
 
 
 def _old_copy(

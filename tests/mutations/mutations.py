@@ -573,6 +573,14 @@ MUTATIONS = (
         "::test_without_an_id_only_what_is_proven_aborted_is_resolved",
     ),
     Mutation(
+        "log: a commit by hand ends well only if readers see it",
+        "connectors/cli/transactions.py",
+        "        refuse_hidden(reader, rows, deadline)\n",
+        "",
+        "tests/unit/test_transactions_command.py"
+        "::test_a_commit_that_readers_may_not_see_is_no_success",
+    ),
+    Mutation(
         "log: a new checkpoint begins where the last one ends",
         REPLAY,
         "            _check_follows(last, checkpoint)\n",

@@ -301,6 +301,33 @@ def test_nothing_is_aborted_or_settled_that_readers_may_not_see(
     assert pipeline.state().written == (mine,)
 
 
+@pytest.mark.parametrize("state", [State.ONGOING, State.COMPLETE_COMMIT])
+@pytest.mark.parametrize(
+    ("unended", "kind"), [(UNASKED, BrokerUnavailableError), (HIDDEN, HiddenCommitError)]
+)
+def test_a_commit_that_readers_may_not_see_is_no_success(
+    pipeline: Pipeline, state: State, unended: Any, kind: type[SparkOnceError]
+):
+    """A start refuses to go on then: the command says the same, also if nothing is left to do."""
+    name = pipeline.id_of(1)
+    mine = committable(checkpoint_id=7, transactional_id=name, token="7.0.t")
+    pipeline.log.decide(decision(7, committables=(mine,)))
+    decided = pipeline.opened(name, state)
+    decided.start_ms = mine.start_time_ms
+    pipeline.unended = unended
+    done = pipeline.run("commit")
+    assert isinstance(done.exception, kind), done.exception
+    assert done.exit_code == 1
+    assert "out-3" in done.exception.where
+    assert decided.state is State.COMPLETE_COMMIT
+    if kind is HiddenCommitError:
+        assert "write-markers" in done.exception.option
+    said = "1 transaction(s) committed.\n" if state is State.ONGOING else ""
+    assert done.stdout == said
+    pipeline.unended = []
+    assert pipeline.run("commit").stdout == "Nothing is pending.\n"
+
+
 # -- what a person decides -------------------------------------------------------------------------
 
 
