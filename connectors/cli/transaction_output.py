@@ -92,11 +92,13 @@ def show(reader: TransactionReader, rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     state = reader.state
+    last = "none" if state.decision is None else state.decision.checkpoint_id
     console = Console()
     if not console.is_terminal:
         console = Console(width=250)  # a file or a pipe gets the whole text
     table = Table(
-        title=f"{state.application_id}, log {state.log_id}, run {state.run_epoch} ({state.host})",
+        title=f"{state.application_id}, log {state.log_id}, run {state.run_epoch} ({state.host}), "
+        f"last decided checkpoint: {last}",
         title_justify="left",
     )
     names = ("checkpoint", "sink", "transactional id", "producer", "token", "broker", "age")
@@ -115,4 +117,5 @@ def show(reader: TransactionReader, rows: Sequence[Row]) -> None:
         )
     console.print(table)
     if not rows:
-        console.print("No transaction is decided or open.")
+        open_ = ", and no transaction is open" if reader.sinks else ""
+        console.print(f"Nothing of the last checkpoint is left to prove{open_}.")

@@ -270,6 +270,38 @@ def test_a_driver_that_takes_over_from_the_command_keeps_its_transactions(
     assert pipeline.cluster.transactions[pipeline.id_of(3)].state is State.ONGOING
 
 
+# -- what is shown --------------------------------------------------------------------------------
+
+
+def test_the_last_decided_checkpoint_is_shown_also_when_nothing_of_it_is_left(pipeline: Pipeline):
+    """After a power cut a person asks whether a batch was decided; a settled one has no row."""
+
+    def shown() -> tuple[str, int | None]:
+        fields = orjson.loads(pipeline.run("list", "--json", say_yes=False).stdout)
+        return pipeline.run("list", say_yes=False).stdout, fields["checkpoint"]
+
+    table, number = shown()
+    assert "last decided checkpoint: none" in table
+    assert number is None
+    pipeline.log.decide(decision(7))
+    table, number = shown()
+    assert "last decided checkpoint: 7" in table
+    assert "left to prove" not in table
+    pipeline.log.settle()
+    table, number = shown()
+    assert "last decided checkpoint: 7" in table
+    assert "Nothing of the last checkpoint is left to prove, and no transaction is open." in table
+    assert number == 7
+
+
+def test_without_a_broker_nothing_is_said_about_open_transactions(pipeline: Pipeline):
+    pipeline.log.decide(decision(7))
+    pipeline.log.settle()
+    done = CliRunner().invoke(command, ["list", "--checkpoint", str(pipeline.folder)])
+    assert done.exit_code == 0, done.exception
+    assert "left to prove." in done.stdout
+
+
 # -- what readers do not see yet -------------------------------------------------------------------
 
 UNASKED = BrokerUnavailableError("No broker answered.", where="out-3: no leader")
