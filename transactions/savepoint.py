@@ -187,6 +187,18 @@ def unfinished(where: str) -> SavepointNotMadeError:
     )
 
 
+def unseen(where: str) -> SavepointNotMadeError:
+    """Return the error for a committed checkpoint that readers do not see, or perhaps do not."""
+    return SavepointNotMadeError(
+        "Readers may not see the last checkpoint; a savepoint keeps no transaction to check.",
+        where=where,
+        cause="a broker has completed a transaction without a marker (KAFKA-20734), or a "
+        "partition's leader has not answered",
+        option="sparkonce transactions write-markers, while the pipeline is stopped; then take the "
+        "savepoint again",
+    )
+
+
 def unwritten(folder: Path, error: Exception) -> SavepointNotMadeError:
     """Return the error for a folder in which no savepoint can be made."""
     return SavepointNotMadeError(

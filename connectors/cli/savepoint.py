@@ -146,7 +146,7 @@ def _of_stopped(
         unsettled = [] if is_finished(spark, number) else [f"checkpoint {number}"]
         files = files_of(checkpoint, number)
     if not unsettled:
-        unsettled = _unsettled(reader, timeout_s)
+        unsettled = _unsettled(reader, checkpoint, timeout_s)
     if unsettled:
         raise unfinished(f"{checkpoint}: {', '.join(unsettled[:5])}")
     try:
@@ -165,22 +165,28 @@ def _of_stopped(
     return made
 
 
-def _unsettled(reader: TransactionReader, timeout_s: float) -> list[str]:
-    """Return what of the last decision is not proven committed, and where readers do not see it.
-    `Settled` in the log says both, so that no broker is asked.
+def _unsettled(reader: TransactionReader, checkpoint: Path, timeout_s: float) -> list[str]:
+    """Return what of the last decision is not proven committed. `Settled` in the log says that all
+    of it is, and that readers see it, so that no broker is asked.
+
+    Raises:
+        SavepointNotMadeError: readers do not see what is committed.
     """
     from connectors.operations.transaction_table import Standing
     from transactions.clock import Deadline
+    from transactions.savepoint import unseen
 
     last = reader.state.decision
     if last is None or not last.committables:
         return []
     deadline = Deadline(timeout_s)
     rows = [row for row in reader.rows(deadline) if row.decided is not None]
-    hidden = [str(one) for found in reader.hidden(rows, deadline).values() for one in found]
+    # This look decides, whatever `rows` has seen a moment before.
+    if hidden := [str(one) for found in reader.hidden(rows, deadline).values() for one in found]:
+        raise unseen(f"{checkpoint}: {'; '.join(hidden[:5])}")
     # The next start acts on a `resolve`. Until then a resolved transaction is unsettled as well.
-    open_ = [row.transactional_id for row in rows if row.standing is not Standing.COMMITTED]
-    return open_ + hidden
+    committed = (Standing.COMMITTED, Standing.HIDDEN)
+    return [row.transactional_id for row in rows if row.standing not in committed]
 
 
 @command.command(name="list")

@@ -30,6 +30,7 @@ from transactions.savepoint import (
     has_decided,
     savepoint_of,
     unfinished,
+    unseen,
     unwritten,
     write_savepoint,
 )
@@ -296,7 +297,7 @@ class DriverLife(abc.ABC):
         if ended and decided is not None and decided.checkpoint_id != number:
             raise unfinished(f"checkpoint {decided.checkpoint_id}")
         if ended and decided is not None and decided.committables:  # else the stop has settled it
-            raise unfinished(f"checkpoint {number}: it is not known whether readers see it")
+            raise unseen(f"checkpoint {number}")
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
                 place = write_savepoint(folder, savepoint, self._checkpoint_files(number))

@@ -177,10 +177,12 @@ UNASKED = BrokerUnavailableError("No broker answered.", where="out-3: no leader"
 HIDDEN = {"out": [Unended("out-3", 7, 3, 1, 42)]}
 
 
-def sees(monkeypatch: pytest.MonkeyPatch, hidden: Any) -> None:
+def sees(
+    monkeypatch: pytest.MonkeyPatch, hidden: Any, standing: Standing = Standing.COMMITTED
+) -> None:
     """Let brokers say that the last decision is committed, and what they hide of it."""
     row = Row(
-        standing=Standing.COMMITTED,
+        standing=standing,
         proof="",
         advice="",
         sink="out",
@@ -217,8 +219,22 @@ def test_a_checkpoint_that_readers_may_not_see_is_not_taken(
     assert isinstance(error, kind), error
     assert "out-3" in error.where
     assert not pipeline.savepoints.exists()
-    sees(monkeypatch, {"out": []})
+    sees(monkeypatch, {"out": []}, Standing.HIDDEN)  # the marker came between the two looks
     assert pipeline.take("--stopped").exit_code == 0
+
+
+@pytest.mark.parametrize("standing", [Standing.COMMITTED, Standing.HIDDEN])
+def test_who_takes_a_hidden_checkpoint_is_told_the_command_that_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, standing: Standing
+):
+    """Another start would stop with the same finding: everything is committed already."""
+    pipeline = Pipeline(tmp_path, "continuous", monkeypatch)
+    sees(monkeypatch, HIDDEN, standing)
+    error = pipeline.take("--stopped").exception
+    assert isinstance(error, SavepointNotMadeError)
+    assert "KAFKA-20734" in error.cause
+    assert "transactions write-markers" in error.option
+    assert "start the pipeline" not in str(error)
 
 
 def test_a_stopped_pipeline_cannot_be_stopped(pipeline: Pipeline):
