@@ -128,7 +128,6 @@ def _of_stopped(
     from connectors.options.table import CONTINUOUS
     from connectors.spark.checkpoint_files import SPARK, files_of, is_finished
     from transactions.decision_log import read_log
-    from transactions.errors import SavepointNotMadeError
     from transactions.savepoint import (
         delete_savepoint,
         savepoint_of,
@@ -139,30 +138,37 @@ def _of_stopped(
 
     savepoint = savepoint_of(reader.state)
     number = savepoint.decision.checkpoint_id
-    files: dict[str, Path] = {}
-    unsettled: list[str] = []
-    if job.mode != CONTINUOUS:
-        spark = checkpoint / SPARK
-        unsettled = [] if is_finished(spark, number) else [f"checkpoint {number}"]
-        files = files_of(checkpoint, number)
+    spark = None if job.mode == CONTINUOUS else checkpoint / SPARK
+    unsettled = [f"checkpoint {number}"] if spark and not is_finished(spark, number) else []
     if not unsettled:
         unsettled = _unsettled(reader, checkpoint, timeout_s)
     if unsettled:
         raise unfinished(f"{checkpoint}: {', '.join(unsettled[:5])}")
     try:
+        files = files_of(checkpoint, number) if spark else {}
         made = write_savepoint(folder, savepoint, files)
     except OSError as error:
+        gone = Path(error.filename or "")
+        # Spark also removes old state between two batches, when the log does not change.
+        if isinstance(error, FileNotFoundError) and spark in gone.parents:
+            raise _went_on(checkpoint, f"{_driver_of(reader.state)}: {gone} is gone") from error
         raise unwritten(folder, error) from error
     now = read_log(reader.backend)
     if now.tail != savepoint.log.sequence:  # `rows` has moved reader.state
         delete_savepoint(made)
-        raise SavepointNotMadeError(
-            "The pipeline went on while this command made the savepoint.",
-            where=f"{checkpoint}, {_driver_of(now)}",
-            cause="its driver runs, or was started meanwhile",
-            option="repeat the command without --stopped: the driver then makes the savepoint",
-        )
+        raise _went_on(checkpoint, _driver_of(now))
     return made
+
+
+def _went_on(checkpoint: Path, where: str) -> Exception:
+    from transactions.errors import SavepointNotMadeError
+
+    return SavepointNotMadeError(
+        "The pipeline went on while this command made the savepoint.",
+        where=f"{checkpoint}, {where}",
+        cause="its driver runs, or was started meanwhile",
+        option="repeat the command without --stopped: the driver then makes the savepoint",
+    )
 
 
 def _unsettled(reader: TransactionReader, checkpoint: Path, timeout_s: float) -> list[str]:

@@ -879,8 +879,8 @@ MUTATIONS = (
     Mutation(
         "savepoint: the last checkpoint is finished",
         "connectors/cli/savepoint.py",
-        "unsettled = [] if is_finished(spark, number) else [",
-        "unsettled = [] if not is_finished(spark, number) else [",
+        "if spark and not is_finished(spark, number) else []",
+        "if spark and is_finished(spark, number) else []",
         "tests/integration/test_savepoints.py"
         "::test_a_killed_pipeline_has_to_finish_its_checkpoint_first",
     ),

@@ -136,9 +136,34 @@ def test_a_driver_that_decides_meanwhile_is_seen(
     assert list(pipeline.savepoints.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_no_wrong_configuration(pipeline: Pipeline):
-    pipeline.savepoints.touch()
-    pipeline.savepoints /= "below-a-file"
+def test_a_driver_that_removes_old_state_meanwhile_is_seen(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+):
+    """Spark's maintenance also runs between two batches: no entry of the log shows it."""
+    write = savepoint.write_savepoint
+    state = pipeline.job.parent / "state/spark/state/0/0/5.zip"
+    state.parent.mkdir(parents=True)
+    state.touch()
+
+    def removed(*its: Any) -> Path:
+        state.unlink()
+        return write(*its)
+
+    monkeypatch.setattr(savepoint, "write_savepoint", removed)
+    error = pipeline.take("--stopped").exception
+    assert isinstance(error, SavepointNotMadeError)
+    assert str(state) in error.where
+    assert DRIVER in error.where
+    assert "its driver runs" in error.cause
+    assert "without --stopped" in error.option
+    assert list(pipeline.savepoints.iterdir()) == []
+
+
+@pytest.mark.parametrize("below", ["a-file/savepoints", "to-nowhere"])
+def test_a_folder_that_cannot_be_written_is_no_wrong_configuration(pipeline: Pipeline, below: str):
+    (pipeline.job.parent / "a-file").touch()
+    (pipeline.job.parent / "to-nowhere").symlink_to(pipeline.job.parent / "not/there")
+    pipeline.savepoints = pipeline.job.parent / below
     error = pipeline.take("--stopped").exception
     assert isinstance(error, SavepointNotMadeError)
     assert f"--to {pipeline.savepoints}" in error.option
