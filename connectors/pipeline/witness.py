@@ -33,6 +33,8 @@ MOST_LOOKS: Final = 3
 
 _TOKEN: Final = re.compile(r"([0-9]{1,18})\.[0-9]+\.[0-9a-f]{16}")
 _PAUSE_S: Final = 0.02
+#: A look that the deadline cuts off would say that no broker answers.
+_LAST_LOOK_S: Final = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +152,12 @@ def await_ends(
         ]
         if not ending:
             return ids
-        if deadline.expired():
+        if deadline.remaining() < _LAST_LOOK_S:
             raise BrokerUnavailableError(
                 "A transaction of this application is still being committed.",
                 where=", ".join(ending),
                 cause="a partition that it wrote to has no leader",
+                option=f"checkpoint_timeout={deadline.seconds:g} s: the start has waited so long",
             )
         deadline.pause(_PAUSE_S)
 

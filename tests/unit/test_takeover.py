@@ -16,7 +16,7 @@ from connectors.kafka.sink.ownership import Ownership
 from connectors.pipeline import run as run_module
 from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.takeover import Takeover
-from connectors.pipeline.witness import CommittedToken, newer_than
+from connectors.pipeline.witness import CommittedToken, await_ends, newer_than
 from connectors.wire.coordinator_wire import CoordinatorWire
 from connectors.wire.wire_client import AnswerLostError
 from tests.both_halves import KafkaBothHalves
@@ -104,6 +104,16 @@ def take_over(cluster: Cluster, backend: MemoryBackend) -> Takeover:
 
 def check(cluster: Cluster, run: tuple[Ownership, CoordinatorWire]) -> None:
     run[0].check_now(run[1], 60_000, cluster.deadline())
+
+
+def test_a_commit_that_does_not_end_is_told_with_the_wait_for_it(cluster: Cluster):
+    name = "app.10gaaaa1.1.p.0"
+    cluster.opened(name, State.PREPARE_COMMIT)
+    with pytest.raises(BrokerUnavailableError, match="still being committed") as refused:
+        await_ends(cluster.wire(), "app", LogState(log_id="10gaaaa1"), cluster.deadline())
+    assert refused.value.where == name
+    assert refused.value.cause
+    assert "checkpoint_timeout=30 s" in refused.value.option
 
 
 # -- who owns an application -----------------------------------------------------------------------
