@@ -142,6 +142,7 @@ def savepoint_of(log: LogState) -> Savepoint:
             "There is no checkpoint to make a savepoint from.",
             where=f"application {log.application_id!r}, log {log.log_id or '-'}",
             cause="the pipeline has not made a checkpoint yet",
+            option="start the pipeline; take the savepoint after its first checkpoint",
         )
     decision = dataclasses.replace(log.decision, committables=())
     entry = Entry(

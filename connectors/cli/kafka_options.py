@@ -16,6 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: The parameters of `client_options`.
 _CLIENT_OPTIONS = ("bootstrap", "pairs", "config")
+_COMMAND_LINE = "the command line"
 
 
 def kafka_options(function: F) -> F:
@@ -61,7 +62,12 @@ def kafka_settings(
     for pair in pairs:
         name, value = _pair(pair, f"--kafka {pair.partition('=')[0]}")
         if name in given:
-            raise ConfigurationError("A Kafka setting is given twice.", option=f"--kafka {name}")
+            raise ConfigurationError(
+                "A Kafka setting is given twice.",
+                where=_COMMAND_LINE,
+                cause="two --kafka name it, or --bootstrap and --kafka",
+                option=f"--kafka {name}: leave one of them out",
+            )
         given[name] = value
     return {**_from_file(config), **given}
 
@@ -152,10 +158,10 @@ def _from_file(path: Path | None) -> dict[str, str]:
 
 def _pair(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    return _setting(name, value if equals else None, option=option)
+    return _setting(name, value if equals else None, where=_COMMAND_LINE, option=option)
 
 
-def _setting(name: str, value: str | None, *, option: str, where: str = "") -> tuple[str, str]:
+def _setting(name: str, value: str | None, *, where: str, option: str) -> tuple[str, str]:
     from transactions.errors import ConfigurationError
 
     name = name.strip().removeprefix("kafka.")

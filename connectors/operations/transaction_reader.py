@@ -63,7 +63,7 @@ class TransactionReader:
         self.open_ids: dict[str, list[str]] = {}
         self.sinks = {
             name: KafkaCommitter(name, options.settings)
-            for name, options in _options(self.state, kafka, sinks or {}).items()
+            for name, options in _options(self._folder, self.state, kafka, sinks or {}).items()
         }
 
     def __enter__(self) -> TransactionReader:
@@ -205,7 +205,7 @@ class TransactionReader:
 
 
 def _options(
-    state: LogState, kafka: Mapping[str, str], given: Mapping[str, KafkaSink]
+    folder: Path, state: LogState, kafka: Mapping[str, str], given: Mapping[str, KafkaSink]
 ) -> dict[str, KafkaSink]:
     """Return options for the sinks that the log names; it does not say where their brokers are."""
     if not kafka and not given:
@@ -216,8 +216,9 @@ def _options(
     if given and given.keys() != named.keys():
         raise ConfigurationError(
             "The job file does not belong to this checkpoint: its sinks differ.",
-            where=f"checkpoint: {sorted(named)}; job: {sorted(given)}",
-            option="--job",
+            where=f"{folder}: {sorted(named)}; job file: {sorted(given)}",
+            cause="the file is of another pipeline, or its sinks were changed since the last start",
+            option=f"checkpoint={folder} and [[sink]], in the job file",
         )
     if given:
         return dict(given)

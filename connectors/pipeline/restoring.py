@@ -177,6 +177,7 @@ def _was_restored(wanted: FromSavepoint, run: RunOptions) -> bool:
         raise SavepointError(
             "The checkpoint folder was restored from another savepoint of this name.",
             where=f"{checkpoint}: {facts['savepoint_id']}",
+            cause=f"somebody has put another savepoint in its place since then: {wanted.place}",
             option=f"checkpoint={checkpoint}: name another folder; or leave --from-savepoint out",
         )
     begun = run.decision_log is None or (checkpoint / _LOG_BEGUN).exists()

@@ -95,10 +95,23 @@ def test_a_file_that_cannot_be_read_is_refused(config: Path):
     assert refused(config).where == str(config)
 
 
-def test_a_setting_of_the_command_line_has_a_value_and_is_given_once():
-    for pairs in (["client.id"], ["=me"], ["client.id=a", "kafka.client.id=b"]):
-        with pytest.raises(ConfigurationError):
-            kafka_settings("b:9092", pairs)
+@pytest.mark.parametrize(
+    ("pairs", "option"),
+    [
+        (["client.id"], "--kafka client.id"),
+        (["=secret"], "--kafka "),
+        (["client.id=a", "kafka.client.id=secret"], "--kafka client.id"),
+        (["bootstrap.servers=secret"], "--kafka bootstrap.servers"),
+    ],
+)
+def test_a_setting_of_the_command_line_has_a_value_and_is_given_once(pairs: list[str], option: str):
+    with pytest.raises(ConfigurationError) as caught:
+        kafka_settings("b:9092", pairs)
+    error = caught.value
+    assert error.where == "the command line"
+    assert error.cause
+    assert error.option.startswith(option)
+    assert "secret" not in str(error)
 
 
 GIVEN = {

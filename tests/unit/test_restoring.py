@@ -229,8 +229,10 @@ def test_another_savepoint_of_the_same_name_is_told_apart(place: Path, tmp_path:
     (run.checkpoint / "restored-from").unlink()
     was = read_savepoint(place).savepoint_id
     (run.checkpoint / "restored-from").write_text(text.replace(was, "00000000", 1))
-    with pytest.raises(SavepointError, match="another savepoint of this name"):
+    with pytest.raises(SavepointError, match="another savepoint of this name") as refused:
         restored(place, run)
+    assert str(place) in refused.value.cause
+    assert str(run.checkpoint) in refused.value.where
 
 
 def test_one_of_another_application_or_mode_is_refused(place: Path, tmp_path: Path):

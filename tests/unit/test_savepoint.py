@@ -68,8 +68,9 @@ def test_what_was_written_is_read_back(place: Path, log: LogState):
 
 
 def test_before_the_first_checkpoint_there_is_none():
-    with pytest.raises(SavepointError, match="not made a checkpoint yet"):
+    with pytest.raises(SavepointError, match="not made a checkpoint yet") as refused:
         savepoint_of(LogState())
+    assert "start the pipeline" in refused.value.option
 
 
 def _altered(place: Path) -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from connectors.cli.transactions import command
 from connectors.kafka.sink.kafka_committer import KafkaCommitter
+from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.machine.user_folders import BOUND_TO
 from connectors.operations import transaction_reader
 from connectors.wire.coordinator_wire import CoordinatorWire
@@ -420,3 +421,15 @@ def test_a_log_that_is_not_the_folders_is_refused(pipeline: Pipeline, word: str)
     assert pipeline.state().tail == tail
     bound.write_text(pipeline.log.log_id)
     assert pipeline.run(word, say_yes=word != "list").exit_code == 0
+
+
+def test_sinks_of_another_job_file_are_refused(pipeline: Pipeline):
+    other = KafkaSink(bootstrap_servers="fake:9092", topic="other", name="other")
+    with pytest.raises(ConfigurationError, match="its sinks differ") as refused:
+        transaction_reader.TransactionReader(str(pipeline.folder), {}, {"other": other})
+    error = refused.value
+    assert str(pipeline.folder) in error.where
+    assert "'out'" in error.where
+    assert "'other'" in error.where
+    assert "of another pipeline" in error.cause
+    assert f"checkpoint={pipeline.folder}" in error.option
