@@ -241,10 +241,12 @@ def recover(
     swept = sweep(sinks, owner, deadline, spare=decided)
     if last is not None and last.checkpoint_id <= finished:
         settlement = Settlement(())
+        committed = [one for one in last.committables if one.token not in log.state.ended]
     else:
         settlement = settle_last_decision(log, sinks, deadline)
+        committed = settlement.in_state(State.COMMITTED)
     crash_points.reach("recovery_settled")
-    refuse_hidden(sinks, owner, _committed(log, settlement), deadline)
+    refuse_hidden(sinks, owner, committed, deadline)
     if not settlement.lost:
         log.settle()
     swept += sweep(sinks, owner, deadline)
@@ -283,14 +285,6 @@ def sweep_overtaken(
     spare = frozenset(one.transactional_id for one in last.committables)
     sweep(sinks, log.owner, deadline, spare=spare)
     return False
-
-
-def _committed(log: DecisionLog, settlement: Settlement) -> list[Committable]:
-    """Return those of the last decision that are neither lost nor resolved by a person."""
-    decision = log.state.decision
-    others = {one.token for one in settlement.lost} | log.state.ended.keys()
-    committables = () if decision is None else decision.committables
-    return [one for one in committables if one.token not in others]
 
 
 def _unknown(committables: Sequence[Committable], deadline: Deadline) -> OutcomeUnknownError:

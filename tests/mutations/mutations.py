@@ -421,8 +421,8 @@ MUTATIONS = (
     Mutation(
         "recovery: the last decision is settled",
         RECOVERY,
-        "        settlement = settle_last_decision(log, sinks, deadline)\n    crash",
-        "        settlement = Settlement(())\n    crash",
+        "        settlement = settle_last_decision(log, sinks, deadline)\n        committed",
+        "        settlement = Settlement(())\n        committed",
         POINTS,
     ),
     Mutation(

@@ -22,7 +22,7 @@ from tests.simulation.continuous_world import (
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import HiddenCommitError, OutcomeUnknownError
-from transactions.log_entries import Decision
+from transactions.log_entries import ACCEPT_LOSS, REPLAY, Decision, Resolved
 from transactions.recovery import Settlement, recover
 from transactions.sink import Attempt, OpenSink
 
@@ -193,6 +193,33 @@ def test_a_run_whose_last_checkpoint_is_hidden_says_so_and_aborts_nothing(story,
     decision = read_log(story.world.backend).decision
     assert decision is not None
     assert decision.committables, "a settled entry would hide it from the next start"
+
+
+@pytest.mark.parametrize("verdict", [ACCEPT_LOSS, REPLAY])
+def test_what_a_person_gave_up_and_a_start_commits_after_all_must_be_visible(
+    story, monkeypatch, verdict: str
+):
+    """The start asks first; an abort under the same producer id would take the records along."""
+    (given_up,) = story.log.state.decided
+    story.log.resolve(Resolved(checkpoint_id=882, verdict=verdict, tokens=(given_up.token,)))
+    looked_at = []
+
+    def hidden(_sink, committed, _deadline) -> list[str]:
+        looked_at.extend(one.token for one in committed)
+        return ["out-0"]
+
+    monkeypatch.setattr(type(story.run.committers["out"]), "hidden", hidden)
+    with pytest.raises(HiddenCommitError):
+        story.next_run()
+    assert looked_at == [given_up.token]
+
+
+def test_what_a_person_gave_up_and_nobody_can_prove_is_not_looked_for(story, monkeypatch):
+    (given_up,) = story.log.state.decided
+    story.log.resolve(Resolved(checkpoint_id=882, verdict=ACCEPT_LOSS, tokens=(given_up.token,)))
+    forget(story.world)
+    monkeypatch.setattr(type(story.run.committers["out"]), "hidden", lambda *_: ["out-0"])
+    assert story.next_run().lost == []
 
 
 def test_without_the_entry_that_sweep_makes_a_commit_look_like_an_abort(story, monkeypatch):
