@@ -181,14 +181,16 @@ class BatchWriter:
         """Take over from the run before: fence, recover, sweep."""
         refuse_sources_of_query(execution)
         _refuse_state(folder.checkpoint, execution)
-        folder.check(batch_id, accept_duplicates=self._accept_duplicates)
+        accepts, run_id = self._accept_duplicates, str(execution.runId())
+        folder.check(batch_id, accept_duplicates=accepts, siblings=_served(run_id))
         run = Run(self._run_options(folder.path, branch), self._before)
         if self._before is not None:
             self._before.check_newest()  # the newer of two drivers wins
             self._before = run  # at once: if this start fails, only its own log knows its Fence
         run.open(finished=folder.finished())
         try:
-            folder.stop_others(run, batch_id, accept_duplicates=self._accept_duplicates)
+            # Of a run before, too: a sibling is called soon, and must not find a newer Fence.
+            folder.stop_others(run, batch_id, accept_duplicates=accepts, siblings=_served())
             opened = _OpenRun(
                 run, execution, branch.schema, folder, timeout_s=self._checkpoint_timeout_s
             )
@@ -328,6 +330,12 @@ class _OpenRun:
         self.closed.set()
         if unfinished := self._run.end(self._coordinator):
             logger.warning("the query has ended, and must be started again: %s", unfinished)
+
+
+def _served(run_id: str = "") -> list[Path]:
+    """Return the folders that this process has opened, or that one run of a query has."""
+    with _LOCK:
+        return [folder for folder, (run, _) in _SERVED.items() if run_id in {"", run}]
 
 
 def _refuse_state(checkpoint: Path, execution: Any) -> None:

@@ -203,7 +203,7 @@ class QueryRun:
         if options.is_job:
             finished, place = self._folder.noted(), self._folder.path
         else:
-            self._folder.check(number, accept_duplicates=options.accept_duplicates, alone=True)
+            self._folder.check(number, accept_duplicates=options.accept_duplicates)
             finished, place = self._folder.finished(), options.checkpoint
         self._durable = DurableFiles(place)
         before, self._before = self._before, None
@@ -212,9 +212,8 @@ class QueryRun:
         self._run = Run(self._run_options(), before)
         self._run.open(finished=finished)
         if not options.is_job:
-            self._folder.stop_others(
-                self._run, number, accept_duplicates=options.accept_duplicates, alone=True
-            )
+            accepts = options.accept_duplicates
+            self._folder.stop_others(self._run, number, accept_duplicates=accepts)
         self._coordinator = CheckpointCoordinator(
             self._run.log,
             self._run.committers,

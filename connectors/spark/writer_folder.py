@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -79,14 +80,20 @@ class WriterFolder:
         """
         return self._number(_FINISHED)
 
-    def check(self, batch_id: int, *, accept_duplicates: bool, alone: bool = False) -> None:
+    def check(
+        self,
+        batch_id: int,
+        *,
+        accept_duplicates: bool,
+        siblings: Collection[Path] | None = None,
+    ) -> None:
         """Check that a run may begin with a batch.
 
         Args:
             batch_id: the batch.
             accept_duplicates: write it even if another application has written it.
-            alone: the query has this one writer, so another application of this process is an
-                earlier name of it. A foreachBatch function can have several writers.
+            siblings: the folders of other writers that this run of the query has called: a
+                foreachBatch function can have several. None: the query has this one writer.
 
         Raises:
             ReplayMismatchError: rows of an earlier batch are not written, and will not be.
@@ -115,11 +122,16 @@ class WriterFolder:
                 "records of the batches left out",
             )
         if not accept_duplicates:
-            for other, log in self._others(alone=alone):
-                self._refuse_decided(other, log, batch_id, last, alone=alone)
+            for other, log in self._others(siblings):
+                self._refuse_decided(other, log, batch_id, last, alone=siblings is None)
 
     def stop_others(
-        self, run: Run, batch_id: int, *, accept_duplicates: bool, alone: bool = False
+        self,
+        run: Run,
+        batch_id: int,
+        *,
+        accept_duplicates: bool,
+        siblings: Collection[Path] | None = None,
     ) -> None:
         """Stop the runs of other applications on this checkpoint, and look again what they have
         decided. A driver with an earlier app_id can still be in this very batch.
@@ -131,7 +143,8 @@ class WriterFolder:
             run: of this application; it sweeps what the others have left.
             batch_id: the batch that the run begins with.
             accept_duplicates: see `check`; then nobody is stopped.
-            alone: see `check`.
+            siblings: the folders that this process has opened for a foreachBatch function: its
+                writers are several applications, and none of them stops another. None: see `check`.
 
         Raises:
             IdentityMismatchError: another application has decided this batch meanwhile.
@@ -141,7 +154,8 @@ class WriterFolder:
             return
         last = _last_decided(_log_in(self.path))
         by_us = f" for application {self._app_id}"
-        for other, log in self._others(alone=alone):
+        alone = siblings is None
+        for other, log in self._others(siblings):
             self._refuse_decided(other, log, batch_id, last, alone=alone)
             if log.host.endswith(by_us):
                 continue  # no run of it has begun since we have stopped the last one
@@ -156,15 +170,15 @@ class WriterFolder:
             done = WriterFolder(self.checkpoint, other.name).finished()
             run.sweep_other(stopped, finished=done)
 
-    def _others(self, *, alone: bool) -> list[tuple[Path, LogState]]:
-        """Return the folders of other applications that have a log. Writers of one function are
-        several applications of one process, and none of them stops another.
+    def _others(self, siblings: Collection[Path] | None) -> list[tuple[Path, LogState]]:
+        """Return the folders of other applications that have a log.
+
+        A name of a host and a number of a process do not tell a sibling from an earlier name: in a
+        container that is made anew both can be the same.
         """
-        found = [(one, _log_in(one)) for one in sorted(self.path.parent.iterdir())]
-        ours = None if alone else this_process()
-        return [
-            (one, log) for one, log in found if one != self.path and log.log_id and log.host != ours
-        ]
+        others = {*self.path.parent.iterdir()} - {self.path, *(siblings or ())}
+        found = [(one, _log_in(one)) for one in sorted(others)]
+        return [(one, log) for one, log in found if log.log_id]
 
     def _refuse_decided(
         self, other: Path, log: LogState, batch_id: int, last: int, *, alone: bool
@@ -177,7 +191,7 @@ class WriterFolder:
             log: what it has decided.
             batch_id: the batch.
             last: the last batch that we have decided, -1 for none.
-            alone: see `check`.
+            alone: the query has this one writer.
         """
         decided = _last_decided(log)
         # A writer of the same function was there before: it was only called first in this batch.

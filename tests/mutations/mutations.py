@@ -1037,10 +1037,17 @@ MUTATIONS = (
     Mutation(
         "query writer: another name does not write a decided batch again",
         "connectors/spark/writer_folder.py",
-        "ours = None if alone else this_process()",
-        "ours = this_process()",
+        "decided = _last_decided(log)",
+        "decided = -1",
         "tests/integration/test_query_writer.py"
         "::test_another_app_id_does_not_write_a_decided_batch_again",
+    ),
+    Mutation(
+        "batch writer: a sibling is what this run has called",
+        "connectors/spark/batch_writer.py",
+        "siblings=_served(run_id)",
+        "siblings=_served()",
+        "tests/unit/test_batch_writer.py",
     ),
     Mutation(
         "source: a silent leader has no offset",

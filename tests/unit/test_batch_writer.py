@@ -10,7 +10,11 @@ import pytest
 
 from connectors import KafkaSink
 from connectors.spark import BatchWriter, batch_writer
-from transactions.errors import DecisionLogError
+from connectors.spark.writer_folder import WriterFolder
+from tests.unit.samples import decision
+from transactions.decision_log import DecisionLog
+from transactions.errors import DecisionLogError, IdentityMismatchError, SparkOnceError
+from transactions.log_backend import LocalFileBackend
 
 
 class FailedRun:
@@ -30,14 +34,19 @@ class FailedRun:
         raise DecisionLogError(f"The decision log does not answer, after {finished}.")
 
 
-def test_b8_the_next_start_looks_with_the_log_of_the_start_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """To the log before it, the Fence of that start is a newer run's."""
+@pytest.fixture
+def writer(monkeypatch: pytest.MonkeyPatch) -> BatchWriter:
+    """A writer whose runs fail."""
     monkeypatch.setattr(FailedRun, "made", [], raising=False)
     monkeypatch.setattr(batch_writer, "Run", FailedRun)
     monkeypatch.setattr(batch_writer, "refuse_sources_of_query", lambda _: None)
-    writer = BatchWriter(KafkaSink(bootstrap_servers="b:1", topic="out"), app_id="app")
+    return BatchWriter(KafkaSink(bootstrap_servers="b:1", topic="out"), app_id="app")
+
+
+def test_b8_the_next_start_looks_with_the_log_of_the_start_that_failed(
+    tmp_path: Path, writer: BatchWriter
+):
+    """To the log before it, the Fence of that start is a newer run's."""
     good: Any = FailedRun()
     writer._before = good
     nothing: Any = MagicMock(checkpoint=tmp_path, path=tmp_path)
@@ -48,3 +57,31 @@ def test_b8_the_next_start_looks_with_the_log_of_the_start_that_failed(
     assert first.before is good
     assert first.looked
     assert second.before is first
+
+
+@pytest.mark.parametrize(
+    ("served", "refused"),
+    [
+        pytest.param("", True, id="a host and a process number are used again, as in a container"),
+        pytest.param("run 1", True, id="renamed in one process, as in a notebook"),
+        pytest.param("run 2", False, id="two writers of one function"),
+    ],
+)
+def test_an_earlier_name_is_known_whatever_host_and_process_its_log_names(
+    tmp_path: Path, writer: BatchWriter, monkeypatch: pytest.MonkeyPatch, served: str, refused: bool
+):
+    """It has decided batch 3 and died before Spark finished that batch."""
+    earlier = WriterFolder(tmp_path, "earlier")
+    earlier.note_call(3)
+    backend = LocalFileBackend(earlier.path / "decisions")
+    DecisionLog.open(backend, application_id="earlier", identity={}).decide(decision(3))
+    ours = WriterFolder(tmp_path, "app")
+    ours.note_call(3)
+    known = {earlier.path: (served, writer)} if served else {}
+    monkeypatch.setattr(batch_writer, "_SERVED", known)
+    execution: Any = MagicMock()
+    execution.runId.return_value = "run 2"
+    expected: type[SparkOnceError] = IdentityMismatchError if refused else DecisionLogError
+    with pytest.raises(expected):
+        writer._begin(execution, MagicMock(), ours, 3)
+    assert bool(FailedRun.made) != refused, "a refused run is not opened"
