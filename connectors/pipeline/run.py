@@ -379,7 +379,7 @@ class Run:
 
     def sweep_other(self, log: DecisionLog, *, finished: int) -> None:
         """Abort what another application of this checkpoint has left open. If this fails, readers
-        wait for the transaction timeout; they also wait for what a living task of it begins later.
+        wait for our next start; they also wait for what a living task of it begins later.
 
         Args:
             log: of the other application, with a Fence of this run's.

@@ -153,18 +153,17 @@ class WriterFolder:
         if accept_duplicates:
             return
         last = _last_decided(_log_in(self.path))
-        by_us = f" for application {self._app_id}"
         alone = siblings is None
         for other, log in self._others(siblings):
             self._refuse_decided(other, log, batch_id, last, alone=alone)
-            if log.host.endswith(by_us):
-                continue  # no run of it has begun since we have stopped the last one
+            # At each start: a start before may have died behind its Fence, and living tasks of the
+            # stopped run open more. The entry is little, and the old log is compacted.
             stopped = DecisionLog.open(
                 LocalFileBackend(other / _LOG),
                 application_id=log.application_id,
                 identity=None,
                 check=lambda state: state.accepted,
-                host=this_process() + by_us,
+                host=f"{this_process()} for application {self._app_id}",
             )
             self._refuse_decided(other, stopped.state, batch_id, last, alone=alone)
             done = WriterFolder(self.checkpoint, other.name).finished()

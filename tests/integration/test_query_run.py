@@ -198,6 +198,20 @@ def test_a_renamed_query_sweeps_what_its_earlier_name_has_left(query):
     newer.close()
 
 
+def test_the_next_start_sweeps_what_its_earlier_name_has_opened_since(query):
+    """A task of the stopped run lives on, and begins behind the first sweep."""
+    old, new = query, dataclasses.replace(query, app_id=f"{query.app_id}-new")
+    plan = QueryRun(old).plan(old, SCHEMA)
+    first, second = QueryRun(new), QueryRun(new)
+    first.plan(new, SCHEMA)
+    task(plan)
+    second.commit(0, *task(second.plan(new, SCHEMA)))
+    assert_no_open_transaction(query.sink.bootstrap_servers, old.app_id)
+    assert written(query) == ROWS
+    for one in (first, second):
+        one.close()
+
+
 def test_offsets_that_change_between_plan_and_commit_are_not_decided(process, query):
     """A slow older driver writes its own plan over the file; the tasks have read by ours."""
     path = query.checkpoint / "offsets/0"

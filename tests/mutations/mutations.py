@@ -1110,6 +1110,13 @@ MUTATIONS = (
         "tests/integration/test_query_run.py::test_a_renamed_query_stops_the_one_that_still_runs",
     ),
     Mutation(
+        "query writer: each start sweeps what another name has left",
+        "connectors/spark/writer_folder.py",
+        "run.sweep_other(stopped, finished=done)",
+        "pass",
+        "tests/unit/test_writer_folder.py",
+    ),
+    Mutation(
         "query writer: what another name has decided is not aborted",
         RECOVERY,
         "if last is None or not last.committables or last.checkpoint_id <= finished:",

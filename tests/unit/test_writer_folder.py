@@ -99,8 +99,19 @@ def test_an_application_that_begins_stops_every_other_one(checkpoint):
     state = read_log(backend)
     assert (state.identity, state.accepted) == (IDENTITY, ("known",))
     assert (state.host, state.decision) == ("here/2 for application b", None)
-    newer.stop_others(swept, 0, accept_duplicates=False)
-    assert read_log(backend) == state, "no run has begun since"
+
+
+def test_each_start_sweeps_what_another_application_has_left(checkpoint, monkeypatch):
+    """The start before may have died behind its Fence, and a task that lives on opens more."""
+    monkeypatch.setattr(decision_log, "COMPACT_EVERY", 5)
+    opened(WriterFolder(checkpoint, "a"), 0)
+    newer = WriterFolder(checkpoint, "b")
+    for _ in range(20):
+        opened(newer, 0)
+        swept = Swept()
+        newer.stop_others(swept, 0, accept_duplicates=False)
+        assert swept.logs == {"a": -1}
+    assert len([*(checkpoint / "sparkonce/a/decisions").iterdir()]) <= 7, "the old log grows"
 
 
 @pytest.mark.parametrize("seen", [True, False])
