@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
 from connectors.pipeline.run import Run
 from connectors.spark.checkpoint_files import finished_checkpoint
 from transactions.decision_log import DecisionLog, read_log, this_process
-from transactions.errors import IdentityMismatchError, ReplayMismatchError
-from transactions.log_backend import LocalFileBackend, make_folder
+from transactions.errors import DecisionLogError, IdentityMismatchError, ReplayMismatchError
+from transactions.log_backend import LocalFileBackend, answering, make_folder
 from transactions.log_state import LogState
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ class WriterFolder:
         self.checkpoint = checkpoint
         self.path = checkpoint / OURS / app_id
         self._app_id = app_id
+        #: Whose broken logs were told.
+        self._told: set[Path] = set()
 
     def note_call(self, batch_id: int) -> None:
         """Note the first batch that this application is called for, before anything can fail: a
@@ -98,6 +100,7 @@ class WriterFolder:
         Raises:
             ReplayMismatchError: rows of an earlier batch are not written, and will not be.
             IdentityMismatchError: another application has written this batch.
+            DecisionLogError: another one may have; its log cannot be used.
         """
         for note in sorted(self.path.glob(f"{_SECOND_CALL}*")):
             raise ReplayMismatchError(
@@ -122,8 +125,11 @@ class WriterFolder:
                 "records of the batches left out",
             )
         if not accept_duplicates:
-            for other, log in self._others(siblings):
-                self._refuse_decided(other, log, batch_id, last, alone=siblings is None)
+            for other in self._others(siblings):
+                with self._about(other, batch_id, last):
+                    self._refuse_decided(
+                        other, _log_in(other), batch_id, last, alone=siblings is None
+                    )
 
     def stop_others(
         self,
@@ -148,36 +154,79 @@ class WriterFolder:
 
         Raises:
             IdentityMismatchError: another application has decided this batch meanwhile.
-            DecisionLogError: the log of another one cannot be written.
+            DecisionLogError: see `check`.
         """
         if accept_duplicates:
             return
         last = _last_decided(_log_in(self.path))
-        alone = siblings is None
-        for other, log in self._others(siblings):
-            self._refuse_decided(other, log, batch_id, last, alone=alone)
-            # At each start: a start before may have died behind its Fence, and living tasks of the
-            # stopped run open more. The entry is little, and the old log is compacted.
-            stopped = DecisionLog.open(
-                LocalFileBackend(other / _LOG),
-                application_id=log.application_id,
-                identity=None,
-                check=lambda state: state.accepted,
-                host=f"{this_process()} for application {self._app_id}",
-            )
-            self._refuse_decided(other, stopped.state, batch_id, last, alone=alone)
-            done = WriterFolder(self.checkpoint, other.name).finished()
-            run.sweep_other(stopped, finished=done)
+        for other in self._others(siblings):
+            with self._about(other, batch_id, last):
+                self._stop(run, other, batch_id, last, alone=siblings is None)
 
-    def _others(self, siblings: Collection[Path] | None) -> list[tuple[Path, LogState]]:
-        """Return the folders of other applications that have a log.
+    def _stop(self, run: Run, other: Path, batch_id: int, last: int, *, alone: bool) -> None:
+        log = _log_in(other)
+        self._refuse_decided(other, log, batch_id, last, alone=alone)
+        if not log.log_id:
+            return
+        # At each start: a start before may have died behind its Fence, and living tasks of the
+        # stopped run open more. The entry is little, and the old log is compacted.
+        stopped = DecisionLog.open(
+            LocalFileBackend(other / _LOG),
+            application_id=log.application_id,
+            identity=None,
+            check=lambda state: state.accepted,
+            host=f"{this_process()} for application {self._app_id}",
+        )
+        self._refuse_decided(other, stopped.state, batch_id, last, alone=alone)
+        done = WriterFolder(self.checkpoint, other.name).finished()
+        run.sweep_other(stopped, finished=done)
+
+    def _others(self, siblings: Collection[Path] | None) -> list[Path]:
+        """Return the folders of other applications.
 
         A name of a host and a number of a process do not tell a sibling from an earlier name: in a
         container that is made anew both can be the same.
         """
-        others = {*self.path.parent.iterdir()} - {self.path, *(siblings or ())}
-        found = [(one, _log_in(one)) for one in sorted(others)]
-        return [(one, log) for one, log in found if log.log_id]
+        return sorted({*self.path.parent.iterdir()} - {self.path, *(siblings or ())})
+
+    @contextlib.contextmanager
+    def _about(self, other: Path, batch_id: int, last: int) -> Iterator[None]:
+        """Judge an error of another application's log: it stops us if that one may have decided
+        this batch. A note of its last finished batch is no proof: it can have decided the next one.
+
+        Args:
+            other: the folder of the other application.
+            batch_id: the batch.
+            last: the last batch that we have decided, -1 for none.
+
+        Raises:
+            DecisionLogError: it may have.
+        """
+        try:
+            yield
+        except DecisionLogError as error:
+            # We have decided a batch since it began, and since it finished its last one: a start of
+            # ours has stopped it then, and a start of its own has been refused since.
+            began, finished = _number_in(other / _FIRST), _number_in(other / _FINISHED)
+            if not (0 <= began <= last and finished < last):
+                raise type(error)(
+                    "The decision log of another application of this checkpoint cannot be used, "
+                    "and it may have decided this batch.",
+                    where=f"batch {batch_id}; application {other.name}, {error.where}",
+                    cause=error.cause,
+                    option=f"app_id={self._app_id}: make that log readable; or, if {other.name} "
+                    f"had ended before batch {batch_id} began, move {other} out of the checkpoint; "
+                    f"or accept_duplicates=True, if batch {batch_id} may be written twice",
+                ) from error
+            if other not in self._told:
+                self._told.add(other)
+                logger.warning(
+                    "the decision log of application %s cannot be used; %s goes on, as it has "
+                    "written batches since. What the other one has left open may stay open: %s",
+                    other.name,
+                    self._app_id,
+                    error,
+                )
 
     def _refuse_decided(
         self, other: Path, log: LogState, batch_id: int, last: int, *, alone: bool
@@ -218,7 +267,20 @@ def _number_in(note: Path) -> int:
 
 def _log_in(folder: Path) -> LogState:
     place = folder / _LOG
-    return read_log(LocalFileBackend(place)) if place.is_dir() else LogState()
+    try:
+        place.stat()  # is_dir() is also False where nobody may look
+    except (FileNotFoundError, NotADirectoryError):
+        return LogState()
+    except OSError as error:
+        raise DecisionLogError(
+            "The decision log cannot be reached.",
+            where=f"{place}: {error}",
+            cause="a right is missing, or the disk is gone",
+            option=f"checkpointLocation={folder.parent.parent}",
+        ) from error
+    backend = LocalFileBackend(place)
+    with answering(backend):
+        return read_log(backend)
 
 
 def _last_decided(log: LogState) -> int:

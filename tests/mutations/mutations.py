@@ -1117,6 +1117,13 @@ MUTATIONS = (
         "tests/unit/test_writer_folder.py",
     ),
     Mutation(
+        "query writer: a broken log of another name may hide a decision",
+        "connectors/spark/writer_folder.py",
+        "if not (0 <= began <= last and finished < last):",
+        "if finished >= batch_id:",
+        "tests/unit/test_writer_folder.py",
+    ),
+    Mutation(
         "query writer: what another name has decided is not aborted",
         RECOVERY,
         "if last is None or not last.committables or last.checkpoint_id <= finished:",

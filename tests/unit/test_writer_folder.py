@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from tests.unit.samples import decision
 from tests.unit.spark_checkpoints import COMMIT
 from transactions import decision_log
 from transactions.decision_log import DecisionLog, read_log
-from transactions.errors import FencedError, IdentityMismatchError
+from transactions.errors import DecisionLogError, FencedError, IdentityMismatchError
 from transactions.log_backend import LocalFileBackend
 
 IDENTITY = {"sinks": "out"}
@@ -124,8 +126,8 @@ def test_what_was_decided_before_the_stop_is_not_written_again(checkpoint, monke
     newer.check(0, accept_duplicates=False)
     opened(newer, 0)
     if not seen:
-        read = newer._others(None)
-        monkeypatch.setattr(newer, "_others", lambda _: read)
+        read = {one: writer_folder._log_in(one) for one in newer.path.parent.iterdir()}
+        monkeypatch.setattr(writer_folder, "_log_in", read.__getitem__)
     older.decide(decision(0))
     swept = Swept()
     with pytest.raises(IdentityMismatchError, match="has decided batch 0"):
@@ -181,3 +183,102 @@ def test_a_host_and_a_process_whose_names_come_again_are_another_run(checkpoint,
     later.stop_others(Swept(), 0, accept_duplicates=False, siblings=())
     with pytest.raises(FencedError):
         earlier.decide(decision(0))
+
+
+def torn(entries: Path) -> None:
+    next(entries.glob("*1")).write_bytes(b"{")
+
+
+def newer(entries: Path) -> None:
+    next(entries.glob("*1")).write_bytes(b'{"format": 99}')
+
+
+def gone(entries: Path) -> None:
+    next(entries.glob("*1")).unlink()
+
+
+def not_allowed(entries: Path) -> None:
+    """The tests run as root too, who may read everything."""
+    entry = next(entries.glob("*1"))
+    entry.unlink()
+    entry.mkdir()
+
+
+def no_way(entries: Path) -> None:
+    """As with a folder above it that may not be entered."""
+    entries.rename(entries.with_name("elsewhere"))
+    entries.symlink_to(entries)
+
+
+@pytest.fixture(params=[torn, newer, gone, not_allowed, no_way])
+def broken(request) -> Callable[[Path], None]:
+    found: Callable[[Path], None] = request.param
+    return found
+
+
+def test_a_log_that_cannot_be_read_may_hide_a_decision_of_this_batch(checkpoint, broken):
+    """Its note says 2, and nobody knows whether it has decided 3."""
+    wrote(checkpoint, "a", 0, 1, 2)
+    (checkpoint / "commits/2").write_text(COMMIT)
+    broken(checkpoint / "sparkonce/a/decisions")
+    folder = WriterFolder(checkpoint, "b")
+    folder.note_call(3)
+    with pytest.raises(DecisionLogError, match=r"batch 3; application a, .*sparkonce/a/") as raised:
+        folder.check(3, accept_duplicates=False)
+    said = str(raised.value)
+    assert "another application" in said
+    assert f"move {checkpoint}/sparkonce/a out" in said
+    assert "savepoint" not in said, "that is a way back for the application itself"
+    folder.check(3, accept_duplicates=True)
+
+
+def test_a_broken_log_of_an_application_that_wrote_beside_us_stops_us(checkpoint, broken):
+    """Somebody has accepted duplicates for it."""
+    for name in ("a", "b"):
+        wrote(checkpoint, name, 0, 1, 2)
+    broken(checkpoint / "sparkonce/a/decisions")
+    with pytest.raises(DecisionLogError, match="batch 3; application a"):
+        WriterFolder(checkpoint, "b").check(3, accept_duplicates=False)
+
+
+def test_a_broken_log_of_an_application_that_is_over_stops_nobody(checkpoint, broken, caplog):
+    """Each of them was there before our last decision, so it was stopped then."""
+    for name in ("a", "c"):
+        wrote(checkpoint, name, 0, 1, 2)
+    wrote(checkpoint, "b", 3)
+    (checkpoint / "commits/3").write_text(COMMIT)
+    broken(checkpoint / "sparkonce/a/decisions")
+    folder, swept = WriterFolder(checkpoint, "b"), Swept()
+    folder.check(4, accept_duplicates=False)
+    folder.stop_others(swept, 4, accept_duplicates=False)
+    assert swept.logs == {"c": 2}
+    assert caplog.text.count("the decision log of application a cannot be used") == 1
+
+
+def test_a_broken_log_of_a_later_name_stops_an_earlier_one(checkpoint, broken):
+    wrote(checkpoint, "b", 0, 1, 2)
+    wrote(checkpoint, "a", 3)
+    broken(checkpoint / "sparkonce/a/decisions")
+    with pytest.raises(DecisionLogError, match="batch 3; application a"):
+        WriterFolder(checkpoint, "b").check(3, accept_duplicates=False)
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_log_that_cannot_be_written(checkpoint, monkeypatch, over):
+    """It can be read: our principal has fewer rights now, or the disk is full."""
+    opened(WriterFolder(checkpoint, "a"), 0)
+    folder, swept = WriterFolder(checkpoint, "b"), Swept()
+    opened(folder, 0).decide(decision(0))
+    if not over:
+        folder, _ = WriterFolder(checkpoint, "d"), opened(WriterFolder(checkpoint, "d"), 0)
+    put = LocalFileBackend.put_if_absent
+
+    def refused(self: LocalFileBackend, name: str, data: bytes) -> bool:
+        if "sparkonce/a" in self.describe():
+            raise PermissionError(13, "Permission denied")
+        return put(self, name, data)
+
+    monkeypatch.setattr(LocalFileBackend, "put_if_absent", refused)
+    with contextlib.nullcontext() if over else pytest.raises(DecisionLogError, match="move "):
+        folder.stop_others(swept, 1, accept_duplicates=False)
+    assert swept.logs == {}
