@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from connectors.kafka.sink import producer_pool
+from transactions.events import Event, subscribe
 
 #: A client of librdkafka has three or more.
 MANY_THREADS = 60
@@ -25,3 +26,17 @@ def _no_producer_outlives_its_test() -> Iterator[None]:
     producer_pool._pools.clear()
     if psutil.Process().num_threads() > MANY_THREADS:
         gc.collect()
+
+
+@pytest.fixture
+def swept(application_id: str) -> Iterator[set[str]]:
+    """The transactional ids of this test that sweeps have aborted so far."""
+    ids: set[str] = set()
+
+    def listen(event: Event) -> None:
+        if (event.kind, event.fields.get("app")) == ("swept", application_id):
+            ids.update(str(event.fields["ids"]).split())
+
+    unsubscribe = subscribe(listen)
+    yield ids
+    unsubscribe()

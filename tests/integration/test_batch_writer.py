@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from connectors import KafkaSink
+from connectors.kafka.sink import producer_pool
 from connectors.spark import BatchWriter, batch_writer
 from connectors.spark.sink_stage import BatchOrder, SinkStage
 from tests.auditor.reader import read_committed
@@ -415,7 +416,7 @@ def test_two_writers_of_one_function_do_not_stop_each_other(
 
 
 def test_what_a_task_opens_after_the_end_of_a_batch_is_swept(
-    lines, writer, checkpoint, bootstrap, monkeypatch
+    lines, writer, checkpoint, bootstrap, swept, monkeypatch
 ):
     """One task fails and ends the query. Another one, which Spark cancels, runs on for seconds."""
     monkeypatch.setattr(batch_writer, "_IDLE_SWEEP_SECONDS", 0.2)
@@ -436,6 +437,10 @@ def test_what_a_task_opens_after_the_end_of_a_batch_is_swept(
     rows = iter([pa.record_batch([pa.array([b"29"])], names=["value"])])
     with contextlib.suppress(PhaseOneError):  # a sweep can come in the middle of it
         stages[0].write(rows, BatchOrder(checkpoint_id=1, write=True), context)
+    deadline = Deadline(30)
+    while not any(f".{producer_pool._PROCESS}." in one for one in swept):
+        assert not deadline.expired(), "it has opened nothing, or that was not swept"
+        deadline.pause(0.05)
     assert_no_open_transaction(bootstrap, writer._app_id)
     assert run(lines, writer, checkpoint) == "", "the next query does not wait"
     assert values_in(writer) == list(range(FILES * PER_FILE))
