@@ -46,6 +46,8 @@ _IDLE_SWEEP_SECONDS: Final = 10.0
 _RESTS_S: Final = 30.0
 #: How long the run of a query waits for its next batch: Spark does not say that a query has ended.
 _IDLE_S: Final = 3600.0
+#: How long that run is known then, for a query that goes on: see `_check_newest`.
+_KNOWN_S: Final = 86_400.0
 #: Files of a state store of version 1: their names say only the batch.
 _STATE_V1: Final = re.compile(r"\d+\.(delta|snapshot|changelog|zip)")
 #: Per source, where a batch begins and where it ends.
@@ -70,7 +72,7 @@ class QueryRun:
         self._order: BatchOrder | None = None
         #: Where its batch begins and ends, per source.
         self._range: _Range = ((), ())
-        #: When the run ends without a further call.
+        #: When the run ends without a further call, or is forgotten.
         self._ends: Deadline | None = None
         #: The newest batch of a query is done: the next plan goes on with this run.
         self._goes_on = False
@@ -114,6 +116,7 @@ class QueryRun:
             return TaskPlan(stage=stage, order=self._order, columns=(*schema.names,))
         except BaseException:
             self.close()
+            self._before = None  # the query fails: what comes now is another start
             raise
 
     def commit(self, number: int, owners: frozenset[Owner], told: Sequence[bytes]) -> None:
@@ -152,13 +155,14 @@ class QueryRun:
         self._give_up(coordinator, _RESTS_S)
 
     def look(self) -> None:
-        """End a run that nobody calls any more. Called every second or so."""
+        """End a run that nobody calls any more, and forget it later. Called every second or so."""
         if self._ends is None or not self._ends.expired():
             return
         if self._order is None or self._coordinator is None:
             before = self._run if self._goes_on else None
             self.close()
             self._before = before
+            self._ends = None if before is None else Deadline(_KNOWN_S)
             return
         timeout_s = self._options.checkpoint_timeout_s
         logger.warning(
@@ -173,6 +177,7 @@ class QueryRun:
         """Leave nothing open; the next plan begins a new run."""
         run, coordinator = self._run, self._coordinator
         self._run = self._coordinator = self._order = self._ends = None
+        self._durable = self._schema = None
         self._goes_on = False
         if run is not None and coordinator is not None:
             if unfinished := run.end(coordinator):

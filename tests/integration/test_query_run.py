@@ -25,7 +25,12 @@ from tests.auditor.reader import read_committed
 from tests.shared_broker import assert_no_open_transaction
 from tests.unit import spark_checkpoints
 from transactions.clock import Deadline
-from transactions.errors import FencedError, IdentityMismatchError, PhaseOneError
+from transactions.errors import (
+    ConfigurationError,
+    FencedError,
+    IdentityMismatchError,
+    PhaseOneError,
+)
 from transactions.sink import Owner
 
 SCHEMA = pa.schema([("value", pa.binary())])
@@ -256,6 +261,24 @@ def test_a_query_goes_on_after_a_long_pause(idle, query):
     assert idle.is_open, "it knows its last run"
     idle.commit(1, *task(idle.plan(query, SCHEMA)))
     assert written(query) == sorted(2 * ROWS)
+
+
+def test_a_query_that_has_ended_is_forgotten(idle, query, monkeypatch):
+    """Spark does not say so: a query that goes on finds its last run, for a day."""
+    assert idle._durable is None, "the names of all its files"
+    monkeypatch.setattr(query_run, "_KNOWN_S", 0.1)
+    idle.commit(1, *task(idle.plan(query, SCHEMA)))
+    until(lambda: (idle.look(), not idle.is_open)[1])
+    assert idle._before is None
+
+
+def test_after_a_plan_that_fails_nothing_is_kept(idle, query):
+    """Spark fails the query then, and its next start takes over."""
+    (query.checkpoint / "offsets/1").unlink()
+    (query.checkpoint / "offsets/0").unlink()
+    with pytest.raises(ConfigurationError, match="no offsets"):
+        idle.plan(query, SCHEMA)
+    assert not idle.is_open
 
 
 def test_a_driver_that_was_quiet_does_not_stop_a_newer_one(idle, process, query):
