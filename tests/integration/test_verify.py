@@ -404,3 +404,10 @@ def test_the_command_names_the_fault(bootstrap, pipeline):
     """In its last line, and in the table with the place."""
     code, text = run(bootstrap, pipeline([*CLEAN, (0, 50)]), "--key-id", "key")
     assert (code, "The proof fails: duplicated (1)" in text) == (1, True), text
+
+
+def test_an_output_without_records_proves_nothing_of_a_filter(bootstrap, pipeline):
+    """As of a pipeline that has never run: nothing of it was compared."""
+    topics = pipeline([])
+    code, text = run(bootstrap, topics, "--key-id", "key", "--allow-missing")
+    assert (code, "No verdict: no record was compared" in text) == (2, True), text

@@ -292,6 +292,14 @@ class TestVerdict:
         assert not Verdict(records_in=0, records_out=0, anomalies={"open transaction": 1}).empty
         assert not Verdict(records_in=0, records_out=1).empty
 
+    def test_an_output_without_records_is_no_proof_of_a_pipeline_that_drops_some(self) -> None:
+        """A mistyped output, or a pipeline that has never run, would hold: at most once."""
+        lost = {"lost at the tail": 2}
+        nothing = Verdict(records_in=2, records_out=0, missing_allowed=True, anomalies=lost)
+        assert nothing.empty
+        assert not replace(nothing, missing_allowed=False).empty
+        assert not replace(nothing, anomalies=lost | {"open transaction": 1}).empty
+
 
 class TestOptions:
     """Refused before any broker is asked."""
