@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-    from connectors.operations.verify import Verdict, VerifyOptions
+    from connectors.operations.verdict import Verdict
+    from connectors.operations.verify import VerifyOptions
 
 PROOF_HOLDS = 0
 PROOF_FAILS = 1
@@ -234,7 +235,7 @@ def _show(verdict: Verdict, options: VerifyOptions, console: Console) -> None:
 
 
 def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
-    from connectors.operations.verify import (
+    from connectors.operations.verdict import (
         FOREIGN,
         LOST_MIDDLE,
         LOST_TAIL,

@@ -31,6 +31,19 @@ from connectors.operations.identity_search import (
     Search,
 )
 from connectors.operations.record_identity import WHOLE_RECORD, Identify, parse_key_id
+from connectors.operations.verdict import (
+    DUPLICATED,
+    FOREIGN,
+    LOST_MIDDLE,
+    LOST_TAIL,
+    NO_IDENTITY,
+    OPEN_TRANSACTION,
+    ORDER_UNKNOWN,
+    OUT_OF_ORDER,
+    REPEATED,
+    Example,
+    Verdict,
+)
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, DataLossError
 
@@ -106,78 +119,6 @@ class VerifyOptions:
         if self.timeout <= 0 or self.examples < 0:
             option = f"--timeout={self.timeout:g}, --examples={self.examples}"
             raise ConfigurationError("A number is out of range.", option=option)
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One record of an anomaly: where it is (output), and where it came from (input)."""
-
-    output: str
-    source: str
-
-    def __str__(self) -> str:
-        """Return the places that are known."""
-        if self.output and self.source:
-            return f"{self.output} (from {self.source})"
-        return self.output or self.source
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What the proof found; `ok` says whether it holds.
-
-    Attributes:
-        records_in: committed records of the input.
-        records_out: committed records of the output.
-        missing_allowed: whether the user declared that losses are on purpose.
-        anomalies: count by name, only what is not 0.
-        examples: the first records of each name.
-        still_growing: partitions that grew during the proof: the pipeline was not at rest.
-        held_back: partitions of the input with records behind an open transaction; these records do
-            not count, no reader of committed records has them.
-        removed: partitions whose first records that would count are gone (retention).
-        searched: False when equal sums alone were the proof.
-    """
-
-    records_in: int
-    records_out: int
-    missing_allowed: bool = False
-    anomalies: Mapping[str, int] = field(default_factory=dict)
-    examples: Mapping[str, tuple[Example, ...]] = field(default_factory=dict)
-    still_growing: tuple[str, ...] = ()
-    held_back: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    searched: bool = False
-
-    @property
-    def failures(self) -> dict[str, int]:
-        """Return the anomalies that break the proof."""
-        allowed = (LOST_TAIL, LOST_MIDDLE) if self.missing_allowed else ()
-        return {name: n for name, n in self.anomalies.items() if name not in allowed}
-
-    @property
-    def ok(self) -> bool:
-        """Return whether every input record is in the output exactly once."""
-        return not self.failures
-
-    @property
-    def empty(self) -> bool:
-        """Return whether nothing was compared: then `ok` proves nothing.
-
-        An empty output is that, too, if the pipeline may drop records: its name may be wrong.
-        """
-        return not (self.records_out or self.failures)
-
-
-LOST_TAIL = "lost at the tail"
-LOST_MIDDLE = "lost in the middle"
-DUPLICATED = "duplicated"
-FOREIGN = "foreign"
-OUT_OF_ORDER = "out of order"
-ORDER_UNKNOWN = "order not provable: the identity repeats"
-REPEATED = "identity repeats"
-NO_IDENTITY = "without identity"
-OPEN_TRANSACTION = "open transaction"
 
 
 def verify(

@@ -28,7 +28,8 @@ from connectors.operations.identity_search import (
     Search,
 )
 from connectors.operations.record_identity import parse_key_id
-from connectors.operations.verify import Verdict, VerifyOptions, _settled
+from connectors.operations.verdict import Verdict
+from connectors.operations.verify import VerifyOptions, _settled
 from tests.mock_cluster import LIST_OFFSETS, MockCluster
 from tests.simulation.virtual_clock import VirtualClock
 from transactions.clock import Deadline
