@@ -207,7 +207,7 @@ def _show(verdict: Verdict, options: VerifyOptions, console: Console) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"{' + '.join(options.inputs)} -> {' + '.join(options.outputs)}")
+    table = Table(title=options.route)
     table.add_column("what")
     table.add_column("records", justify="right")
     table.add_column("first ones", overflow="fold")

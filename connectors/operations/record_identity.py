@@ -52,6 +52,7 @@ def parse_key_id(text: str, *, option: str = "--key-id") -> Identify:
         return _json(name)
     raise ConfigurationError(
         "The kind of record identity is unknown.",
+        where="the command line",
         cause=f"known are {KINDS}",
         option=f"{option}={text}",
     )

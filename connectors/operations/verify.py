@@ -96,6 +96,12 @@ class VerifyOptions:
         whole = {self.key_id, self.output_key_id or self.key_id} == {WHOLE_RECORD}
         return not (whole or self.allow_repeats)
 
+    @property
+    def route(self) -> str:
+        """Return both sides, as errors and the table of the result name them."""
+        sides = (" + ".join(topics) or "(none)" for topics in (self.inputs, self.outputs))
+        return " -> ".join(sides)
+
     def validate(self) -> None:
         """Refuse options that can prove nothing.
 
@@ -106,19 +112,25 @@ class VerifyOptions:
             if not topics or len(set(topics)) != len(topics):
                 raise ConfigurationError(
                     "Topics are missing or given twice.",
-                    cause="give each topic once, or use a job file: --job JOB.toml",
+                    where=self.route,
+                    cause="each topic is named once; a job file names both sides: --job JOB.toml",
                     option=f"{option}={','.join(topics)}",
                 )
         both = set(self.inputs) & set(self.outputs)
         if both:
             raise ConfigurationError(
                 "A topic cannot be both input and output.",
+                where=self.route,
                 cause="the proof would compare the topic with itself",
                 option=f"--output={min(both)}",
             )
         if self.timeout <= 0 or self.examples < 0:
-            option = f"--timeout={self.timeout:g}, --examples={self.examples}"
-            raise ConfigurationError("A number is out of range.", option=option)
+            raise ConfigurationError(
+                "A number is out of range.",
+                where=self.route,
+                cause="a timeout is longer than zero, and the number of examples not negative",
+                option=f"--timeout={self.timeout:g}, --examples={self.examples}",
+            )
 
 
 def verify(

@@ -110,8 +110,12 @@ class TestIdentity:
     @pytest.mark.parametrize("text", ["", "keys", "header:", "json:", "header", "offset-header"])
     def test_an_unknown_form_is_refused_with_the_known_ones(self, text: str) -> None:
         """The error shows what may be written."""
-        with pytest.raises(ConfigurationError, match="header:NAME, json:FIELD"):
+        with pytest.raises(ConfigurationError, match="header:NAME, json:FIELD") as refused:
             parse_key_id(text)
+        assert (refused.value.where, refused.value.option) == (
+            "the command line",
+            f"--key-id={text}",
+        )
 
 
 def rows(side: int, records: list[tuple[int, int, int]]) -> Rows:
@@ -318,8 +322,10 @@ class TestOptions:
     def test_what_can_prove_nothing_is_refused(self, changed: dict[str, object]) -> None:
         """Topics missing, twice, or on both sides; numbers out of range."""
         given: dict[str, object] = {"kafka": {}, "inputs": ("a",), "outputs": ("b",)}
-        with pytest.raises(ConfigurationError):
+        with pytest.raises(ConfigurationError) as refused:
             VerifyOptions(**(given | changed)).validate()  # type: ignore[arg-type]
+        error = refused.value
+        assert all((error.what, error.where, error.cause, error.option)), error
 
     def test_an_identity_that_is_a_part_of_the_record_must_be_unique(self) -> None:
         """Of two equal records nobody can tell which one is lost."""
