@@ -79,7 +79,7 @@ was compared).
     "--allow-repeats",
     is_flag=True,
     help="Several input records may have one identity. Then the loss of one of them and a "
-    "duplicate of another are not seen.",
+    "duplicate of another are not seen; not with --ordered.",
 )
 @click.option(
     "--timeout",

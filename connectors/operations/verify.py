@@ -106,7 +106,8 @@ class VerifyOptions:
         """Refuse options that can prove nothing.
 
         Raises:
-            ConfigurationError: a topic is missing or on both sides, or a value is out of range.
+            ConfigurationError: a topic is missing or on both sides, a value is out of range, or two
+                options contradict each other.
         """
         for option, topics in (("--input", self.inputs), ("--output", self.outputs)):
             if not topics or len(set(topics)) != len(topics):
@@ -123,6 +124,13 @@ class VerifyOptions:
                 where=self.route,
                 cause="the proof would compare the topic with itself",
                 option=f"--output={min(both)}",
+            )
+        if self.ordered and self.allow_repeats:
+            raise ConfigurationError(
+                "The order of records cannot be proven if several may have one identity.",
+                where=self.route,
+                cause="nobody can tell which of them came out first",
+                option="--ordered, --allow-repeats: give one of them",
             )
         if self.timeout <= 0 or self.examples < 0:
             raise ConfigurationError(

@@ -317,10 +317,13 @@ class TestOptions:
             {"outputs": ("a",)},
             {"timeout": 0.0},
             {"examples": -1},
+            {"ordered": True, "allow_repeats": True},
         ],
     )
     def test_what_can_prove_nothing_is_refused(self, changed: dict[str, object]) -> None:
-        """Topics missing, twice, or on both sides; numbers out of range."""
+        """Topics missing, twice, or on both sides; numbers out of range; an order of records that
+        nobody can tell apart.
+        """
         given: dict[str, object] = {"kafka": {}, "inputs": ("a",), "outputs": ("b",)}
         with pytest.raises(ConfigurationError) as refused:
             VerifyOptions(**(given | changed)).validate()  # type: ignore[arg-type]
