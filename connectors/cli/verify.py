@@ -44,7 +44,7 @@ Examples:
 
 \b
 Exit codes: 0 the proof holds, 1 it fails, 2 no verdict (bad option, no broker, stopped, no record
-was compared).
+was compared, or --key-id does not tell all records apart).
 """
 
 
@@ -120,7 +120,8 @@ def command(
     Stop the writers of the input and let the pipeline catch up. Then run this command. It reads
     both sides with read_committed up to their present ends. It fails, and names the records, on a
     duplicate, a loss (at the tail or in the middle), a foreign record and a change of order
-    (--ordered). It also fails on an open transaction that hides records from readers.
+    (--ordered). It also fails on an open transaction that hides records from readers. Where all
+    that is wrong is an identity that records share, or do not have, there is no verdict.
     """
     from rich.console import Console
 
@@ -157,7 +158,7 @@ def command(
         )
         verdict = _run(options, Console(stderr=True))
     _show(verdict, options, Console())
-    if verdict.empty:
+    if verdict.empty or verdict.uncompared:
         context.exit(NO_VERDICT)
     context.exit(PROOF_HOLDS if verdict.ok else PROOF_FAILS)
 
@@ -231,7 +232,10 @@ def _show(verdict: Verdict, options: VerifyOptions, console: Console) -> None:
         console.print(f"[green]The proof holds:[/green] {holds}, by [bold]{options.key_id}[/bold].")
     else:
         named = ", ".join(f"{name} ({count:,})" for name, count in verdict.failures.items())
-        console.print(f"[red]The proof fails:[/red] {named}")
+        says = "[red]The proof fails:[/red]"
+        if verdict.uncompared:
+            says = "[yellow]No verdict:[/yellow]"
+        console.print(f"{says} {named}")
 
 
 def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
@@ -240,6 +244,7 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
         LOST_MIDDLE,
         LOST_TAIL,
         NO_IDENTITY,
+        ORDER_UNKNOWN,
         REPEATED,
     )
 
@@ -266,6 +271,11 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
         hints.append(f"No record matched: --key-id {options.key_id} may not fit.")
     elif LOST_MIDDLE in verdict.failures and not options.begins:
         hints.append("Without --job or --checkpoint, input from before the start counts as lost.")
+    if ORDER_UNKNOWN in verdict.anomalies:
+        hints.append(
+            "Nobody can tell in which order equal records came: choose a --key-id that each record "
+            "has for itself, or leave out --ordered."
+        )
     if NO_IDENTITY in verdict.anomalies:
         hints.append("Records without identity cannot be compared: choose another --key-id.")
     return hints

@@ -14,6 +14,8 @@ ORDER_UNKNOWN = "order not provable: the identity repeats"
 REPEATED = "identity repeats"
 NO_IDENTITY = "without identity"
 OPEN_TRANSACTION = "open transaction"
+#: No fault of the output: these records cannot be compared by this identity.
+UNCOMPARED = frozenset({ORDER_UNKNOWN, REPEATED, NO_IDENTITY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,11 @@ class Verdict:
     def ok(self) -> bool:
         """Return whether every input record is in the output exactly once."""
         return not self.failures
+
+    @property
+    def uncompared(self) -> bool:
+        """Return whether all that fails the proof is records that cannot be compared."""
+        return bool(self.failures) and self.failures.keys() <= UNCOMPARED
 
     @property
     def empty(self) -> bool:

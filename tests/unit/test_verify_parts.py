@@ -305,6 +305,30 @@ class TestVerdict:
         assert not replace(nothing, missing_allowed=False).empty
         assert not replace(nothing, anomalies=lost | {"open transaction": 1}).empty
 
+    @pytest.mark.parametrize(
+        ("anomalies", "code", "says"),
+        [
+            ({}, 0, "The proof holds"),
+            ({"identity repeats": 2}, 2, "No verdict: identity repeats (2)"),
+            ({"without identity": 1}, 2, "No verdict: without identity (1)"),
+            ({"order not provable: the identity repeats": 3}, 2, "leave out --ordered"),
+            ({"lost at the tail": 1}, 1, "The proof fails: lost at the tail (1)"),
+            ({"foreign": 1, "identity repeats": 2}, 1, "The proof fails: foreign (1)"),
+            ({"open transaction": 1, "without identity": 2}, 1, "The proof fails: open"),
+        ],
+    )
+    def test_what_cannot_be_compared_is_no_fault_of_the_output(
+        self, monkeypatch: pytest.MonkeyPatch, anomalies: dict[str, int], code: int, says: str
+    ) -> None:
+        """An unfit --key-id proves nothing, in neither direction: only a fault has exit code 1."""
+        verdict = Verdict(records_in=9, records_out=9, anomalies=anomalies)
+        monkeypatch.setattr("connectors.operations.verify.verify", lambda *_, **__: verdict)
+        arguments = ["--bootstrap", "x:1", "--input", "a", "--output", "b", "--examples", "0"]
+        result = CliRunner().invoke(command, arguments)
+        assert (result.exit_code, says in " ".join(result.output.split())) == (code, True), (
+            result.output
+        )
+
 
 class TestOptions:
     """Refused before any broker is asked."""
