@@ -66,10 +66,18 @@ class JobTopics:
                 names other brokers for a sink than for its source.
 
         Raises:
-            ConfigurationError: the job does not say which topics hold its output, or it writes to
-                another cluster than it reads from.
+            ConfigurationError: the job does not say which topics hold its output, it writes to
+                another cluster than it reads from, or it reads what its producers aborted.
             BrokerUnavailableError, AuthenticationError: see `cluster_id`.
         """
+        if job.source.isolation_level != "read_committed":
+            raise _refused(
+                job,
+                "The output of a job that reads undecided records cannot be proven.",
+                "the proof reads committed records only, so the aborted ones that the job wrote "
+                "would count as foreign",
+                f"isolationLevel={job.source.isolation_level} in [source]",
+            )
         if job.source.subscribe_pattern is not None and not inputs:
             raise _refused(
                 job,

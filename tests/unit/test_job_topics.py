@@ -72,6 +72,27 @@ def test_topics_of_a_pattern_must_be_given():
     assert JobTopics.of(pattern, inputs=["flights"]).inputs == ("flights",)
 
 
+@pytest.mark.parametrize("option", ["isolationLevel", '"kafka.isolation.level"'])
+def test_a_job_that_reads_undecided_records_is_refused(option: str):
+    """It writes what its producer aborted, as it should; the proof would call that foreign."""
+    text = f"""
+        [app]
+        id = "flights"
+        checkpoint = "state"
+        [source]
+        "kafka.bootstrap.servers" = "a:1,b:1"
+        subscribe = "flights"
+        {option} = "read_uncommitted"
+    """
+    undecided = parse_job(text + CLEAN, Path("/jobs/flights.toml"), {})
+    with pytest.raises(ConfigurationError, match="undecided records") as refused:
+        JobTopics.of(undecided, inputs=["flights"], outputs=["clean"])
+    error = refused.value
+    assert error.where == "/jobs/flights.toml"
+    assert "foreign" in error.cause
+    assert error.option == "isolationLevel=read_uncommitted in [source]"
+
+
 def test_topics_that_are_given_win():
     found = JobTopics.of(job(CLEAN, TWO_SINKS), inputs=["trains"], outputs=["late"])
     assert (found.inputs, found.outputs) == (("trains",), ("late",))
