@@ -90,12 +90,11 @@ def hidden_partitions(
     ends = TopicEnds({"bootstrap.servers": bootstrap})
     deadline = Deadline(_MARKERS_S, clock)
     while True:
-        log_ends = ends.log_ends(ends.committed(topics, deadline), deadline)
-        stable = ends.committed(topics, deadline)
+        log_ends = ends.log_ends(topics, deadline)
         hidden = [
-            f"{item.name}: readers stop at {item.end}, the log ends at {end}"
-            for item, end in zip(stable, log_ends, strict=True)
-            if item.end < end
+            f"{item.name}: readers stop at {item.end}, the log ends at {log_ends[item.name]}"
+            for item in ends.committed(topics, deadline)
+            if item.end < log_ends[item.name]
         ]
         # The markers of the last commit are written some milliseconds after its answer.
         if not hidden or deadline.expired():

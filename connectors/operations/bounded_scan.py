@@ -103,11 +103,11 @@ class TopicEnds:
         ends = self._ask(partitions, OffsetSpec.latest(), committed=True, deadline=deadline)
         return [Range(t, p, begins[t, p], max(begins[t, p], ends[t, p])) for t, p in partitions]
 
-    def log_ends(self, ranges: Sequence[Range], deadline: Deadline) -> list[int]:
-        """Return the end of the log of each partition, undecided records included."""
-        partitions = [(item.topic, item.partition) for item in ranges]
+    def log_ends(self, topics: Sequence[str], deadline: Deadline) -> dict[str, int]:
+        """Return the end of the log of each ``topic-partition``, undecided records included."""
+        partitions = self._partitions(topics, deadline)
         ends = self._ask(partitions, OffsetSpec.latest(), committed=False, deadline=deadline)
-        return [ends[partition] for partition in partitions]
+        return {f"{topic}-{partition}": end for (topic, partition), end in ends.items()}
 
     def _partitions(self, topics: Sequence[str], deadline: Deadline) -> list[tuple[str, int]]:
         try:

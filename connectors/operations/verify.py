@@ -16,7 +16,7 @@ First stop what writes to the input: records that came later are only in the out
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -160,9 +160,12 @@ def verify(
         parse_key_id(options.output_key_id or options.key_id, option="--output-key-id"),
     )
     ends = TopicEnds(options.kafka, clock=clock)
-    there, held_back = _ends(
-        ends, options.inputs, Deadline(options.timeout, clock), options.partitions
-    )
+    log_ends = ends.log_ends(options.inputs, Deadline(options.timeout, clock))
+    there = [
+        one
+        for one in ends.committed(options.inputs, Deadline(options.timeout, clock))
+        if not options.partitions or one.name in options.partitions
+    ]
     inputs = [_from(item, options.begins) for item in there]
     outputs, hidden = _settled(ends, options, clock)
     sides = _Sides(
@@ -179,31 +182,22 @@ def verify(
     return replace(
         verdict,
         still_growing=growing,
-        held_back=tuple(held_back),
+        held_back=tuple(_hidden(there, log_ends)),
         removed=(*_removed(there, options.begins), *_removed(outputs, {})),
     )
 
 
-def _ends(
-    ends: TopicEnds, topics: Sequence[str], deadline: Deadline, only: Collection[str] = ()
-) -> tuple[list[Range], list[str]]:
-    """Return the ranges that a reader of committed records sees, and where an open transaction
-    hides more.
+def _hidden(ranges: Sequence[Range], log_ends: Mapping[str, int]) -> list[str]:
+    """Name the partitions where an open transaction hides some of what was in the log.
 
     Args:
-        ends: asks the cluster.
-        topics: all of their partitions.
-        deadline: of the answers.
-        only: the partitions that count; none: all.
+        ranges: what a reader of committed records sees.
+        log_ends: read before the ranges: what is stable past them was decided.
     """
-    ranges = [one for one in ends.committed(topics, deadline) if not only or one.name in only]
-    # The log's ends are read before the stable ends: what is stable past them was decided.
-    log_ends = dict(zip((one.name for one in ranges), ends.log_ends(ranges, deadline), strict=True))
-    ranges = [one for one in ends.committed(topics, deadline) if one.name in log_ends]
-    return ranges, [
+    return [
         f"{one.name}: readers stop at {one.end}, the log ends at {log_ends[one.name]}"
         for one in ranges
-        if one.end < log_ends[one.name]
+        if one.end < log_ends.get(one.name, 0)
     ]
 
 
@@ -224,14 +218,17 @@ def _from(item: Range, begins: Mapping[str, int]) -> Range:
 def _settled(
     ends: TopicEnds, options: VerifyOptions, clock: Clock
 ) -> tuple[list[Range], list[Example]]:
-    """Return the output's ranges once nothing hides records there, else what still hides some.
+    """Return the output's ranges once nothing hides what was there at first, else what still does.
 
     Each look has the whole time for its answers: a last look with what is left of the patience
     would say that no broker answers, and not what is open (seen on a busy machine).
     """
     patience = Deadline(options.timeout, clock)
+    # Asked once: a pipeline that runs has an open transaction at each look, but never the same.
+    log_ends = ends.log_ends(options.outputs, Deadline(options.timeout, clock))
     while True:
-        ranges, hidden = _ends(ends, options.outputs, Deadline(options.timeout, clock))
+        ranges = ends.committed(options.outputs, Deadline(options.timeout, clock))
+        hidden = _hidden(ranges, log_ends)
         if not hidden or patience.expired():
             return ranges, [Example(place, "") for place in hidden]
         patience.pause(_MARKER_WAIT_S)
