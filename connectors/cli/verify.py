@@ -117,11 +117,14 @@ def command(
 ) -> None:
     """Prove that the output topics hold every record of the input topics exactly once.
 
-    Stop the writers of the input and let the pipeline catch up. Then run this command. It reads
-    both sides with read_committed up to their present ends. It fails, and names the records, on a
-    duplicate, a loss (at the tail or in the middle), a foreign record and a change of order
-    (--ordered). It also fails on an open transaction that hides records from readers. Where all
-    that is wrong is an identity that records share, or do not have, there is no verdict.
+    It reads both sides with read_committed up to their present ends. What was in the input when the
+    command began must be in the output, so let the pipeline catch up first. What came later may be
+    there: writers and pipeline may go on.
+
+    It fails, and names the records, on a duplicate, a loss (at the tail or in the middle), a
+    foreign record and a change of order (--ordered). It also fails on an open transaction that
+    hides records from readers. Where all that is wrong is an identity that records share, or do not
+    have, there is no verdict.
     """
     from rich.console import Console
 
@@ -213,6 +216,8 @@ def _show(verdict: Verdict, options: VerifyOptions, console: Console) -> None:
     table.add_column("records", justify="right")
     table.add_column("first ones", overflow="fold")
     table.add_row("input", f"{verdict.records_in:,}", "")
+    if verdict.records_late:
+        table.add_row("input, since then (may be missing)", f"{verdict.records_late:,}", "")
     table.add_row("output", f"{verdict.records_out:,}", "")
     for name, count in verdict.anomalies.items():
         places = ", ".join(str(example) for example in verdict.examples.get(name, ()))
@@ -267,7 +272,8 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
         growing = ", ".join(verdict.still_growing[:5])
         hints.append(f"Still growing: {growing}. Stop the writers and let the pipeline catch up.")
     lost = verdict.anomalies.get(LOST_TAIL, 0) + verdict.anomalies.get(LOST_MIDDLE, 0)
-    if lost == verdict.records_in == verdict.anomalies.get(FOREIGN, 0) != 0:
+    foreign = verdict.anomalies.get(FOREIGN, 0)
+    if lost == verdict.records_in != 0 and foreign == verdict.records_out != 0:
         hints.append(f"No record matched: --key-id {options.key_id} may not fit.")
     elif LOST_MIDDLE in verdict.failures and not options.begins:
         hints.append("Without --job or --checkpoint, input from before the start counts as lost.")

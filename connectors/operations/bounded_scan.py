@@ -62,12 +62,16 @@ _NO_OFFSET: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """One partition, from its first offset to the end that was fixed."""
+    """One partition, from its first offset to the end that was fixed.
+
+    Of the input, the records from the offset `late` on need not have come out yet.
+    """
 
     topic: str
     partition: int
     begin: int
     end: int
+    late: int = 2**63 - 1
 
     @property
     def name(self) -> str:
@@ -177,6 +181,7 @@ class Scanned:
     """What a scan counted beside the rows that it gave."""
 
     records: int = 0
+    late: int = 0
     unidentified: int = 0
     examples: tuple[str, ...] = ()
 
@@ -292,6 +297,8 @@ def _rows(
     halves = np.frombuffer(b"".join(hashes), dtype="<u8").reshape(-1, 2)
     rows["high"], rows["low"] = halves[:, 0], halves[:, 1]
     rows["offset"], rows["partition"], rows["side"] = offsets, partitions, side
+    rows["late"] = rows["offset"] >= np.array([one.late for one in ranges])[rows["partition"]]
+    counted.late += int(rows["late"].sum())
     return rows
 
 

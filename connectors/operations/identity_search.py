@@ -18,9 +18,17 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.void]
 
-#: One record: its identity's hash in two halves, and its place.
+#: One record: its identity's hash in two halves, its place, and whether it is a late one: a record
+#: of the input that need not have come out yet.
 ROW: Final = np.dtype(
-    [("high", "<u8"), ("low", "<u8"), ("offset", "<i8"), ("partition", "<u4"), ("side", "<u4")]
+    [
+        ("high", "<u8"),
+        ("low", "<u8"),
+        ("offset", "<i8"),
+        ("partition", "<u4"),
+        ("side", "<u2"),
+        ("late", "<u2"),
+    ]
 )
 #: A matched pair of records, input and output.
 PAIR: Final = np.dtype([("source", "<i8"), ("offset", "<i8")])
@@ -137,13 +145,14 @@ class Search:
         return self._findings
 
     def _compare(self, rows: Rows) -> None:
-        keys = ("offset", "partition", "side", "low", "high")
+        keys = ("offset", "partition", "late", "side", "low", "high")
         rows = rows[np.lexsort([rows[key] for key in keys])]
         starts, group = _groups(rows)
         is_out = rows["side"] == OUTPUT
         outs = np.add.reduceat(is_out, starts, dtype=np.int64)
         ins = np.add.reduceat(~is_out, starts, dtype=np.int64)
-        # Input rows come first in a group, so a row's rank on its side follows from its place.
+        # Input rows come first in a group, so a row's rank on its side follows from its place. The
+        # late ones are the last of them, so that what came out is taken for what must come out.
         rank = np.arange(len(rows)) - starts[group] - np.where(is_out, ins[group], 0)
         excess = rank >= np.minimum(ins, outs)[group]
         arrived = rows[~excess & ~is_out]
@@ -151,7 +160,7 @@ class Search:
             latest = arrived["offset"][arrived["partition"] == partition].max()
             before = self._last_seen.get(int(partition), -1)
             self._last_seen[int(partition)] = max(before, int(latest))
-        lost = rows[excess & ~is_out]
+        lost = rows[excess & ~is_out & (rows["late"] == 0)]
         if len(lost):
             _append(self._folder / "lost", lost)
         self._note_extra(rows, np.flatnonzero(excess & is_out), ins[group], starts[group])

@@ -37,8 +37,9 @@ class Verdict:
     """What the proof found; `ok` says whether it holds.
 
     Attributes:
-        records_in: committed records of the input.
+        records_in: committed records of the input that must be in the output.
         records_out: committed records of the output.
+        records_late: those of the input that came while the proof ran; they may be in the output.
         missing_allowed: whether the user declared that losses are on purpose.
         anomalies: count by name, only what is not 0.
         examples: the first records of each name.
@@ -51,6 +52,7 @@ class Verdict:
 
     records_in: int
     records_out: int
+    records_late: int = 0
     missing_allowed: bool = False
     anomalies: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, tuple[Example, ...]] = field(default_factory=dict)

@@ -1,16 +1,16 @@
 """The proof for a user's own topics: every input record is in the output, exactly once.
 
-    1. fix the ends of the input, then those of the output
-    2. no transaction may hide records of the output (else the proof fails and names them)
-    3. sum both sides; equal sums end the proof, in constant memory
-    4. else, or if sums are not enough, search which records differ
+    1. fix the ends of the input: what is before them must have come out
+    2. fix those of the output; no transaction that was open may hide records before them (else the
+       proof fails and names them)
+    3. ask for the ends of the input again: what came meanwhile may have come out, once
+    4. sum both sides; equal sums end the proof, in constant memory
+    5. else, or if sums are not enough, search which records differ
 
 Sums are enough for whole records (key and value): nobody can tell two equal ones apart. They are
 not enough for a part of the record: if it repeats, the loss of one record and a duplicate of
 another one have the same sum. So the search also looks whether each input record has an identity of
-its own. Order and missing records need the search too.
-
-First stop what writes to the input: records that came later are only in the output (foreign).
+its own. Order, missing records and an input that grows need the search too.
 """
 
 from __future__ import annotations
@@ -161,13 +161,12 @@ def verify(
     )
     ends = TopicEnds(options.kafka, clock=clock)
     log_ends = ends.log_ends(options.inputs, Deadline(options.timeout, clock))
-    there = [
-        one
-        for one in ends.committed(options.inputs, Deadline(options.timeout, clock))
-        if not options.partitions or one.name in options.partitions
-    ]
-    inputs = [_from(item, options.begins) for item in there]
+    first = _input(ends, options, clock)
+    due = {one.name: one.end for one in first}
     outputs, hidden = _settled(ends, options, clock)
+    # Asked last: whatever is in the output up to its ends, the pipeline has read before these.
+    there = _input(ends, options, clock)
+    inputs = [_from(item, options.begins, due.get(item.name, 0)) for item in there]
     sides = _Sides(
         options, inputs=inputs, outputs=outputs, identify=identify, progress=progress, clock=clock
     )
@@ -182,9 +181,18 @@ def verify(
     return replace(
         verdict,
         still_growing=growing,
-        held_back=tuple(_hidden(there, log_ends)),
+        held_back=tuple(_hidden(first, log_ends)),
         removed=(*_removed(there, options.begins), *_removed(outputs, {})),
     )
+
+
+def _input(ends: TopicEnds, options: VerifyOptions, clock: Clock) -> list[Range]:
+    """Return what a reader of committed records sees now of the partitions that count."""
+    return [
+        one
+        for one in ends.committed(options.inputs, Deadline(options.timeout, clock))
+        if not options.partitions or one.name in options.partitions
+    ]
 
 
 def _hidden(ranges: Sequence[Range], log_ends: Mapping[str, int]) -> list[str]:
@@ -210,9 +218,11 @@ def _removed(ranges: Sequence[Range], begins: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _from(item: Range, begins: Mapping[str, int]) -> Range:
+def _from(item: Range, begins: Mapping[str, int], due: int) -> Range:
+    """Begin where the pipeline began; what must have come out ends before the offset `due`."""
     begin = max(item.begin, begins.get(item.name, item.begin))
-    return replace(item, begin=begin, end=max(begin, item.end))
+    late = max(begin, due)
+    return replace(item, begin=begin, end=max(late, item.end), late=late)
 
 
 def _settled(
@@ -254,6 +264,11 @@ class _Sides:
         self._clock = clock
         self._identify = identify
 
+    @property
+    def late(self) -> bool:
+        """Return whether the input has grown: what is in the output is then between two sums."""
+        return any(item.late < item.end for item in self.inputs)
+
     def offsets(self) -> int:
         """Return how many offsets there are: at least the number of records."""
         return sum(item.end - item.begin for item in [*self.inputs, *self.outputs])
@@ -294,6 +309,7 @@ class _Counted:
 
     def __init__(self, sides: tuple[Scanned, Scanned]) -> None:
         self.records = (sides[INPUT].records, sides[OUTPUT].records)
+        self.late = sides[INPUT].late
         self.unidentified = sides[INPUT].unidentified + sides[OUTPUT].unidentified
         self.places = tuple(
             Example(place, "") for place in (*sides[OUTPUT].examples, *sides[INPUT].examples)
@@ -302,7 +318,7 @@ class _Counted:
 
 def _judge(sides: _Sides) -> Verdict:
     options = sides.options
-    if options.ordered or options.allow_missing or options.unique:
+    if options.ordered or options.allow_missing or options.unique or sides.late:
         return _search(sides, None)
     sums = BagSum(), BagSum()
     counted = sides.read((sums[INPUT].add, sums[OUTPUT].add))
@@ -354,7 +370,8 @@ def _verdict(sides: _Sides, counted: _Counted, found: Findings, *, searched: boo
     if counted.unidentified:
         examples[NO_IDENTITY] = counted.places[: sides.options.examples]
     return Verdict(
-        records_in=counted.records[INPUT],
+        records_in=counted.records[INPUT] - counted.late,
+        records_late=counted.late,
         records_out=counted.records[OUTPUT],
         missing_allowed=sides.options.allow_missing,
         anomalies={name: count for name, count in counts.items() if count},

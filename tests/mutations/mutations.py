@@ -1088,6 +1088,27 @@ MUTATIONS = (
         "::test_nothing_behind_an_error_of_its_partition_is_handed_out",
     ),
     Mutation(
+        "verify: what came while it looked may be missing",
+        "connectors/operations/identity_search.py",
+        'excess & ~is_out & (rows["late"] == 0)',
+        "excess & ~is_out",
+        "tests/unit/test_verify_parts.py",
+    ),
+    Mutation(
+        "verify: what was there before must have come out",
+        "connectors/operations/verify.py",
+        "late = max(begin, due)",
+        "late = begin",
+        "tests/unit/test_verify_live.py",
+    ),
+    Mutation(
+        "verify: the input's last ends are asked for behind those of the output",
+        "connectors/operations/verify.py",
+        "    there = _input(ends, options, clock)\n",
+        "    there = first\n",
+        "tests/unit/test_verify_live.py",
+    ),
+    Mutation(
         "verify: a part of the record must be unique",
         "connectors/operations/verify.py",
         "return not (whole or self.allow_repeats)",

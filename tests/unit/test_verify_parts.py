@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -118,7 +119,7 @@ class TestIdentity:
         )
 
 
-def rows(side: int, records: list[tuple[int, int, int]]) -> Rows:
+def rows(side: int, records: list[tuple[int, int, int]], *, late: bool = False) -> Rows:
     """Make rows from (identity, partition, offset); equal identities have equal hashes."""
     made = np.zeros(len(records), dtype=ROW)
     for row, (identity, partition, offset) in zip(made, records, strict=True):
@@ -126,6 +127,7 @@ def rows(side: int, records: list[tuple[int, int, int]]) -> Rows:
         digest = hashlib.blake2b(b"%d" % identity, digest_size=8).digest()
         row["high"], row["low"] = int.from_bytes(digest), identity
         row["partition"], row["offset"], row["side"] = partition, offset, side
+        row["late"] = late
     return made
 
 
@@ -134,12 +136,14 @@ def found(
     inputs: list[tuple[int, int, int]],
     outputs: list[tuple[int, int, int]],
     *,
+    late: Sequence[tuple[int, int, int]] = (),
     ordered: bool = True,
     unique: bool = False,
 ) -> Findings:
-    """Search both lists."""
-    many = len(inputs) + len(outputs)
+    """Search both lists; late records of the input came after the proof had begun."""
+    many = len(inputs) + len(late) + len(outputs)
     search = Search(folder, records=many, ordered=ordered, examples=10, unique=unique)
+    search.add(rows(INPUT, [*late], late=True))
     search.add(rows(INPUT, inputs))
     search.add(rows(OUTPUT, outputs))
     return search.finish()
@@ -256,6 +260,77 @@ class TestSearch:
         extra = findings.duplicated + findings.foreign
         assert (sums[0] == sums[1]) == (not numbers(findings))
         assert len(inputs) - lost == len(outputs) - extra
+
+
+LATE = [(identity, identity % 2, identity) for identity in range(40, 50)]
+
+
+class TestLateRecords:
+    """Records of the input that came while the proof ran: they may be in the output, once."""
+
+    @pytest.mark.parametrize("processed", [0, 4, 10])
+    def test_they_may_be_there_and_they_may_be_missing(self, folder: Path, processed: int) -> None:
+        """The pipeline has moved some of them; none is foreign, and none is lost."""
+        findings = found(folder, CLEAN, [*CLEAN, *LATE[:processed]], late=LATE, unique=True)
+        assert numbers(findings) == {}
+
+    def test_one_in_the_middle_of_them_may_be_missing(self, folder: Path) -> None:
+        """Partitions of the output are not read at one instant."""
+        assert numbers(found(folder, CLEAN, [*CLEAN, *LATE[3:]], late=LATE)) == {}
+
+    def test_a_duplicate_of_one_is_a_duplicate(self, folder: Path) -> None:
+        """It names the copy and the input record."""
+        findings = found(folder, CLEAN, [*CLEAN, *LATE[:4], (42, 1, 99)], late=LATE)
+        assert numbers(findings) == {"duplicated": 1}
+        assert findings.examples == {"duplicated": [((1, 99), (0, 42))]}
+
+    def test_a_foreign_record_among_them_is_foreign(self, folder: Path) -> None:
+        """No input has it, neither before nor after."""
+        findings = found(folder, CLEAN, [*CLEAN, *LATE[:4], (77, 1, 99)], late=LATE)
+        assert numbers(findings) == {"foreign": 1}
+
+    def test_a_loss_before_one_that_came_through_is_in_the_middle(self, folder: Path) -> None:
+        """Record 39 is the last that must be there; 41 of its partition is there."""
+        findings = found(folder, CLEAN, [*CLEAN[:-1], *LATE[:2]], late=LATE)
+        assert numbers(findings) == {"lost_in_middle": 1}
+        assert findings.examples == {"lost in the middle": [(None, (1, 39))]}
+
+    def test_a_swap_of_two_is_out_of_order(self, folder: Path) -> None:
+        """Order is proven for all that came through."""
+        swapped = [(44, 0, 42), (42, 0, 44)]
+        assert numbers(found(folder, CLEAN, [*CLEAN, *swapped], late=LATE)) == {"out_of_order": 1}
+
+    def test_one_that_repeats_an_earlier_identity_is_named(self, folder: Path) -> None:
+        """Then nobody can tell which of both is in the output."""
+        findings = found(folder, CLEAN, CLEAN, late=[(7, 1, 41)], unique=True)
+        assert numbers(findings) == {"repeated": 2}
+        assert findings.examples == {"identity repeats": [(None, (1, 41))]}
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        inputs=st.lists(st.integers(0, 9), max_size=20),
+        late=st.lists(st.integers(0, 9), max_size=10),
+        outputs=st.lists(st.integers(0, 9), max_size=25),
+    )
+    def test_an_identity_comes_as_often_as_before_and_not_more_often_than_now(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        inputs: list[int],
+        late: list[int],
+        outputs: list[int],
+    ) -> None:
+        """The rule of --allow-repeats, for any history."""
+        before, now, out = Counter(inputs), Counter(inputs + late), Counter(outputs)
+        findings = found(
+            tmp_path_factory.mktemp("search"),
+            [(identity, 0, at) for at, identity in enumerate(inputs)],
+            [(identity, 0, at) for at, identity in enumerate(outputs)],
+            late=[(identity, 0, at) for at, identity in enumerate(late, len(inputs))],
+            ordered=False,
+        )
+        assert findings.lost_at_tail + findings.lost_in_middle == (before - out).total()
+        assert findings.duplicated + findings.foreign == (out - now).total()
+        assert findings.foreign == sum(n for identity, n in out.items() if identity not in now)
 
 
 class TestSum:
