@@ -86,7 +86,8 @@ was compared, or --key-id does not tell all records apart).
     type=DURATION,
     default="1min",
     show_default=True,
-    help="How long to wait for open transactions to end, and for progress.",
+    help="How long to wait for open transactions to end, for a pipeline that lags while its topics "
+    "grow, and for progress.",
 )
 @click.option("--examples", type=int, default=5, show_default=True, help="Records named per kind.")
 @click.option(
@@ -118,8 +119,8 @@ def command(
     """Prove that the output topics hold every record of the input topics exactly once.
 
     It reads both sides with read_committed up to their present ends. What was in the input when the
-    command began must be in the output, so let the pipeline catch up first. What came later may be
-    there: writers and pipeline may go on.
+    command began must be in the output; a pipeline that lags has the --timeout to catch up. What
+    came later may be there: writers and pipeline may go on.
 
     It fails, and names the records, on a duplicate, a loss (at the tail or in the middle), a
     foreign record and a change of order (--ordered). It also fails on an open transaction that
@@ -268,9 +269,12 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
             "would look like success. Choose a --key-id that each record has for itself, or "
             "--allow-repeats."
         )
-    if verdict.still_growing:
-        growing = ", ".join(verdict.still_growing[:5])
-        hints.append(f"Still growing: {growing}. Stop the writers and let the pipeline catch up.")
+    if verdict.may_change:
+        growing = ", ".join(verdict.still_growing[:5]) or "the input"
+        hints.append(
+            f"Still growing: {growing}. If the pipeline lags, let it catch up, or wait longer "
+            f"for it: --timeout={options.timeout:g}s"
+        )
     lost = verdict.anomalies.get(LOST_TAIL, 0) + verdict.anomalies.get(LOST_MIDDLE, 0)
     foreign = verdict.anomalies.get(FOREIGN, 0)
     if lost == verdict.records_in != 0 and foreign == verdict.records_out != 0:

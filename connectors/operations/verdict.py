@@ -73,6 +73,16 @@ class Verdict:
         return not self.failures
 
     @property
+    def may_change(self) -> bool:
+        """Return whether a later look may be better: records are missing, and the topics move.
+
+        Time heals nothing else: what is in the output stays there.
+        """
+        wrong = self.failures.keys() - UNCOMPARED
+        moves = bool(self.records_late or self.still_growing)
+        return moves and bool(wrong) and wrong <= {LOST_TAIL, LOST_MIDDLE}
+
+    @property
     def uncompared(self) -> bool:
         """Return whether all that fails the proof is records that cannot be compared."""
         return bool(self.failures) and self.failures.keys() <= UNCOMPARED

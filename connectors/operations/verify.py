@@ -6,6 +6,8 @@
     3. ask for the ends of the input again: what came meanwhile may have come out, once
     4. sum both sides; equal sums end the proof, in constant memory
     5. else, or if sums are not enough, search which records differ
+    6. if records are missing, nothing else is wrong and the topics grow, begin again at 2, for a
+       while: the pipeline lags, or readers see one partition of a checkpoint before the other
 
 Sums are enough for whole records (key and value): nobody can tell two equal ones apart. They are
 not enough for a part of the record: if it repeats, the loss of one record and a duplicate of
@@ -15,6 +17,7 @@ its own. Order, missing records and an input that grows need the search too.
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,6 +54,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of the step, how much of it is done, and all of it."""
 
 _MARKER_WAIT_S = 0.1
+_LAG_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +75,8 @@ class VerifyOptions:
             identity is in the output as often as in the input.
         begins: per ``topic-partition`` of the input, the offset before which nothing counts; other
             partitions count from their beginning.
-        timeout: seconds to wait for open transactions to end, and without any progress.
+        timeout: seconds to wait for open transactions to end, for a pipeline that lags, and without
+            any progress.
         examples: how many records of each kind the verdict names.
         directory: where hashes are spilled when the sums differ; by default the system's place.
     """
@@ -163,6 +168,27 @@ def verify(
     log_ends = ends.log_ends(options.inputs, Deadline(options.timeout, clock))
     first = _input(ends, options, clock)
     due = {one.name: one.end for one in first}
+    look = functools.partial(
+        _look, ends, options, due=due, identify=identify, progress=progress, clock=clock
+    )
+    verdict = look()
+    patience = Deadline(options.timeout, clock)
+    while verdict.may_change and not patience.expired():
+        patience.pause(_LAG_WAIT_S)
+        verdict = look()
+    return replace(verdict, held_back=tuple(_hidden(first, log_ends)))
+
+
+def _look(
+    ends: TopicEnds,
+    options: VerifyOptions,
+    *,
+    due: Mapping[str, int],
+    identify: tuple[Identify, Identify],
+    progress: Progress,
+    clock: Clock,
+) -> Verdict:
+    """Compare the output as it is now with the input; before the offsets `due` it must be there."""
     outputs, hidden = _settled(ends, options, clock)
     # Asked last: whatever is in the output up to its ends, the pipeline has read before these.
     there = _input(ends, options, clock)
@@ -181,7 +207,6 @@ def verify(
     return replace(
         verdict,
         still_growing=growing,
-        held_back=tuple(_hidden(first, log_ends)),
         removed=(*_removed(there, options.begins), *_removed(outputs, {})),
     )
 

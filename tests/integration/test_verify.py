@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from connectors.cli.verify import command
@@ -186,7 +189,7 @@ def test_several_topics_are_one_bag(bootstrap, pipeline, topic):
 
 
 def test_an_input_that_grows_is_named(bootstrap, pipeline):
-    """A hint for who forgot to stop the writers; the ends stay those of the start."""
+    """What comes while the records are read does not count; the ends are fixed by then."""
     topics = pipeline(CLEAN)
     producer = Producer({"bootstrap.servers": bootstrap})
     steps = []
@@ -413,3 +416,67 @@ def test_an_output_without_records_proves_nothing_of_a_filter(bootstrap, pipelin
     topics = pipeline([])
     code, text = run(bootstrap, topics, "--key-id", "key", "--allow-missing")
     assert (code, "No verdict: no record was compared" in text) == (2, True), text
+
+
+def writes(bootstrap: str, topic: str, stop: Event) -> None:
+    """A writer that never stops: some 200 records a second, each with a key of its own."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    for number in count(RECORDS):
+        if stop.wait(0.005):
+            break
+        put(producer, topic, [(number % PARTITIONS, number)], side="in")
+
+
+def copies(bootstrap: str, topics: tuple[str, str], twice: int, stop: Event) -> None:
+    """A pipeline: a transaction is open nearly always. Each `twice`-th record is copied twice."""
+    group = {"bootstrap.servers": bootstrap, "group.id": "copies", "enable.auto.commit": False}
+    consumer = Consumer(group)
+    consumer.assign([TopicPartition(topics[0], number, 0) for number in range(PARTITIONS)])
+    with transaction(bootstrap, f"copies-{topics[1]}") as producer, contextlib.closing(consumer):
+        while not stop.is_set():
+            for message in consumer.consume(50, 0.3):
+                number = int(message.key())
+                again = 2 if twice and number > RECORDS and number % twice == 0 else 1
+                put(producer, topics[1], [(message.partition(), number)] * again)
+            producer.commit_transaction(30)
+            producer.begin_transaction()
+        producer.abort_transaction(30)
+
+
+@contextmanager
+def live(bootstrap: str, topics: tuple[str, str], *, twice: int = 0) -> Iterator[None]:
+    """Two topics that are written as long as it is entered."""
+    stop = Event()
+    threads = [
+        Thread(target=writes, args=(bootstrap, topics[0], stop)),
+        Thread(target=copies, args=(bootstrap, topics, twice, stop)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+
+
+def test_a_writer_and_a_pipeline_may_go_on(bootstrap, pipeline):
+    """The first look comes before the pipeline has caught up, the last one long after."""
+    topics = pipeline([])
+    with live(bootstrap, topics):
+        told = [run(bootstrap, topics, "--key-id", "key", "--ordered") for _ in range(3)]
+    for code, text in told:
+        assert (code, "The proof holds: exactly once" in text) == (0, True), text
+    assert any("input, since then" in text for _, text in told)
+
+
+def test_a_duplicate_of_a_record_that_came_meanwhile_fails(bootstrap, pipeline):
+    """A pipeline that is wrong is not excused by being alive."""
+    topics = pipeline([])
+    with live(bootstrap, topics, twice=100):
+        code, text = 0, ""
+        for _ in range(20):
+            if code == 0:
+                code, text = run(bootstrap, topics, "--key-id", "key")
+    assert (code, "The proof fails: duplicated (" in text) == (1, True), text

@@ -1095,6 +1095,13 @@ MUTATIONS = (
         "tests/unit/test_verify_parts.py",
     ),
     Mutation(
+        "verify: only what is missing is waited for",
+        "connectors/operations/verdict.py",
+        "wrong <= {LOST_TAIL, LOST_MIDDLE}",
+        "True",
+        "tests/unit/test_verify_live.py",
+    ),
+    Mutation(
         "verify: what was there before must have come out",
         "connectors/operations/verify.py",
         "late = max(begin, due)",

@@ -113,9 +113,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
-def judged(**changed: Any) -> Verdict:
+def judged(clock: VirtualClock | None = None, **changed: Any) -> Verdict:
     options: dict[str, Any] = {"kafka": {}, "inputs": ("in",), "outputs": ("out",), "key_id": "key"}
-    return verify.verify(VerifyOptions(**(options | changed)), clock=VirtualClock())
+    return verify.verify(VerifyOptions(**(options | changed)), clock=clock or VirtualClock())
 
 
 #: Between the end of what must be there, and the end of the output.
@@ -254,3 +254,68 @@ def test_an_identity_that_repeats_is_no_verdict(cluster: Cluster) -> None:
     cluster.then[MEANWHILE] = lambda: cluster.write("in", 3)
     verdict = judged()
     assert (verdict.failures, verdict.uncompared) == ({"identity repeats": 2}, True)
+
+
+# --- a pipeline that lags -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("visible", [(), (11,)], ids=["at the tail", "in the middle"])
+def test_what_is_missing_may_still_come(cluster: Cluster, visible: tuple[int, ...]) -> None:
+    """A batch is under way; readers may see one partition of it before the other ones."""
+    cluster.write("in", 10)
+
+    def meanwhile() -> None:
+        cluster.write("in", 11)
+        cluster.write("out", *visible)
+
+    cluster.then[MEANWHILE] = meanwhile
+    cluster.then["log of out 3"] = lambda: cluster.write("out", *({10, 11} - {*visible}))
+    clock = VirtualClock()
+    verdict = judged(clock)
+    assert (verdict.anomalies, verdict.records_in, verdict.records_late) == ({}, 11, 1)
+    assert 0 < clock.time < 10
+
+
+def test_an_output_that_grows_without_its_input_is_waited_for(cluster: Cluster) -> None:
+    """The writers have stopped; the pipeline has not come to their last records."""
+    cluster.write("in", 10, 11)
+    cluster.then["ends of out 2"] = lambda: cluster.write("out", 10)
+    cluster.then["ends of out 4"] = lambda: cluster.write("out", 11)
+    assert judged().ok
+
+
+def test_what_does_not_come_in_time_is_lost(cluster: Cluster) -> None:
+    """Only the writers go on."""
+    cluster.write("in", 10)
+    cluster.then[MEANWHILE] = lambda: cluster.write("in", 11)
+    clock = VirtualClock()
+    assert judged(clock, timeout=7.0).failures == {"lost at the tail": 1}
+    assert 7.0 <= clock.time < 9.0
+
+
+def test_topics_at_rest_are_not_waited_for(cluster: Cluster) -> None:
+    """Nothing moves: what is missing does not come."""
+    cluster.write("in", 10)
+    clock = VirtualClock()
+    assert judged(clock).failures == {"lost at the tail": 1}
+    assert clock.time == 0
+
+
+@pytest.mark.parametrize("fault", [5, 77], ids=["duplicate", "foreign"])
+def test_no_time_heals_another_fault(cluster: Cluster, fault: int) -> None:
+    """A loss beside it is not waited for."""
+    cluster.write("in", 10)
+    cluster.write("out", fault)
+    cluster.then[MEANWHILE] = lambda: cluster.write("in", 11)
+    clock = VirtualClock()
+    assert len(judged(clock).failures) == 2
+    assert clock.time == 0
+
+
+def test_a_loss_that_is_allowed_is_not_waited_for(cluster: Cluster) -> None:
+    """--allow-missing: the verdict is there."""
+    cluster.write("in", 10)
+    cluster.then[MEANWHILE] = lambda: cluster.write("in", 11)
+    clock = VirtualClock()
+    assert judged(clock, allow_missing=True).ok
+    assert clock.time == 0
