@@ -263,6 +263,11 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
         hints.append(
             f"Records are gone (retention), so what they match counts as foreign or lost: {places}"
         )
+    if verdict.compacted:
+        hints.append(
+            f"Compacted (cleanup.policy): {', '.join(verdict.compacted)}. Older records of a key "
+            "may be gone: what they match counts as foreign or lost, and a duplicate is not seen."
+        )
     if REPEATED in verdict.anomalies:
         hints.append(
             "Several input records have one identity: the loss of one and a duplicate of another "

@@ -6,6 +6,7 @@ it proves would share its faults.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from connectors.clients.client_errors import (
     is_about_the_group,
@@ -112,6 +113,21 @@ class TopicEnds:
         partitions = self._partitions(topics, deadline)
         ends = self._ask(partitions, OffsetSpec.latest(), committed=False, deadline=deadline)
         return {f"{topic}-{partition}": end for (topic, partition), end in ends.items()}
+
+    def compacted(self, topics: Sequence[str], deadline: Deadline) -> list[str]:
+        """Name the topics that are compacted, as far as the cluster tells it."""
+        asked = self._admin.describe_configs(
+            [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics],
+            request_timeout=_ask_seconds(deadline),
+        )
+        found = []
+        for resource, answer in asked.items():
+            # It only explains: a user without the right to see it has the same verdict.
+            with contextlib.suppress(KafkaException):
+                policy = answer.result().get("cleanup.policy")
+                if policy is not None and "compact" in policy.value:
+                    found.append(resource.name)
+        return found
 
     def _partitions(self, topics: Sequence[str], deadline: Deadline) -> list[tuple[str, int]]:
         try:

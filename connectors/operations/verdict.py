@@ -47,6 +47,7 @@ class Verdict:
         held_back: partitions of the input with records behind an open transaction; these records do
             not count, no reader of committed records has them.
         removed: partitions whose first records that would count are gone (retention).
+        compacted: topics whose older records of a key may be gone, on either side.
         searched: False when equal sums alone were the proof.
     """
 
@@ -59,6 +60,7 @@ class Verdict:
     still_growing: tuple[str, ...] = ()
     held_back: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    compacted: tuple[str, ...] = ()
     searched: bool = False
 
     @property

@@ -176,7 +176,12 @@ def verify(
     while verdict.may_change and not patience.expired():
         patience.pause(_LAG_WAIT_S)
         verdict = look()
-    return replace(verdict, held_back=tuple(_hidden(first, log_ends)))
+    verdict = replace(verdict, held_back=tuple(_hidden(first, log_ends)))
+    if verdict.empty:
+        return verdict
+    topics = [*options.inputs, *options.outputs]
+    compacted = ends.compacted(topics, Deadline(options.timeout, clock))
+    return replace(verdict, compacted=tuple(compacted))
 
 
 def _look(

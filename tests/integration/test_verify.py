@@ -272,6 +272,18 @@ def test_records_that_retention_has_removed_are_named(bootstrap, pipeline):
     assert f"{topics[0]}-0: offsets 0 to 9" in text
 
 
+def test_a_topic_that_is_compacted_is_named(bootstrap, topic):
+    """The broker may remove older values of a key, on either side, and a real duplicate."""
+    topics = topic(name="in", **{"cleanup.policy": "compact,delete"}), topic(name="out")
+    for name in topics:
+        put(Producer({"bootstrap.servers": bootstrap}), name, [(0, 1)])
+    code, text = run(bootstrap, topics, "--key-id", "key")
+    assert (code, f"Compacted (cleanup.policy): {topics[0]}." in " ".join(text.split())) == (
+        0,
+        True,
+    ), text
+
+
 def test_records_of_the_input_behind_an_open_transaction_are_named(bootstrap, pipeline):
     """No reader has them, so they do not count; the proof says so."""
     topics = pipeline(CLEAN)

@@ -56,6 +56,7 @@ class Cluster:
     def __init__(self) -> None:
         self.logs: dict[tuple[str, int], list[int]] = {("in", 0): [], ("out", 0): []}
         self.hidden = 0  # records at the end of the input that an open transaction hides
+        self.compact: set[str] = set()
         self.then: dict[str, Callable[[], object]] = {}
         self.asked: list[str] = []
 
@@ -80,6 +81,9 @@ class Cluster:
         for topic in topics:
             self._comes(f"log of {topic}")
         return {f"{t}-{p}": len(log) for (t, p), log in self.logs.items() if t in topics}
+
+    def compacted(self, topics: Sequence[str], _deadline: Deadline) -> list[str]:
+        return [topic for topic in topics if topic in self.compact]
 
     def scan(
         self,
@@ -319,3 +323,10 @@ def test_a_loss_that_is_allowed_is_not_waited_for(cluster: Cluster) -> None:
     clock = VirtualClock()
     assert judged(clock, allow_missing=True).ok
     assert clock.time == 0
+
+
+def test_topics_that_are_compacted_are_named(cluster: Cluster) -> None:
+    """Nothing is wrong with them, but records may be gone on either side."""
+    cluster.compact = {"out"}
+    verdict = judged()
+    assert (verdict.ok, verdict.compacted) == (True, ("out",))

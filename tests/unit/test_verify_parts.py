@@ -490,6 +490,12 @@ class TestOptions:
         assert "no record was compared" in result.output, result.output
         assert result.exit_code == 2
 
+    def test_a_cluster_that_does_not_tell_what_is_compacted_is_no_error(self) -> None:
+        """A user may lack the right to see it; this broker does not know the question."""
+        with MockCluster() as cluster:
+            ends = TopicEnds({"bootstrap.servers": cluster.bootstrap})
+            assert ends.compacted([cluster.topic("a")], Deadline(0.2)) == []
+
     def test_a_leader_that_is_silent_is_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Librdkafka gives the offset -1001 then, and no error; nothing would be compared."""
         monkeypatch.setattr(bounded_scan, "_ASK_S", 1.0)
