@@ -20,8 +20,9 @@ from tests.journeys.terminal import Terminal, terminal  # noqa: F401 - a fixture
 from tests.pages import block, commands
 from tests.tiers import long
 
-UP, RUN, VERIFY = commands(block("README.md", "sparkonce kafka up"))
+UP, FILL, RUN, VERIFY = commands(block("README.md", "sparkonce kafka up"))
 FLIGHTS = block("README.md", "[app]")
+WRITER = block("README.md", "Producer(")
 TRANSACTION = re.compile(r"flights\.\w{8}\.1\.\w{8}\.\d")
 
 
@@ -42,10 +43,11 @@ def first_columns(table: str, columns: int) -> list[tuple[str, ...]]:
 
 
 def test_the_readmes_commands(terminal: Terminal):
-    """Start a Kafka, run the job file, stop it with ctrl-C, prove the result."""
+    """Start a Kafka, fill a topic, run the job file, stop it with ctrl-C, prove the result."""
     assert block("docs/getting_started.md", "[app]") == FLIGHTS
+    assert block("docs/getting_started.md", "Producer(") == WRITER
     assert commands(block("docs/getting_started.md", "kafka up")) == [UP]
-    assert commands(block("docs/getting_started.md", "run flights.toml")) == [RUN]
+    assert commands(block("docs/getting_started.md", "run flights.toml")) == [FILL, RUN]
     assert commands(block("docs/getting_started.md", "verify")) == [VERIFY]
     run_again, check = commands(block("docs/running.md", "sparkonce run"))
     verify_again, by_hand = commands(block("docs/running.md", "sparkonce verify --job"))
@@ -54,7 +56,8 @@ def test_the_readmes_commands(terminal: Terminal):
     terminal.writes("flights.toml", FLIGHTS)
     assert terminal.types(check) == "flights: flights -> flights-clean\n"
     terminal.types(UP)
-    terminal.produces("flights", range(100))
+    terminal.writes("fill.py", WRITER)
+    terminal.types(FILL)
     with terminal.starts(RUN) as pipeline, Follower(terminal.bootstrap, "flights-clean") as reader:
         reader.until(lambda seen: len(seen) == 100, timeout=PATIENCE_S)
         terminal.produces("flights", range(100, 150))
