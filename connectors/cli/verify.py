@@ -280,6 +280,8 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
             f"Still growing: {growing}. If the pipeline lags, let it catch up, or wait longer "
             f"for it: --timeout={options.timeout:g}s"
         )
+    elif LOST_TAIL in verdict.failures:
+        hints.append("The pipeline lacks the last records: it may not have come to them yet.")
     lost = verdict.anomalies.get(LOST_TAIL, 0) + verdict.anomalies.get(LOST_MIDDLE, 0)
     foreign = verdict.anomalies.get(FOREIGN, 0)
     if lost == verdict.records_in != 0 and foreign == verdict.records_out != 0:

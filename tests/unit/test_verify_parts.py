@@ -404,6 +404,32 @@ class TestVerdict:
             result.output
         )
 
+    @pytest.mark.parametrize(
+        ("late", "lost", "foreign", "says"),
+        [
+            (0, 1, 0, "it may not have come to them yet"),
+            (5, 1, 0, "Still growing: the input. If the pipeline lags, let it catch up"),
+            (5, 9, 12, "No record matched: --key-id record may not fit"),
+        ],
+    )
+    def test_what_is_missing_is_explained(
+        self, monkeypatch: pytest.MonkeyPatch, late: int, lost: int, foreign: int, says: str
+    ) -> None:
+        """By a pipeline that lags, or by an identity that matches nothing."""
+        found = {"lost at the tail": lost, "foreign": foreign}
+        verdict = Verdict(
+            records_in=9,
+            records_late=late,
+            records_out=12,
+            anomalies={name: number for name, number in found.items() if number},
+        )
+        monkeypatch.setattr("connectors.operations.verify.verify", lambda *_, **__: verdict)
+        arguments = ["--bootstrap", "x:1", "--input", "a", "--output", "b"]
+        result = CliRunner().invoke(command, arguments)
+        assert (result.exit_code, says in " ".join(result.output.split())) == (1, True), (
+            result.output
+        )
+
 
 class TestOptions:
     """Refused before any broker is asked."""
