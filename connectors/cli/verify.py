@@ -271,8 +271,8 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
     if REPEATED in verdict.anomalies:
         hints.append(
             "Several input records have one identity: the loss of one and a duplicate of another "
-            "would look like success. Choose a --key-id that each record has for itself, or "
-            "--allow-repeats."
+            "would look like success. Choose a --key-id that each record has for itself"
+            f"{'' if options.ordered else ', or --allow-repeats'}."
         )
     if verdict.may_change:
         growing = ", ".join(verdict.still_growing[:5]) or "the input"

@@ -430,6 +430,18 @@ class TestVerdict:
             result.output
         )
 
+    @pytest.mark.parametrize("ordered", [False, True])
+    def test_an_option_that_would_be_refused_is_not_offered(
+        self, monkeypatch: pytest.MonkeyPatch, ordered: bool
+    ) -> None:
+        """--allow-repeats cannot be given beside --ordered."""
+        verdict = Verdict(records_in=9, records_out=9, anomalies={"identity repeats": 2})
+        monkeypatch.setattr("connectors.operations.verify.verify", lambda *_, **__: verdict)
+        arguments = ["--bootstrap", "x:1", "--input", "a", "--output", "b"]
+        result = CliRunner().invoke(command, [*arguments, *["--ordered"][: int(ordered)]])
+        assert "Choose a --key-id" in " ".join(result.output.split())
+        assert ("--allow-repeats" in result.output) == (not ordered)
+
 
 class TestOptions:
     """Refused before any broker is asked."""
