@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError
 
 from connectors.clients.client_errors import FATAL
+from connectors.clients.weak_callback import weakly
 from connectors.native import librdkafka
 
 _TEXT_BYTES: Final = 512
@@ -24,17 +24,6 @@ _WAIT_MS: Final = 200
 CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "on_delivery", "logger"})
 #: Syslog's levels, from emergency to debug, as levels of `logging`; as confluent-kafka maps them.
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
-
-
-def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a method as long as its object lives, and else returns 0."""
-    found = weakref.WeakMethod(method)
-
-    def call(*arguments: Any) -> Any:
-        alive = found()
-        return 0 if alive is None else alive(*arguments)
-
-    return call
 
 
 class RefusedRecord:
@@ -83,10 +72,10 @@ class ClientHandle:
         # The library keeps these addresses, so they must live as long as the handle. They do not
         # keep it alive: a dropped client is closed at once, also where no collector runs.
         self._callbacks = (
-            librdkafka.REPORT_CALLBACK(_weakly(self._reported)),
-            librdkafka.ERROR_CALLBACK(_weakly(self._failed)),
-            librdkafka.STATISTICS_CALLBACK(_weakly(self._measured)),
-            librdkafka.LOG_CALLBACK(_weakly(self._logged)),
+            librdkafka.REPORT_CALLBACK(weakly(self._reported)),
+            librdkafka.ERROR_CALLBACK(weakly(self._failed)),
+            librdkafka.STATISTICS_CALLBACK(weakly(self._measured)),
+            librdkafka.LOG_CALLBACK(weakly(self._logged)),
         )
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         conf = self._configured(settings, text)

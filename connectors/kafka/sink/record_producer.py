@@ -7,7 +7,6 @@ if nothing is in flight and no delivery failed. librdkafka itself continues afte
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.clients.client_errors import is_unwritable
 from connectors.clients.client_log import log_settings
+from connectors.clients.weak_callback import weakly
 from transactions.clock import Deadline
 from transactions.errors import DeliveryError, PhaseOneError, RecordRefusedError, SparkOnceError
 
@@ -244,22 +244,6 @@ class RecordProducer:
             where=self._name,
             cause=str(error),
         )
-
-
-def weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """Return a callback that does not keep its producer alive.
-
-    Otherwise a dropped producer would wait for the cyclic collector, for ever if the worker's heap
-    is frozen. Meanwhile it queues statistics that nobody takes: 100 KB a second (measured).
-    """
-    reference = weakref.WeakMethod(method)
-
-    def call(*arguments: Any) -> None:
-        alive = reference()
-        if alive is not None:
-            alive(*arguments)
-
-    return call
 
 
 def _extra_column(batch: pa.RecordBatch, name: str) -> list[Any]:

@@ -22,7 +22,8 @@ from connectors.clients.client_errors import is_refused
 from connectors.clients.client_log import LIBRDKAFKA, least_level, log_settings
 from connectors.clients.client_version import check_client_version
 from connectors.clients.transaction_timeout import request_timeout_ms
-from connectors.kafka.sink.record_producer import RecordProducer, weakly
+from connectors.clients.weak_callback import weakly
+from connectors.kafka.sink.record_producer import RecordProducer
 from transactions.clock import Deadline
 from transactions.errors import (
     AuthenticationError,
