@@ -426,6 +426,14 @@ MUTATIONS = (
         POINTS,
     ),
     Mutation(
+        "recovery: what a person gave up and a start commits must be visible",
+        RECOVERY,
+        "        committed = settlement.in_state(State.COMMITTED)\n",
+        "        found = settlement.in_state(State.COMMITTED)\n"
+        "        committed = [one for one in found if one.token not in log.state.ended]\n",
+        "tests/simulation/test_settled.py",
+    ),
+    Mutation(
         "recovery: settle, then sweep the ids of the decision",
         RECOVERY,
         "swept = sweep(sinks, owner, deadline, spare=decided)",
