@@ -92,7 +92,8 @@ class BrokerReader:
             open_transactions=len(started),
             oldest_open_ms=min((ms for ms in started.values() if ms >= 0), default=-1),
             stable_lag=lag,
-            latest={k: v for each in self._inputs for k, v in each.latest_offsets().items()},
+            # As a batch would ask: without a deleted topic, if the source may go on without it.
+            latest={k: v for each in self._inputs for k, v in each.next_end({}).items()},
         )
 
     def close(self) -> None:

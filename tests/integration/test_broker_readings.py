@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
+
 from connectors import KafkaSink, KafkaSource
 from connectors.pipeline.broker_readings import BrokerReader
 from tests.integration.wire_helpers import begin, open_producer, soon
 from transactions.clock import SYSTEM_CLOCK
+from transactions.errors import MissingTopicError
 
 
 def test_an_open_transaction_holds_the_output_back(bootstrap, topic, application_id):
@@ -42,3 +47,25 @@ def test_an_open_transaction_holds_the_output_back(bootstrap, topic, application
         assert after.latest[f"{output}-1"] == 4, "three records and the commit marker"
     finally:
         reader.close()
+
+
+def test_a_source_that_goes_on_without_a_topic_is_measured_without_it(
+    bootstrap, topic, application_id
+):
+    left, deleted = topic(1, "left"), f"{application_id}-deleted"
+    lenient = KafkaSource(
+        bootstrap_servers=bootstrap, subscribe=[left, deleted], fail_on_data_loss=False
+    )
+    reader = BrokerReader(application_id, [], [lenient])
+    try:
+        assert reader.read(soon()).latest == {f"{left}-0": 0}
+    finally:
+        reader.close()
+    strict = BrokerReader(
+        application_id, [], [dataclasses.replace(lenient, fail_on_data_loss=True)]
+    )
+    try:
+        with pytest.raises(MissingTopicError):
+            strict.read(soon())
+    finally:
+        strict.close()
