@@ -10,6 +10,7 @@ import string
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -158,9 +159,20 @@ def test_topics_and_partitions_that_come_and_go_at_random(frame, topics, checkpo
         left = [*ends.keys() - gone]
         if len(left) > 1:
             short = chance.choice(sorted(left))
-            query.query.processAllAvailable()  # else a task may be reading it, and the query fails
+            # All of it was read, a new partition too that Spark does not know yet (and would not
+            # wait for). Else a plan or a task may be at it, and the query fails.
+            all_of_it = {str(partition): end for partition, end in enumerate(ends[short])}
+            deadline = Deadline(120.0)
+            while read_up_to(topics.name(short)) != all_of_it:
+                assert not deadline.expired(), query.query.lastProgress
+                assert not query.query.awaitTermination(0.2)
             topics.delete(short)
             gone.add(short)
+
+    def read_up_to(topic: str) -> dict[str, int]:
+        query.query.processAllAvailable()
+        progress = query.query.lastProgress
+        return orjson.loads(progress.sources[0].endOffset).get(topic, {}) if progress else {}
 
     def write() -> None:
         for short in sorted(ends.keys() - gone):
