@@ -35,7 +35,7 @@ from connectors.spark.branches import Branch, make_branch
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.quiet_end import as_spark_ends
-from connectors.spark.replayable_sources import refuse_sources_of_query
+from connectors.spark.replayable_query import refuse_sources_of_query, refuse_state_of_query
 from connectors.spark.session import RUNTIME_CONF, refuse_connect
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
 from connectors.spark.stuck_jobs import cancelled_after
@@ -54,8 +54,6 @@ _IDLE_SWEEP_SECONDS: Final = 10.0
 _EXIT_SECONDS: Final = 5.0
 #: How long the run of a query that has ended inside a batch goes on sweeping.
 _RESTS_S: Final = 30.0
-#: Settings of a replay of state that Spark writes into the checkpoint at its first batch.
-_STATE_CONF: Final = tuple(one for one in RUNTIME_CONF if "stateStore" in one)
 
 
 class BatchWriter:
@@ -180,7 +178,7 @@ class BatchWriter:
     ) -> _OpenRun:
         """Take over from the run before: fence, recover, sweep."""
         refuse_sources_of_query(execution)
-        _refuse_state(folder.checkpoint, execution)
+        refuse_state_of_query(folder.checkpoint, execution, RUNTIME_CONF)
         accepts, run_id = self._accept_duplicates, str(execution.runId())
         folder.check(batch_id, accept_duplicates=accepts, siblings=_served(run_id))
         run = Run(self._run_options(folder.path, branch), self._before)
@@ -336,26 +334,6 @@ def _served(run_id: str = "") -> list[Path]:
     """Return the folders that this process has opened, or that one run of a query has."""
     with _LOCK:
         return [folder for folder, (run, _) in _SERVED.items() if run_id in {"", run}]
-
-
-def _refuse_state(checkpoint: Path, execution: Any) -> None:
-    """Check that the query's state can be made twice.
-
-    Raises:
-        ConfigurationError: Spark would write the state of a repeated batch over the older one.
-    """
-    if not (checkpoint / "state").exists():
-        return
-    conf = execution.sparkSessionForStream().conf()
-    for key in _STATE_CONF:
-        if (value := str(conf.get(key))) != RUNTIME_CONF[key]:
-            raise ConfigurationError(
-                "The state of the query is kept in a way that no batch can be run again with.",
-                where=f"{checkpoint}, {key}={value}",
-                cause="a late task of an older run could replace the state of a decided batch",
-                option=f"{key}={RUNTIME_CONF[key]}, before the query's first start; "
-                "build_session sets it",
-            )
 
 
 def _refuse_gap(log: LogState, batch_id: int) -> None:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import orjson
@@ -27,7 +25,7 @@ from connectors.spark.branches import tell_left_out
 from connectors.spark.commit_requests import JOB, TaskPlan
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.query_options import QueryOptions, query_id
-from connectors.spark.replayable_sources import refuse_sources_of_batch
+from connectors.spark.replayable_query import refuse_sources_of_batch, refuse_state_of_batch
 from connectors.spark.sink_stage import BatchOrder, SinkStage, told_by_tasks
 from connectors.spark.writer_folder import WriterFolder
 from transactions.clock import Deadline
@@ -48,8 +46,6 @@ _RESTS_S: Final = 30.0
 _IDLE_S: Final = 3600.0
 #: How long that run is known then, for a query that goes on: see `_check_newest`.
 _KNOWN_S: Final = 86_400.0
-#: Files of a state store of version 1: their names say only the batch.
-_STATE_V1: Final = re.compile(r"\d+\.(delta|snapshot|changelog|zip)")
 #: Per source, where a batch begins and where it ends.
 _Range: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -286,7 +282,7 @@ class QueryRun:
             orjson.loads(line) for one in told for line in one.splitlines()
         )
         if not self._state_checked and self._has_state():
-            _refuse_state(self._options.checkpoint)
+            refuse_state_of_batch(self._options.checkpoint)
             self._state_checked = True
         durable = self._durable.begin()
 
@@ -371,21 +367,3 @@ def _range_of(options: QueryOptions, number: int) -> _Range:
     end = offsets_of_batch(options.checkpoint, number)
     start = offsets_of_batch(options.checkpoint, number - 1) if number else ("",) * len(end)
     return start, end
-
-
-def _refuse_state(checkpoint: Path) -> None:
-    """Check, before a decision, that the query's state can be made twice.
-
-    Raises:
-        ConfigurationError: Spark would write the state of a repeated batch over the older one.
-    """
-    names = (checkpoint / "state").glob("*/*/**/*")
-    found = next((path for path in names if _STATE_V1.fullmatch(path.name)), None)
-    if found is not None:
-        raise ConfigurationError(
-            "The state of the query is kept in a way that no batch can be run again with.",
-            where=str(found),
-            cause="a late task of an older run could replace the state of a decided batch",
-            option="spark.sql.streaming.stateStore.checkpointFormatVersion=2 and the RocksDB state "
-            "store, before the query's first start; build_session sets them",
-        )

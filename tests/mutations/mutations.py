@@ -1001,7 +1001,7 @@ MUTATIONS = (
     ),
     Mutation(
         "query writer: state that cannot be made twice is refused",
-        "connectors/spark/query_run.py",
+        "connectors/spark/replayable_query.py",
         "if found is not None:",
         "if False:",
         "tests/integration/test_query_writer.py"

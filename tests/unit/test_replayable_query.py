@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.replayable_sources import refuse_sources_of_batch
+from connectors.spark.replayable_query import refuse_sources_of_batch
 from transactions.errors import ConfigurationError
 
 KAFKA = '{"t":{"0":10}}'
