@@ -34,13 +34,14 @@ from connectors.spark.batch_offsets import checkpoint_of, execution_around
 from connectors.spark.branches import Branch, make_branch
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.micro_batch import MicroBatches
+from connectors.spark.open_run import RESTS_S, OpenRun
 from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.replayable_query import refuse_sources_of_query, refuse_state_of_query
 from connectors.spark.session import RUNTIME_CONF, refuse_connect
-from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
+from connectors.spark.sink_stage import COMMITTABLE_DDL
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.writer_folder import WriterFolder
-from transactions.coordinator import CheckpointCoordinator, CheckpointReport
+from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, ReplayMismatchError, StoppedError
 from transactions.log_state import LogState
 from transactions.sink import Sink
@@ -50,10 +51,7 @@ logger = logging.getLogger(__name__)
 #: Which object has written which run of a query, by the folder of its application.
 _SERVED: Final[dict[Path, tuple[str, BatchWriter]]] = {}
 _LOCK: Final = threading.Lock()
-_IDLE_SWEEP_SECONDS: Final = 10.0
 _EXIT_SECONDS: Final = 5.0
-#: How long the run of a query that has ended inside a batch goes on sweeping.
-_RESTS_S: Final = 30.0
 
 
 class BatchWriter:
@@ -88,7 +86,7 @@ class BatchWriter:
         self._accept_duplicates = accept_duplicates
         self._one_at_a_time = threading.RLock()
         self._query_id = ""
-        self._open: _OpenRun | None = None
+        self._open: _OpenQuery | None = None
         self._before: Run | None = None
         self._failed: tuple[str, BaseException] | None = None
         atexit.register(self._close_at_exit)
@@ -175,7 +173,7 @@ class BatchWriter:
 
     def _begin(
         self, execution: Any, branch: Branch, folder: WriterFolder, batch_id: int
-    ) -> _OpenRun:
+    ) -> _OpenQuery:
         """Take over from the run before: fence, recover, sweep."""
         refuse_sources_of_query(execution)
         refuse_state_of_query(folder.checkpoint, execution, RUNTIME_CONF)
@@ -189,9 +187,8 @@ class BatchWriter:
         try:
             # Of a run before, too: a sibling is called soon, and must not find a newer Fence.
             folder.stop_others(run, batch_id, accept_duplicates=accepts, siblings=_served())
-            opened = _OpenRun(
-                run, execution, branch.schema, folder, timeout_s=self._checkpoint_timeout_s
-            )
+            timeout_s = self._checkpoint_timeout_s
+            opened = _OpenQuery(run, execution, branch.schema, folder, timeout_s=timeout_s)
         except BaseException:
             run.close()
             raise
@@ -214,7 +211,7 @@ class BatchWriter:
             accept_duplicates=self._accept_duplicates,
         )
 
-    def _close_at_end(self, execution: Any, opened: _OpenRun) -> None:
+    def _close_at_end(self, execution: Any, opened: _OpenQuery) -> None:
         """Wait for the end of the query, then leave nothing open; on a thread of its own.
 
         Meanwhile the query can be started again: its first batch closes the run.
@@ -226,7 +223,7 @@ class BatchWriter:
         with self._one_at_a_time:
             rests = self._open is opened and opened.sweep_on()
         if rests:
-            opened.closed.wait(_RESTS_S)
+            opened.closed.wait(RESTS_S)
         with self._one_at_a_time:
             self._close(opened)
 
@@ -240,13 +237,13 @@ class BatchWriter:
             finally:
                 self._one_at_a_time.release()
 
-    def _close(self, opened: _OpenRun | None) -> None:
+    def _close(self, opened: _OpenQuery | None) -> None:
         if opened is not None and self._open is opened:
             self._open = None
             opened.close()
 
 
-class _OpenRun:
+class _OpenQuery(OpenRun):
     """What the writer holds for one run of the query.
 
     Attributes:
@@ -258,28 +255,21 @@ class _OpenRun:
         self, run: Run, execution: Any, schema: pa.Schema, folder: WriterFolder, *, timeout_s: float
     ) -> None:
         self.run_id = str(execution.runId())
-        self._run = run
+        durable, stopping = DurableFiles(folder.checkpoint), lambda: not execution.isActive()
+        super().__init__(run, durable, timeout_s=timeout_s, stopping=stopping)
         self._folder = folder
         self._schema = schema
         self._timeout_s = timeout_s
         self._written = -1
         self._in_batch = False
         self.closed = threading.Event()
-        self._coordinator = CheckpointCoordinator(
-            run.log,
-            run.committers,
-            timeout_s=timeout_s,
-            stopping=lambda: not execution.isActive(),
-            lost=run.settlement.lost,
-            idle_sweep_s=_IDLE_SWEEP_SECONDS,
-        )
         self._batches = MicroBatches(
-            self._coordinator,
+            self.coordinator,
             run.log,
             [*run.sinks],
             offsets_sink=None,
             spark_checkpoint=folder.checkpoint,
-            durable=DurableFiles(folder.checkpoint),
+            durable=durable,
         )
 
     def write(self, execution: Any, branch: Branch, batch_id: int) -> CheckpointReport:
@@ -295,14 +285,13 @@ class _OpenRun:
             self._folder.note_second_call(batch_id)
             raise ConfigurationError(
                 "The writer was called a second time for one batch.",
-                where=f"application {self._run.log.owner.application_id}, batch {batch_id}",
+                where=f"application {self.run.log.owner.application_id}, batch {batch_id}",
                 cause="a batch is one checkpoint, and it was committed by the first call",
                 option="writer(frame, batch_id): unite the rows in later batches. The rows of this "
                 "call need another BatchWriter with its own app_id",
             )
-        _refuse_gap(self._run.log.state, batch_id)
-        stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
-        written = branch.frame.mapInArrow(stage, COMMITTABLE_DDL)
+        _refuse_gap(self.run.log.state, batch_id)
+        written = branch.frame.mapInArrow(self.stage, COMMITTABLE_DDL)
         spark = branch.frame.sparkSession
         self._in_batch = True
         with cancelled_after(self._timeout_s, spark, self.run_id, batch_id):
@@ -312,21 +301,13 @@ class _OpenRun:
         return report
 
     def sweep_on(self) -> bool:
-        """Sweep again and again, until `close`, if the query has ended inside a batch: Spark
-        cancels its tasks, and they can still open transactions.
-
-        Returns:
-            Whether it sweeps. What is decided and not finished is left to the next start.
-        """
-        if not self._in_batch or self._coordinator.unfinished() is not None:
-            return False
-        self._coordinator.resume()
-        return True
+        """Sweep on if the query has ended inside a batch: Spark only cancels its tasks."""
+        return self._in_batch and super().sweep_on()
 
     def close(self) -> None:
         """Write down that nothing waits, abort what tasks left open, close the connections."""
         self.closed.set()
-        if unfinished := self._run.end(self._coordinator):
+        if unfinished := self.run.end(self.coordinator):
             logger.warning("the query has ended, and must be started again: %s", unfinished)
 
 

@@ -24,13 +24,13 @@ from connectors.pipeline.spark_checkpoint import batches_of, offsets_of_batch
 from connectors.spark.branches import tell_left_out
 from connectors.spark.commit_requests import JOB, TaskPlan
 from connectors.spark.durable_files import DurableFiles
+from connectors.spark.open_run import RESTS_S, OpenRun
 from connectors.spark.query_options import QueryOptions, query_id
 from connectors.spark.replayable_query import refuse_sources_of_batch, refuse_state_of_batch
-from connectors.spark.sink_stage import BatchOrder, SinkStage, told_by_tasks
+from connectors.spark.sink_stage import BatchOrder, told_by_tasks
 from connectors.spark.writer_folder import WriterFolder
 from transactions.clock import Deadline
 from transactions.committable import Committable
-from transactions.coordinator import CheckpointCoordinator
 from transactions.errors import ConfigurationError, FencedError, PhaseOneError
 from transactions.healing import check_replayed, not_healed
 from transactions.replay import Checkpoint
@@ -38,10 +38,6 @@ from transactions.sink import Owner
 
 logger = logging.getLogger(__name__)
 
-_IDLE_SWEEP_SECONDS: Final = 10.0
-#: How long a run goes on sweeping after an abort, or after the commit of a job: sibling tasks and
-#: speculative ones can still open transactions, until Spark kills their workers.
-_RESTS_S: Final = 30.0
 #: How long the run of a query waits for its next batch: Spark does not say that a query has ended.
 _IDLE_S: Final = 3600.0
 #: How long that run is known then, for a query that goes on: see `_check_newest`.
@@ -60,9 +56,7 @@ class QueryRun:
     def __init__(self, options: QueryOptions) -> None:
         self._options = options
         self._folder = WriterFolder(options.checkpoint, options.app_id)
-        self._run: Run | None = None
-        self._coordinator: CheckpointCoordinator | None = None
-        self._durable: DurableFiles | None = None
+        self._opened: OpenRun | None = None
         self._schema: pa.Schema | None = None
         #: Of the newest plan; None when no tasks have a plan.
         self._order: BatchOrder | None = None
@@ -98,18 +92,16 @@ class QueryRun:
             is_new = self._order is None and not self._goes_on  # this is another start
             if is_new or options != self._options or schema != self._schema:
                 self.close()
-            if self._run is None:
+            if self._opened is None:
                 self._options, self._schema = options, schema
                 tell_left_out(options.sink.name, left_out)
                 options.sink.tell_without_effect()
-                self._open(number)
-            assert self._run is not None
-            assert self._coordinator is not None
-            self._coordinator.prepare()
-            self._order, self._range = self._order_for(number), _range_of(options, number)
+                self._opened = self._take_over(number)
+            opened = self._opened
+            opened.coordinator.prepare()
+            self._order, self._range = self._order_for(number, opened), _range_of(options, number)
             self._ends, self._goes_on = Deadline(options.checkpoint_timeout_s), False
-            stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
-            return TaskPlan(stage=stage, order=self._order, columns=(*schema.names,))
+            return TaskPlan(stage=opened.stage, order=self._order, columns=(*schema.names,))
         except BaseException:
             self.close()
             self._before = None  # the query fails: what comes now is another start
@@ -134,7 +126,7 @@ class QueryRun:
             self.close()
             raise
         self._order, self._goes_on = None, not self._options.is_job
-        self._ends = Deadline(_IDLE_S if self._goes_on else _RESTS_S)
+        self._ends = Deadline(_IDLE_S if self._goes_on else RESTS_S)
 
     def abort(self, owners: frozenset[Owner]) -> None:
         """Give the newest plan up: its tasks have failed, or Spark stops the query. A decided batch
@@ -145,17 +137,16 @@ class QueryRun:
         Args:
             owners: of the tasks' transactions, as far as they are known.
         """
-        coordinator = self._coordinator
-        if coordinator is None or not owners <= {coordinator.owner}:
-            return
-        self._give_up(coordinator, _RESTS_S)
+        opened = self._opened
+        if opened is not None and owners <= {opened.coordinator.owner}:
+            self._give_up(opened, RESTS_S)
 
     def look(self) -> None:
         """End a run that nobody calls any more, and forget it later. Called every second or so."""
         if self._ends is None or not self._ends.expired():
             return
-        if self._order is None or self._coordinator is None:
-            before = self._run if self._goes_on else None
+        if self._order is None or self._opened is None:
+            before = self._opened.run if self._opened and self._goes_on else None
             self.close()
             self._before = before
             self._ends = None if before is None else Deadline(_KNOWN_S)
@@ -167,37 +158,32 @@ class QueryRun:
             self._order.checkpoint_id,
             timeout_s,
         )
-        self._give_up(self._coordinator, timeout_s)  # nobody knows whether its tasks still run
+        self._give_up(self._opened, timeout_s)  # nobody knows whether its tasks still run
 
     def close(self) -> None:
         """Leave nothing open; the next plan begins a new run."""
-        run, coordinator = self._run, self._coordinator
-        self._run = self._coordinator = self._order = self._ends = None
-        self._durable = self._schema = None
+        opened = self._opened
+        self._opened = self._order = self._ends = self._schema = None
         self._goes_on = False
-        if run is not None and coordinator is not None:
-            if unfinished := run.end(coordinator):
-                logger.warning("the run has ended, and must be started again: %s", unfinished)
-        elif run is not None:
-            run.close()
+        if opened is not None and (unfinished := opened.run.end(opened.coordinator)):
+            logger.warning("the run has ended, and must be started again: %s", unfinished)
 
     @property
     def is_open(self) -> bool:
         """Whether it holds a run, or knows the last one of a query that may go on."""
-        return self._run is not None or self._before is not None
+        return self._opened is not None or self._before is not None
 
-    def _give_up(self, coordinator: CheckpointCoordinator, rests_s: float) -> None:
+    def _give_up(self, opened: OpenRun, rests_s: float) -> None:
         """Commit nothing of the newest plan, and sweep for some time what its tasks open."""
         self._order, self._goes_on = None, False
-        if coordinator.unfinished() is not None:
+        if opened.sweep_on():
+            self._ends = Deadline(rests_s)
+        else:
             self.close()
-            return
-        coordinator.resume()
-        self._ends = Deadline(rests_s)
 
     # --- plan ---------------------------------------------------------------------------------
 
-    def _open(self, number: int) -> None:
+    def _take_over(self, number: int) -> OpenRun:
         """Take over from the run before: fence, recover, sweep."""
         options = self._options
         self._folder.note_call(number)
@@ -206,23 +192,21 @@ class QueryRun:
         else:
             self._folder.check(number, accept_duplicates=options.accept_duplicates)
             finished, place = self._folder.finished(), options.checkpoint
-        self._durable = DurableFiles(place)
+        durable = DurableFiles(place)
         before, self._before = self._before, None
         if before is not None:
             _check_newest(before)
-        self._run = Run(self._run_options(), before)
-        self._run.open(finished=finished)
-        if not options.is_job:
-            accepts = options.accept_duplicates
-            self._folder.stop_others(self._run, number, accept_duplicates=accepts)
-        self._coordinator = CheckpointCoordinator(
-            self._run.log,
-            self._run.committers,
-            timeout_s=options.checkpoint_timeout_s,
-            stopping=lambda: False,
-            lost=self._run.settlement.lost,
-            idle_sweep_s=_IDLE_SWEEP_SECONDS,
-        )
+        run = Run(self._run_options(), before)
+        try:
+            run.open(finished=finished)
+            if not options.is_job:
+                accepts = options.accept_duplicates
+                self._folder.stop_others(run, number, accept_duplicates=accepts)
+            timeout_s = options.checkpoint_timeout_s
+            return OpenRun(run, durable, timeout_s=timeout_s, stopping=lambda: False)
+        except BaseException:
+            run.close()
+            raise
 
     def _run_options(self) -> RunOptions:
         options = self._options
@@ -237,29 +221,28 @@ class QueryRun:
             accept_duplicates=options.accept_duplicates,
         )
 
-    def _order_for(self, number: int) -> BatchOrder:
-        assert self._run is not None
-        assert self._coordinator is not None
+    def _order_for(self, number: int, opened: OpenRun) -> BatchOrder:
+        coordinator = opened.coordinator
         order = BatchOrder(
             checkpoint_id=number,
             write=True,
-            last_decided=self._coordinator.last_decided(),
-            retired=self._coordinator.retired(),
+            last_decided=coordinator.last_decided(),
+            retired=coordinator.retired(),
         )
-        last = self._run.log.state.decision
+        last = opened.run.log.state.decision
         if last is None or last.checkpoint_id < number:
             return order
-        if self._options.is_job and not self._coordinator.lost:
+        if self._options.is_job and not coordinator.lost:
             logger.warning("job %s was written before; nothing is written", self._options.app_id)
         order = dataclasses.replace(order, compares=self._has_state())
-        if self._coordinator.lost:
-            return order.for_lost(self._coordinator.lost, [self._options.sink.name])
+        if coordinator.lost:
+            return order.for_lost(coordinator.lost, [self._options.sink.name])
         return dataclasses.replace(order, write=False)
 
     # --- commit -------------------------------------------------------------------------------
 
     def _check_plan(self, number: int, owners: frozenset[Owner]) -> None:
-        ours = None if self._coordinator is None else self._coordinator.owner
+        ours = None if self._opened is None else self._opened.coordinator.owner
         planned = None if self._order is None else self._order.checkpoint_id
         if not owners <= {ours} or number != planned:
             raise PhaseOneError(
@@ -273,18 +256,17 @@ class QueryRun:
             )
 
     def _commit(self, number: int, told: Sequence[bytes]) -> None:
-        assert self._run is not None
-        assert self._coordinator is not None
-        log, order = self._run.log, self._order
+        opened, order = self._opened, self._order
+        assert opened is not None
         assert order is not None
-        assert self._durable is not None
+        log = opened.run.log
         written, replayed = told_by_tasks(
             orjson.loads(line) for one in told for line in one.splitlines()
         )
         if not self._state_checked and self._has_state():
             refuse_state_of_batch(self._options.checkpoint)
             self._state_checked = True
-        durable = self._durable.begin()
+        durable = opened.durable.begin()
 
         def phase_one() -> list[Committable]:
             durable()  # what a replay reads must be durable before the decision is
@@ -296,11 +278,11 @@ class QueryRun:
             check_replayed(log.state, replayed)
             return written
 
-        report = self._coordinator.run(self._checkpoint(number, len(told)), phase_one, rerun)
+        report = opened.coordinator.run(self._checkpoint(number, len(told)), phase_one, rerun)
         if report.replayed and not report.healed:
             check_replayed(log.state, replayed)
         if self._has_state():
-            self._durable.begin()()  # before commits/N, which names the state for the next batch
+            opened.durable.begin()()  # before commits/N, which names the state for the next batch
         self._folder.note_finished(number)
 
     def _checkpoint(self, number: int, tasks: int) -> Checkpoint:

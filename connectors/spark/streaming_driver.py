@@ -45,6 +45,7 @@ from connectors.spark.driver_life import DriverLife, wait_while
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
+from connectors.spark.open_run import IDLE_SWEEP_S
 from connectors.spark.query_plan import QueryPlan
 from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.restarts import Restarts
@@ -61,7 +62,6 @@ from transactions.savepoint import unfinished
 from transactions.sink import Sink
 
 _REPORTS = 1000
-_IDLE_SWEEP_SECONDS = 10.0
 _INITIALIZED_S = 30.0
 _WRITTEN_DOWN_S = 5.0
 
@@ -236,7 +236,7 @@ class StreamingDriver(DriverLife):
                 timeout_s=self._checkpoint_timeout_s,
                 stopping=self._stopping.is_set,
                 lost=self._run.settlement.lost,
-                idle_sweep_s=_IDLE_SWEEP_SECONDS,
+                idle_sweep_s=IDLE_SWEEP_S,
             )
             self._batches = MicroBatches(
                 self._coordinator,

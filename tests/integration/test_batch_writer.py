@@ -24,7 +24,7 @@ from pyspark.sql import functions as f
 
 from connectors import KafkaSink
 from connectors.kafka.sink import producer_pool
-from connectors.spark import BatchWriter, batch_writer
+from connectors.spark import BatchWriter, open_run
 from connectors.spark.sink_stage import BatchOrder, SinkStage
 from tests.auditor.reader import read_committed
 from tests.integration.query_script import (
@@ -419,13 +419,12 @@ def test_what_a_task_opens_after_the_end_of_a_batch_is_swept(
     lines, writer, checkpoint, bootstrap, swept, monkeypatch
 ):
     """One task fails and ends the query. Another one, which Spark cancels, runs on for seconds."""
-    monkeypatch.setattr(batch_writer, "_IDLE_SWEEP_SECONDS", 0.2)
+    monkeypatch.setattr(open_run, "IDLE_SWEEP_S", 0.2)
     stages: list[SinkStage] = []
 
     def each(frame: DataFrame, batch_id: int) -> None:
         if writer._open is not None:
-            ours = writer._open._run
-            stages.append(SinkStage(writers=(*ours.writers.values(),), owner=ours.log.owner))
+            stages.append(writer._open.stage)
         writer(frame, batch_id)
 
     broken = lines.select(f.expr("IF(value = '29', raise_error('broken'), value)").alias("value"))

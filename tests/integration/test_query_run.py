@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from connectors import KafkaSink
-from connectors.spark import commit_requests, query_run
+from connectors.spark import commit_requests, open_run, query_run
 from connectors.spark.commit_requests import TaskPlan
 from connectors.spark.query_options import QueryOptions
 from connectors.spark.query_run import QueryRun
@@ -135,7 +135,7 @@ def test_a_job_that_moves_to_another_driver_and_back(process, options):
 
 def test_what_a_sibling_opens_after_the_abort_is_swept(process, options, swept, monkeypatch):
     """Spark gives a batch up when one task fails; the others run on for seconds."""
-    monkeypatch.setattr(query_run, "_IDLE_SWEEP_SECONDS", 0.2)
+    monkeypatch.setattr(open_run, "IDLE_SWEEP_S", 0.2)
     run = process()
     plan = run.plan(options, SCHEMA)
     owners, _ = task(plan, subtask=0)
@@ -151,7 +151,7 @@ def test_a_plan_that_nobody_commits_is_given_up(process, options, swept, caplog,
     """A stop can hit the worker that Spark commits in, before the request is sent. A task that is
     late writes for some time more.
     """
-    monkeypatch.setattr(query_run, "_IDLE_SWEEP_SECONDS", 0.2)
+    monkeypatch.setattr(open_run, "IDLE_SWEEP_S", 0.2)
     short = dataclasses.replace(options, checkpoint_timeout_s=3.0)
     run = process()
     plan = run.plan(short, SCHEMA)
@@ -169,7 +169,7 @@ def test_a_plan_that_nobody_commits_is_given_up(process, options, swept, caplog,
 
 
 def test_a_run_that_was_aborted_ends(process, options, monkeypatch):
-    monkeypatch.setattr(query_run, "_RESTS_S", 0.1)
+    monkeypatch.setattr(query_run, "RESTS_S", 0.1)
     run = process()
     run.abort(task(run.plan(options, SCHEMA))[0])
     until(lambda: (run.look(), not run.is_open)[1])
@@ -253,7 +253,7 @@ def idle(process, query, monkeypatch) -> QueryRun:
     run: QueryRun = process()
     run.commit(0, *task(run.plan(query, SCHEMA)))
     finish(query, 0)
-    until(lambda: (run.look(), run._run is None)[1])
+    until(lambda: (run.look(), run._opened is None)[1])
     return run
 
 
@@ -265,7 +265,7 @@ def test_a_query_goes_on_after_a_long_pause(idle, query):
 
 def test_a_query_that_has_ended_is_forgotten(idle, query, monkeypatch):
     """Spark does not say so: a query that goes on finds its last run, for a day."""
-    assert idle._durable is None, "the names of all its files"
+    assert idle._opened is None, "with the names of all its files"
     monkeypatch.setattr(query_run, "_KNOWN_S", 0.1)
     idle.commit(1, *task(idle.plan(query, SCHEMA)))
     until(lambda: (idle.look(), not idle.is_open)[1])

@@ -995,7 +995,7 @@ MUTATIONS = (
     Mutation(
         "query writer: what was lost is written again",
         "connectors/spark/query_run.py",
-        "return order.for_lost(self._coordinator.lost, [self._options.sink.name])",
+        "return order.for_lost(coordinator.lost, [self._options.sink.name])",
         "return dataclasses.replace(order, write=False)",
         "tests/integration/test_query_writer.py::test_what_the_broker_has_aborted_is_written_again",
     ),
@@ -1024,14 +1024,14 @@ MUTATIONS = (
     Mutation(
         "query writer: an abort of an older plan harms nobody",
         "connectors/spark/query_run.py",
-        "if coordinator is None or not owners <= {coordinator.owner}:",
-        "if coordinator is None:",
+        "if opened is not None and owners <= {opened.coordinator.owner}:",
+        "if opened is not None:",
         "tests/integration/test_query_run.py::test_messages_of_an_older_plan_are_refused_and_harm_nobody",
     ),
     Mutation(
         "query writer: it sweeps after an abort",
-        "connectors/spark/query_run.py",
-        "coordinator.resume()",
+        "connectors/spark/open_run.py",
+        "self.coordinator.resume()",
         "pass",
         "tests/integration/test_query_run.py::test_what_a_sibling_opens_after_the_abort_is_swept",
     ),
