@@ -46,6 +46,38 @@ _KNOWN_S: Final = 86_400.0
 _Range: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Open:
+    """A run is open; `ends` is when `look` goes on, if nobody calls."""
+
+    opened: OpenRun
+    ends: Deadline
+
+
+@dataclasses.dataclass(frozen=True)
+class _Planned(_Open):
+    """Tasks have a plan, and its batch has no commit; in the end it is given up."""
+
+    order: BatchOrder
+    range: _Range
+
+
+class _Between(_Open):
+    """The newest batch of a query is committed; the next plan goes on with this run."""
+
+
+class _Resting(_Open):
+    """No plan counts, what late tasks open is swept; the next plan is another start."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Remembered:
+    """The run of a query was closed, because no next plan came: see `_check_newest`."""
+
+    before: Run
+    ends: Deadline
+
+
 class QueryRun:
     """Lives in the commit process; one call at a time.
 
@@ -56,18 +88,10 @@ class QueryRun:
     def __init__(self, options: QueryOptions) -> None:
         self._options = options
         self._folder = WriterFolder(options.checkpoint, options.app_id)
-        self._opened: OpenRun | None = None
+        #: Of the newest run, as its options.
         self._schema: pa.Schema | None = None
-        #: Of the newest plan; None when no tasks have a plan.
-        self._order: BatchOrder | None = None
-        #: Where its batch begins and ends, per source.
-        self._range: _Range = ((), ())
-        #: When the run ends without a further call, or is forgotten.
-        self._ends: Deadline | None = None
-        #: The newest batch of a query is done: the next plan goes on with this run.
-        self._goes_on = False
-        #: The run that was closed because no next plan came.
-        self._before: Run | None = None
+        #: None: there is no run.
+        self._now: _Planned | _Between | _Resting | _Remembered | None = None
         self._state_checked = False
 
     def plan(
@@ -89,22 +113,22 @@ class QueryRun:
             number = _planned(options)
             if not options.is_job:
                 refuse_sources_of_batch(options.checkpoint, number)
-            is_new = self._order is None and not self._goes_on  # this is another start
-            if is_new or options != self._options or schema != self._schema:
+            is_same = options == self._options and schema == self._schema
+            if is_same and isinstance(self._now, _Planned | _Between):
+                opened = self._now.opened
+            else:  # this is another start
                 self.close()
-            if self._opened is None:
                 self._options, self._schema = options, schema
                 tell_left_out(options.sink.name, left_out)
                 options.sink.tell_without_effect()
-                self._opened = self._take_over(number)
-            opened = self._opened
+                opened = self._take_over(number)
             opened.coordinator.prepare()
-            self._order, self._range = self._order_for(number, opened), _range_of(options, number)
-            self._ends, self._goes_on = Deadline(options.checkpoint_timeout_s), False
-            return TaskPlan(stage=opened.stage, order=self._order, columns=(*schema.names,))
+            order, planned = self._order_for(number, opened), _range_of(options, number)
+            self._now = _Planned(opened, Deadline(options.checkpoint_timeout_s), order, planned)
+            return TaskPlan(stage=opened.stage, order=order, columns=(*schema.names,))
         except BaseException:
             self.close()
-            self._before = None  # the query fails: what comes now is another start
+            self._now = None  # the query fails: what comes now is another start
             raise
 
     def commit(self, number: int, owners: frozenset[Owner], told: Sequence[bytes]) -> None:
@@ -119,14 +143,16 @@ class QueryRun:
             PhaseOneError: the tasks have another plan than this run's.
             SparkOnceError: see `CheckpointCoordinator.run`.
         """
-        self._check_plan(number, owners)
+        planned = self._check_plan(number, owners)
         try:
-            self._commit(number, told)
+            self._commit(planned, told)
         except BaseException:
             self.close()
             raise
-        self._order, self._goes_on = None, not self._options.is_job
-        self._ends = Deadline(_IDLE_S if self._goes_on else RESTS_S)
+        if self._options.is_job:
+            self._now = _Resting(planned.opened, Deadline(RESTS_S))
+        else:
+            self._now = _Between(planned.opened, Deadline(_IDLE_S))
 
     def abort(self, owners: frozenset[Owner]) -> None:
         """Give the newest plan up: its tasks have failed, or Spark stops the query. A decided batch
@@ -137,47 +163,52 @@ class QueryRun:
         Args:
             owners: of the tasks' transactions, as far as they are known.
         """
-        opened = self._opened
-        if opened is not None and owners <= {opened.coordinator.owner}:
-            self._give_up(opened, RESTS_S)
+        now = self._now
+        if isinstance(now, _Open) and owners <= {now.opened.coordinator.owner}:
+            self._give_up(now, RESTS_S)
 
     def look(self) -> None:
         """End a run that nobody calls any more, and forget it later. Called every second or so."""
-        if self._ends is None or not self._ends.expired():
+        now = self._now
+        if now is None or not now.ends.expired():
             return
-        if self._order is None or self._opened is None:
-            before = self._opened.run if self._opened and self._goes_on else None
-            self.close()
-            self._before = before
-            self._ends = None if before is None else Deadline(_KNOWN_S)
-            return
-        timeout_s = self._options.checkpoint_timeout_s
-        logger.warning(
-            "application %s: batch %d is given up, it has no commit after %g s (checkpointTimeout)",
-            self._options.app_id,
-            self._order.checkpoint_id,
-            timeout_s,
-        )
-        self._give_up(self._opened, timeout_s)  # nobody knows whether its tasks still run
+        match now:
+            case _Planned():
+                timeout_s = self._options.checkpoint_timeout_s
+                logger.warning(
+                    "application %s: batch %d is given up, it has no commit after %g s "
+                    "(checkpointTimeout)",
+                    self._options.app_id,
+                    now.order.checkpoint_id,
+                    timeout_s,
+                )
+                self._give_up(now, timeout_s)  # nobody knows whether its tasks still run
+            case _Between(opened):
+                self.close()
+                self._now = _Remembered(opened.run, Deadline(_KNOWN_S))
+            case _Resting():
+                self.close()
+            case _Remembered():
+                self._now = None
 
     def close(self) -> None:
         """Leave nothing open; the next plan begins a new run."""
-        opened = self._opened
-        self._opened = self._order = self._ends = self._schema = None
-        self._goes_on = False
-        if opened is not None and (unfinished := opened.run.end(opened.coordinator)):
-            logger.warning("the run has ended, and must be started again: %s", unfinished)
+        now = self._now
+        if isinstance(now, _Open):
+            self._now = None
+            if unfinished := now.opened.run.end(now.opened.coordinator):
+                logger.warning("the run has ended, and must be started again: %s", unfinished)
 
     @property
     def is_open(self) -> bool:
         """Whether it holds a run, or knows the last one of a query that may go on."""
-        return self._opened is not None or self._before is not None
+        return self._now is not None
 
-    def _give_up(self, opened: OpenRun, rests_s: float) -> None:
+    def _give_up(self, now: _Open, rests_s: float) -> None:
         """Commit nothing of the newest plan, and sweep for some time what its tasks open."""
-        self._order, self._goes_on = None, False
-        if opened.sweep_on():
-            self._ends = Deadline(rests_s)
+        self._now = _Resting(now.opened, now.ends)
+        if now.opened.sweep_on():
+            self._now = _Resting(now.opened, Deadline(rests_s))
         else:
             self.close()
 
@@ -193,7 +224,7 @@ class QueryRun:
             self._folder.check(number, accept_duplicates=options.accept_duplicates)
             finished, place = self._folder.finished(), options.checkpoint
         durable = DurableFiles(place)
-        before, self._before = self._before, None
+        before = self._now.before if isinstance(self._now, _Remembered) else None
         if before is not None:
             _check_newest(before)
         run = Run(self._run_options(), before)
@@ -203,10 +234,12 @@ class QueryRun:
                 accepts = options.accept_duplicates
                 self._folder.stop_others(run, number, accept_duplicates=accepts)
             timeout_s = options.checkpoint_timeout_s
-            return OpenRun(run, durable, timeout_s=timeout_s, stopping=lambda: False)
+            opened = OpenRun(run, durable, timeout_s=timeout_s, stopping=lambda: False)
         except BaseException:
             run.close()
             raise
+        self._now = _Resting(opened, Deadline(RESTS_S))  # no tasks have a plan yet
+        return opened
 
     def _run_options(self) -> RunOptions:
         options = self._options
@@ -241,10 +274,11 @@ class QueryRun:
 
     # --- commit -------------------------------------------------------------------------------
 
-    def _check_plan(self, number: int, owners: frozenset[Owner]) -> None:
-        ours = None if self._opened is None else self._opened.coordinator.owner
-        planned = None if self._order is None else self._order.checkpoint_id
-        if not owners <= {ours} or number != planned:
+    def _check_plan(self, number: int, owners: frozenset[Owner]) -> _Planned:
+        now = self._now
+        ours = now.opened.coordinator.owner if isinstance(now, _Open) else None
+        planned = now.order.checkpoint_id if isinstance(now, _Planned) else None
+        if not isinstance(now, _Planned) or not owners <= {ours} or number != planned:
             raise PhaseOneError(
                 "The tasks of a batch belong to a plan that is not the newest; what they wrote is "
                 "not committed.",
@@ -254,11 +288,10 @@ class QueryRun:
                 "again, or the batch took longer than checkpointTimeout",
                 option=f"checkpointTimeout={self._options.checkpoint_timeout_s:g}s; start it again",
             )
+        return now
 
-    def _commit(self, number: int, told: Sequence[bytes]) -> None:
-        opened, order = self._opened, self._order
-        assert opened is not None
-        assert order is not None
+    def _commit(self, planned: _Planned, told: Sequence[bytes]) -> None:
+        opened, order = planned.opened, planned.order
         log = opened.run.log
         written, replayed = told_by_tasks(
             orjson.loads(line) for one in told for line in one.splitlines()
@@ -278,17 +311,17 @@ class QueryRun:
             check_replayed(log.state, replayed)
             return written
 
-        report = opened.coordinator.run(self._checkpoint(number, len(told)), phase_one, rerun)
+        report = opened.coordinator.run(self._checkpoint(planned, len(told)), phase_one, rerun)
         if report.replayed and not report.healed:
             check_replayed(log.state, replayed)
         if self._has_state():
             opened.durable.begin()()  # before commits/N, which names the state for the next batch
-        self._folder.note_finished(number)
+        self._folder.note_finished(order.checkpoint_id)
 
-    def _checkpoint(self, number: int, tasks: int) -> Checkpoint:
-        options = self._options
-        start, end = self._range
-        if (now := _range_of(options, number)) != self._range:
+    def _checkpoint(self, planned: _Planned, tasks: int) -> Checkpoint:
+        options, number = self._options, planned.order.checkpoint_id
+        start, end = planned.range
+        if (now := _range_of(options, number)) != planned.range:
             raise PhaseOneError(
                 "The offsets of a batch have changed since its plan; nothing of it is committed.",
                 where=f"{options.checkpoint}/offsets, batch {number}: planned {start} to {end}, "

@@ -253,7 +253,7 @@ def idle(process, query, monkeypatch) -> QueryRun:
     run: QueryRun = process()
     run.commit(0, *task(run.plan(query, SCHEMA)))
     finish(query, 0)
-    until(lambda: (run.look(), run._opened is None)[1])
+    until(lambda: (run.look(), isinstance(run._now, query_run._Remembered))[1])
     return run
 
 
@@ -265,11 +265,11 @@ def test_a_query_goes_on_after_a_long_pause(idle, query):
 
 def test_a_query_that_has_ended_is_forgotten(idle, query, monkeypatch):
     """Spark does not say so: a query that goes on finds its last run, for a day."""
-    assert idle._opened is None, "with the names of all its files"
+    assert not hasattr(idle._now, "opened"), "with the names of all its files"
     monkeypatch.setattr(query_run, "_KNOWN_S", 0.1)
     idle.commit(1, *task(idle.plan(query, SCHEMA)))
     until(lambda: (idle.look(), not idle.is_open)[1])
-    assert idle._before is None
+    assert idle._now is None
 
 
 def test_after_a_plan_that_fails_nothing_is_kept(idle, query):

@@ -1017,15 +1017,15 @@ MUTATIONS = (
     Mutation(
         "query writer: only the newest plan is committed",
         "connectors/spark/query_run.py",
-        "if not owners <= {ours} or number != planned:",
-        "if number != planned:",
+        "not owners <= {ours} or number != planned:",
+        "number != planned:",
         "tests/integration/test_query_run.py::test_messages_of_an_older_plan_are_refused_and_harm_nobody",
     ),
     Mutation(
         "query writer: an abort of an older plan harms nobody",
         "connectors/spark/query_run.py",
-        "if opened is not None and owners <= {opened.coordinator.owner}:",
-        "if opened is not None:",
+        "if isinstance(now, _Open) and owners <= {now.opened.coordinator.owner}:",
+        "if isinstance(now, _Open):",
         "tests/integration/test_query_run.py::test_messages_of_an_older_plan_are_refused_and_harm_nobody",
     ),
     Mutation(
@@ -1038,7 +1038,7 @@ MUTATIONS = (
     Mutation(
         "query writer: a plan without a commit is given up",
         "connectors/spark/query_run.py",
-        "if self._ends is None or not self._ends.expired():",
+        "if now is None or not now.ends.expired():",
         "if True:",
         "tests/integration/test_query_run.py::test_a_plan_that_nobody_commits_is_given_up",
     ),
