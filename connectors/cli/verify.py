@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from connectors.operations.verdict import Verdict
-    from connectors.operations.verify import VerifyOptions
+    from connectors.operations.verify_options import VerifyOptions
 
 PROOF_HOLDS = 0
 PROOF_FAILS = 1
@@ -131,7 +131,7 @@ def command(
 
     from connectors.operations.job_topics import JobTopics
     from connectors.operations.pipeline_start import pipeline_start
-    from connectors.operations.verify import VerifyOptions
+    from connectors.operations.verify_options import VerifyOptions
     from connectors.options.client_options import ClientOptions
 
     with _no_verdict(context, spill):

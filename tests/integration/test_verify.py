@@ -18,7 +18,8 @@ from confluent_kafka.admin import AdminClient
 from connectors.cli.verify import command
 from connectors.kafka.source.offsets import format_offsets
 from connectors.operations.verdict import Verdict
-from connectors.operations.verify import VerifyOptions, verify
+from connectors.operations.verify import verify
+from connectors.operations.verify_options import VerifyOptions
 from transactions.decision_log import DecisionLog
 from transactions.errors import (
     BrokerUnavailableError,

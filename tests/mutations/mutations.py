@@ -1125,7 +1125,7 @@ MUTATIONS = (
     ),
     Mutation(
         "verify: a part of the record must be unique",
-        "connectors/operations/verify.py",
+        "connectors/operations/verify_options.py",
         "return not (whole or self.allow_repeats)",
         "return False",
         "tests/integration/test_verify.py"

@@ -17,7 +17,7 @@ from connectors.operations.bounded_scan import Range, Scanned
 from connectors.operations.identity_search import Rows
 from connectors.operations.record_identity import Identify
 from connectors.operations.verdict import Verdict
-from connectors.operations.verify import VerifyOptions
+from connectors.operations.verify_options import VerifyOptions
 from tests.simulation.virtual_clock import VirtualClock
 from transactions.clock import Deadline
 

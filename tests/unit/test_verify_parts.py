@@ -30,7 +30,8 @@ from connectors.operations.identity_search import (
 )
 from connectors.operations.record_identity import parse_key_id
 from connectors.operations.verdict import Verdict
-from connectors.operations.verify import VerifyOptions, _settled
+from connectors.operations.verify import _settled
+from connectors.operations.verify_options import VerifyOptions
 from tests.mock_cluster import LIST_OFFSETS, MockCluster
 from tests.simulation.virtual_clock import VirtualClock
 from transactions.clock import Deadline
