@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from transactions.errors import ConfigurationError
-from transactions.log_backend import LogBackend
-from transactions.log_location import SCHEME, LogLocation
+from transactions.log_location import SCHEME
 
 #: A file of the checkpoint folder: the id of its log.
 BOUND_TO: Final = "log-id"
@@ -47,31 +46,6 @@ def checkpoint_folder(checkpoint: str) -> Path:
             option=f"checkpoint={checkpoint}",
         )
     return path
-
-
-def existing_log(checkpoint: str, decision_log: LogLocation | None = None) -> LogBackend:
-    """Return the backend of the decision log of a pipeline that has started before.
-
-    Args:
-        checkpoint: the folder of its driver.
-        decision_log: the place of its log, if not in the checkpoint folder.
-
-    Raises:
-        ConfigurationError: the folder has no log, or an address is wrong.
-    """
-    if decision_log is not None:
-        return decision_log.backend()
-    folder = checkpoint_folder(checkpoint) / "decisions"
-    # The backend would create the folder, but a misspelt folder must not appear.
-    if not folder.is_dir():
-        raise ConfigurationError(
-            "There is no decision log in this checkpoint.",
-            where=str(folder.parent),
-            cause="the path is wrong, no driver has ever started on it, or its job keeps the "
-            "log elsewhere ([decision_log])",
-            option=f"--checkpoint {checkpoint}, or --job JOB.toml",
-        )
-    return LogLocation(folder).backend()
 
 
 def _folder(variable: str, default: str) -> Path:

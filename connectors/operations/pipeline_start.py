@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from connectors.kafka.source.offsets import merged_offsets
-from connectors.machine.user_folders import existing_log
+from connectors.operations.existing_log import existing_log
 from transactions.decision_log import read_log
 from transactions.errors import ConfigurationError
 from transactions.log_location import LogLocation

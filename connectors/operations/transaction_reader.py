@@ -13,7 +13,8 @@ import orjson
 
 from connectors.kafka.sink.kafka_committer import KafkaCommitter
 from connectors.kafka.sink.kafka_sink import KafkaSink
-from connectors.machine.user_folders import BOUND_TO, checkpoint_folder, existing_log
+from connectors.machine.user_folders import BOUND_TO, checkpoint_folder
+from connectors.operations.existing_log import existing_log
 from connectors.operations.transaction_table import Row, Seen, Standing, join
 from connectors.wire.partition_leaders import Unended
 from transactions.clock import SYSTEM_CLOCK, Deadline
