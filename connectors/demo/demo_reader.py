@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 from connectors.clients.client_errors import is_end_of_partition
 from connectors.clients.client_log import log_settings
 from connectors.clients.client_settings import librdkafka_settings
-from connectors.operations.bounded_scan import TopicEnds
+from connectors.operations.bounded_scan import TopicEnds, held_back
 from connectors.wire.coordinator_wire import CoordinatorWire
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import BrokerUnavailableError
@@ -91,11 +91,7 @@ def hidden_partitions(
     deadline = Deadline(_MARKERS_S, clock)
     while True:
         log_ends = ends.log_ends(topics, deadline)
-        hidden = [
-            f"{item.name}: readers stop at {item.end}, the log ends at {log_ends[item.name]}"
-            for item in ends.committed(topics, deadline)
-            if item.end < log_ends[item.name]
-        ]
+        hidden = held_back(ends.committed(topics, deadline), log_ends)
         # The markers of the last commit are written some milliseconds after its answer.
         if not hidden or deadline.expired():
             return hidden

@@ -192,6 +192,20 @@ class TopicEnds:
             self._last_error = error
 
 
+def held_back(ranges: Sequence[Range], log_ends: Mapping[str, int]) -> list[str]:
+    """Name the partitions where an open transaction hides some of what was in the log.
+
+    Args:
+        ranges: what a reader of committed records sees.
+        log_ends: read before the ranges: what is stable past them was decided.
+    """
+    return [
+        f"{one.name}: readers stop at {one.end}, the log ends at {log_ends[one.name]}"
+        for one in ranges
+        if one.end < log_ends.get(one.name, 0)
+    ]
+
+
 @dataclass
 class Scanned:
     """What a scan counted beside the rows that it gave."""

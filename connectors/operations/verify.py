@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from connectors.operations.bounded_scan import Range, Scanned, TopicEnds, scan
+from connectors.operations.bounded_scan import Range, Scanned, TopicEnds, held_back, scan
 from connectors.operations.identity_search import (
     INPUT,
     OUTPUT,
@@ -88,7 +88,7 @@ def verify(
     while verdict.may_change and not patience.expired():
         patience.pause(_LAG_WAIT_S)
         verdict = look()
-    verdict = replace(verdict, held_back=tuple(_hidden(first, log_ends)))
+    verdict = replace(verdict, held_back=tuple(held_back(first, log_ends)))
     if verdict.empty:
         return verdict
     topics = [*options.inputs, *options.outputs]
@@ -137,20 +137,6 @@ def _input(ends: TopicEnds, options: VerifyOptions, clock: Clock) -> list[Range]
     ]
 
 
-def _hidden(ranges: Sequence[Range], log_ends: Mapping[str, int]) -> list[str]:
-    """Name the partitions where an open transaction hides some of what was in the log.
-
-    Args:
-        ranges: what a reader of committed records sees.
-        log_ends: read before the ranges: what is stable past them was decided.
-    """
-    return [
-        f"{one.name}: readers stop at {one.end}, the log ends at {log_ends[one.name]}"
-        for one in ranges
-        if one.end < log_ends.get(one.name, 0)
-    ]
-
-
 def _removed(ranges: Sequence[Range], begins: Mapping[str, int]) -> list[str]:
     """Name the partitions that begin behind the first offset that counts."""
     return [
@@ -180,7 +166,7 @@ def _settled(
     log_ends = ends.log_ends(options.outputs, Deadline(options.timeout, clock))
     while True:
         ranges = ends.committed(options.outputs, Deadline(options.timeout, clock))
-        hidden = _hidden(ranges, log_ends)
+        hidden = held_back(ranges, log_ends)
         if not hidden or patience.expired():
             return ranges, [Example(place, "") for place in hidden]
         patience.pause(_MARKER_WAIT_S)
