@@ -188,7 +188,7 @@ def _unsettled(reader: TransactionReader, checkpoint: Path, timeout_s: float) ->
     deadline = Deadline(timeout_s)
     rows = [row for row in reader.rows(deadline) if row.decided is not None]
     # This look decides, whatever `rows` has seen a moment before.
-    if hidden := [str(one) for found in reader.hidden(rows, deadline).values() for one in found]:
+    if hidden := reader.hidden_places(rows, deadline):
         raise unseen(f"{checkpoint}: {'; '.join(hidden[:5])}")
     # The next start acts on a `resolve`. Until then a resolved transaction is unsettled as well.
     committed = (Standing.COMMITTED, Standing.HIDDEN)

@@ -315,7 +315,7 @@ def write_markers(*, timeout: float, yes: bool, **place: Any) -> None:
 
     deadline = Deadline(timeout)
     with _reader(**place) as reader:
-        if not any(reader.hidden(reader.rows(deadline), deadline).values()):
+        if not reader.hidden_places(reader.rows(deadline), deadline):
             click.echo("Nothing is hidden.")
             return
         _take_over(reader, yes, deadline)
@@ -324,12 +324,7 @@ def write_markers(*, timeout: float, yes: bool, **place: Any) -> None:
             for one in hidden:
                 reader.sinks[name].visibility.write_commit(one, deadline)
                 click.echo(f"committed: {one}")
-        left = [
-            str(one)
-            for all_ in reader.hidden(reader.rows(deadline), deadline).values()
-            for one in all_
-        ]
-        if left:
+        if left := reader.hidden_places(reader.rows(deadline), deadline):
             raise _still_hidden(left)
         click.echo("Readers see the records now.")
 

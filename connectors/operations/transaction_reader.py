@@ -120,6 +120,10 @@ class TransactionReader:
                 found[name] = sink.visibility.hidden(mine, deadline, more)
         return found
 
+    def hidden_places(self, rows: list[Row], deadline: Deadline) -> list[str]:
+        """See `hidden`: the places in all sinks, as an error names them."""
+        return [str(one) for found in self.hidden(rows, deadline).values() for one in found]
+
     def refuse_others(self) -> None:
         """Check that every decided transaction is one of Kafka's.
 

@@ -111,8 +111,7 @@ def refuse_hidden(reader: TransactionReader, rows: list[Row], deadline: Deadline
         HiddenCommitError: they do not.
         BrokerUnavailableError: a partition has no leader that answers.
     """
-    places = [str(one) for found in reader.hidden(rows, deadline).values() for one in found]
-    if places:
+    if places := reader.hidden_places(rows, deadline):
         raise HiddenCommitError(
             "Records of the last checkpoint are committed, and readers do not see all of them.",
             where="; ".join(places[:_SHOWN]),
