@@ -8,7 +8,6 @@ its own log, up to its own run.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -121,7 +120,7 @@ class Janitor:
         self._looked: Future[Deadline] | None = None
         self._running: Future[list[str]] | None = None
         self._idle = True
-        self._again: tuple[Future[None], Future[list[str]]] | None = None
+        self._again: Future[list[str]] | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._shut = False
@@ -163,13 +162,9 @@ class Janitor:
             self._idle = False
             again, self._again = self._again, None
         running, self._running = self._running, None
-        if running is not None:
-            self.swept += len(running.result())
-        if again is not None:
-            settled, swept = again
-            settled.result()  # if its entry is in doubt, this run appends nothing more
-            with contextlib.suppress(SparkOnceError):  # published; the next batch is swept again
-                self.swept += len(swept.result())
+        for sweeping in (running, again):
+            if sweeping is not None:
+                self.swept += len(sweeping.result())
 
     def close(self, *, wait: bool = True) -> None:
         """Stop the threads.
@@ -191,14 +186,22 @@ class Janitor:
     def _sweep(self, looked: Future[Deadline]) -> list[str]:
         return sweep(self._sinks, self._owner, looked.result())
 
-    def _settle(self, seen: Future[list[str]] | None) -> None:
-        """Settle an idle stream; its last batch is committed and visible if `seen` went well."""
-        if seen is not None and seen.exception() is None:
-            self._log.settle()
+    def _sweep_idle(self, seen: Future[list[str]] | None) -> list[str]:
+        """Settle an idle stream, and sweep again.
 
-    def _sweep_again(self, settled: Future[None]) -> list[str]:
-        settled.result()
-        return sweep(self._sinks, self._owner, self._look(()))
+        Its last batch is committed and visible if `seen` went well.
+        """
+        if seen is not None and seen.exception() is None:
+            self._log.settle()  # raises: if its entry is in doubt, this run appends nothing more
+        try:
+            return sweep(self._sinks, self._owner, self._look(()))
+        except SparkOnceError as error:  # the next batch is swept again
+            self._tell(error)
+            return []
+
+    def _tell(self, error: BaseException) -> None:
+        app = self._owner.application_id
+        publish("retried", app=app, step="idle sweep", cause=str(error))
 
     def _found_hidden(self) -> bool:
         """Return whether an abort could remove committed records; the next `finish` raises it."""
@@ -214,10 +217,7 @@ class Janitor:
                 if self._shut or not self._idle or self._found_hidden():
                     continue
                 since_then = self._running if self._running is before else None
-                settled = self._executor.submit(self._settle, since_then)
-                swept = self._executor.submit(self._sweep_again, settled)
-                self._again = settled, swept
+                again = self._again = self._executor.submit(self._sweep_idle, since_then)
                 before = self._running
-            if error := swept.exception():  # waits for both
-                app = self._owner.application_id
-                publish("retried", app=app, step="idle sweep", cause=str(error))
+            if error := again.exception():  # waits for it; the next `finish` raises it
+                self._tell(error)

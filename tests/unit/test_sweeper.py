@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -203,6 +204,32 @@ def test_an_object_store_that_is_away_for_the_sweep_alone_fails_nothing(sink, qu
     monkeypatch.setattr(sink, "lingering", away)
     watched(quiet, nothing, nothing)
     quiet.finish()
+
+
+@pytest.mark.parametrize(
+    ("error", "of", "is_raised"),
+    [
+        (FencedError("a newer run"), "log", True),
+        (BrokerUnavailableError("no broker"), "sink", False),
+        (ValueError("a bug"), "sink", True),
+    ],
+)
+def test_an_idle_sweep_that_fails_is_told_once(sink, quiet, monkeypatch, error, of, is_raised):
+    def fails(*_: object) -> list[str]:
+        raise error
+
+    heard: list[Event] = []
+    batch(quiet)
+    looked(sink)
+    monkeypatch.setattr(*((quiet._log, "settle") if of == "log" else (sink, "lingering")), fails)
+    unsubscribe = subscribe(heard.append)
+    watched(quiet, *[nothing] * (2 if of == "log" else 1))
+    with pytest.raises(type(error)) if is_raised else contextlib.nullcontext():
+        quiet.finish()
+    unsubscribe()
+    assert [(one.kind, one.fields["step"], one.fields["cause"]) for one in heard] == [
+        ("retried", "idle sweep", str(error))
+    ]
 
 
 def test_what_is_spared_stays_open(sink):
