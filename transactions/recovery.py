@@ -108,15 +108,16 @@ class Settlement:
         rounds = 0
         while pending := self.in_state(State.DECIDED, State.IN_DOUBT):
             rounds += 1
-            permanent: list[SparkOnceError] = []
+            permanent: SparkOnceError | None = None
             for sink, mine in most_urgent_first(sinks, pending):
-                outcomes = self._asked(sink, mine, deadline, permanent)
+                outcomes, error = self._asked(sink, mine, deadline)
+                permanent = permanent or error
                 self.record(outcomes)
                 self._count(outcomes)
                 now = [one for one in mine if outcomes.get(one.token) is Outcome.COMMITTED]
                 tell_aging(now, deadline.now_ms())
             if permanent:
-                raise permanent[0]
+                raise permanent
             left = self.in_state(State.DECIDED, State.IN_DOUBT)
             if left and self._has_waited_enough(left, rounds, deadline):
                 self._believe_a_person(left, deadline)
@@ -126,36 +127,32 @@ class Settlement:
                 deadline.pause(0.2)
 
     def _asked(
-        self,
-        sink: Committer,
-        mine: Sequence[Committable],
-        deadline: Deadline,
-        permanent: list[SparkOnceError],
-    ) -> Mapping[str, Outcome]:
-        """Return a sink's answer. A permanent error goes to `permanent`, and has no answer.
+        self, sink: Committer, mine: Sequence[Committable], deadline: Deadline
+    ) -> tuple[Mapping[str, Outcome], SparkOnceError | None]:
+        """Return a sink's answer, and the permanent error if one has ended it early.
 
         A refused row that a person has resolved is an answer: the target will never take it. No
         other error is one: a right or a table that is missing can come back.
         """
         try:
-            return sink.recover_and_commit(mine, deadline)
+            return sink.recover_and_commit(mine, deadline), None
         except SparkOnceError as error:
             if not is_of_one_sink(error):
                 raise
             refused = isinstance(error, RecordRefusedError)
             resolved = refused and any(one.token in self._resolved for one in mine)
-            if resolved and len(mine) == 1:
-                return {mine[0].token: Outcome.ABORTED}
             if not resolved:
-                permanent.append(error)
-                return {}
+                return {}, error
+            if len(mine) == 1:
+                return {mine[0].token: Outcome.ABORTED}, None
         # The error does not say which transaction it is about: ask for each alone, in their order.
         outcomes: dict[str, Outcome] = {}
         for one in sorted(mine, key=lambda one: (one.checkpoint_id, one.subtask)):
-            outcomes |= self._asked(sink, [one], deadline, permanent)
-            if outcomes.get(one.token, Outcome.UNKNOWN) is Outcome.UNKNOWN:
-                break  # nothing overtakes it
-        return outcomes
+            answer, permanent = self._asked(sink, [one], deadline)
+            outcomes |= answer
+            if answer.get(one.token, Outcome.UNKNOWN) is Outcome.UNKNOWN:
+                return outcomes, permanent  # nothing overtakes it
+        return outcomes, None
 
     def _has_waited_enough(
         self, unproven: Sequence[Committable], rounds: int, deadline: Deadline
