@@ -292,11 +292,11 @@ def test_a_disk_that_is_away_proves_nothing(sink):
 def test_a_rename_that_fails_is_unknown(sink, monkeypatch):
     committable = prepared(sink, 1)
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", broken)
+        patch.setattr(os, "rename", broken)
         assert sink.commit([committable], soon()) == {committable.token: Outcome.UNKNOWN}
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", broken)
@@ -357,22 +357,26 @@ def test_of_two_attempts_only_the_decided_one_is_seen(sink):
 
 @on_disk
 def test_a_disk_that_comes_back_between_two_looks_proves_no_loss(sink, monkeypatch):
-    """The rename finds an empty mount point; a moment later the folder is there again."""
-    one, folder, rename = prepared(sink, 1), Path(sink.options.path), Path.rename
+    """The first look finds an empty mount point; a moment later the folder is there again."""
+    one, folder, opened = prepared(sink, 1), Path(sink.options.path), os.open
+    away, below = folder.with_name("away"), folder.with_name("below")
+    below.mkdir()
 
-    def unmounted(path: Path, target: Path) -> Path:
-        monkeypatch.setattr(Path, "rename", rename)
-        away = folder.with_name("away")
+    def unmounted(*place: Any, **said: Any) -> int:
+        monkeypatch.setattr(os, "open", opened)
         folder.rename(away)
+        below.rename(folder)
         try:
-            return path.rename(target)
+            return opened(*place, **said)
         finally:
+            folder.rename(below)
             away.rename(folder)
 
-    monkeypatch.setattr(Path, "rename", unmounted)
-    assert sink.commit([one], soon()) == {one.token: Outcome.COMMITTED}
-    monkeypatch.setattr(Path, "rename", unmounted)
-    assert sink.commit([one], soon()) == {one.token: Outcome.ALREADY_COMMITTED}
+    for found in (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED):
+        monkeypatch.setattr(os, "open", unmounted)
+        assert sink.commit([one], soon()) == {one.token: Outcome.UNKNOWN}
+        assert list(below.iterdir()) == []
+        assert sink.commit([one], soon()) == {one.token: found}
     assert seen(sink) == [1]
 
 
