@@ -93,8 +93,7 @@ class Job:
         for run in self.runs:
             run.close()
         self.runs.clear()
-        for key in [one for one in producer_pool._pools if one[0].application_id == self.id]:
-            del producer_pool._pools[key]
+        producer_pool._pools.discard(lambda key, _: key[0].application_id == self.id)
 
     @property
     def id(self) -> str:

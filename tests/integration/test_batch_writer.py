@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark import InheritableThread
@@ -392,6 +393,34 @@ def test_one_writer_serves_a_query_that_is_started_again(lines, writer, checkpoi
     assert "the user's own" in run(lines, each, checkpoint)
     assert run(lines, each, checkpoint) == ""
     assert values_in(writer) == list(range(FILES * PER_FILE))
+
+
+def clients_of_workers() -> dict[int, int]:
+    """Return how many clients of librdkafka each process of this session has."""
+    found: dict[int, int] = {}
+    for one in psutil.Process().children(recursive=True):
+        found[one.pid] = 0
+        for comm in Path(f"/proc/{one.pid}/task").glob("*/comm"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                found[one.pid] += comm.read_text() == "rdk:main\n"
+    return found
+
+
+@long
+def test_f50_a_stopped_query_leaves_no_producer_in_workers_with_other_work(
+    spark, lines, writer, checkpoint
+):
+    """Each one queued 170 KB of statistics a second, and took more of a core with every minute."""
+    before = clients_of_workers()
+    assert run(lines, writer, checkpoint) == ""
+    after = clients_of_workers()
+    writing = {pid for pid, clients in after.items() if clients > before.get(pid, 0)}
+    assert writing
+    deadline = Deadline(120.0)
+    while any(clients_of_workers()[pid] > before.get(pid, 0) for pid in writing):
+        assert not deadline.expired(), "they are still there"
+        spark.range(8).mapInArrow(lambda batches: batches, "id long").count()
+        deadline.pause(0.5)
 
 
 def test_two_writers_of_one_function_do_not_stop_each_other(

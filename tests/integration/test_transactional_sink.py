@@ -453,5 +453,5 @@ def test_pools_of_older_runs_are_dropped(make, owner, topic):
     commit(sink, prepare(sink, attempt(owner, 0), rows(b"a")))
     newer = Owner(application_id=owner.application_id, log_id="a1b2c3d4", run_epoch=next(_epochs))
     commit(sink, prepare(sink, attempt(newer, 1), rows(b"b")))
-    mine = [one for one in producer_pool._pools if one[0].application_id == owner.application_id]
-    assert [one[0] for one in mine] == [newer]
+    owners = [one._owner for one in producer_pool._pools.values()]
+    assert [one for one in owners if one.application_id == owner.application_id] == [newer]

@@ -87,6 +87,13 @@ MUTATIONS = (
         ON_SINK + "test_prepared_records_are_invisible_until_the_commit",
     ),
     Mutation(
+        "2 producers that no task asks for are dropped",
+        "connectors/kafka/sink/idle_cache.py",
+        "self._drop(lambda _key, _value, ends: ends.expired())",
+        "self._drop(lambda _key, _value, ends: False)",
+        "tests/unit/test_producer_pool.py::test_f50_a_pool_that_no_task_asks_for_is_gone",
+    ),
+    Mutation(
         "3 retire on doubt",
         COMMITTER,
         "self._retired.add(self.wire.doubtful & {one.transactional_id for one in committables})",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from connectors.kafka.sink import producer_pool
+from connectors.kafka.sink.idle_cache import IdleCache
 from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.producer_pool import ProducerPool, Slot
 from connectors.kafka.sink.retired_ids import MOST_IDLE_CHECKPOINTS, RetiredIds
@@ -145,7 +146,7 @@ def test_b10_no_worker_uses_an_id_that_the_driver_may_have_forgotten(monkeypatch
     ids.reached([5 + idle - 1])
     fresh = Slot(Producer("new"))
     monkeypatch.setattr(ProducerPool, "_make", lambda *_: fresh)
-    monkeypatch.setattr(producer_pool, "_pools", {})
+    monkeypatch.setattr(producer_pool, "_pools", IdleCache())
     pool = ProducerPool(OWNER, BROKERS, timeout_ms=10_000)
     pool._slots.append(Slot(Producer("old"), checkpoint_id=5, token="5.0.x", ended=False))
     attempt = Attempt(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectors.kafka.sink import producer_pool
+from connectors.kafka.sink import idle_cache, producer_pool
+from connectors.kafka.sink.idle_cache import IdleCache
 from connectors.kafka.sink.producer_pool import ProducerPool, Slot, pool_for
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.native.native_producer import NativeTransactionalProducer
+from tests.simulation.virtual_clock import VirtualClock
 from transactions.clock import Deadline
 from transactions.sink import Owner
 
@@ -23,7 +25,7 @@ OWNER = Owner(application_id="app", log_id="log", run_epoch=1)
 
 @pytest.fixture(autouse=True)
 def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(producer_pool, "_pools", {})
+    monkeypatch.setattr(producer_pool, "_pools", IdleCache())
     gc.collect()
     gc.disable()  # as good as a frozen heap: what only it could free would stay
     yield
@@ -32,6 +34,13 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def threads() -> set[str]:
     return {one.name for one in Path("/proc/self/task").iterdir()}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = Deadline(10.0)
+    while not condition():
+        assert not deadline.expired()
+        deadline.pause(0.001)
 
 
 def made(name: str, kind: type[TransactionalProducer] = TransactionalProducer) -> Any:
@@ -53,10 +62,7 @@ def test_f50_a_dropped_producer_is_gone_at_once(kind):
     del slot
     assert gone() is None
     # Those of other tests come and go. The kernel lists a thread a little longer than its join.
-    deadline = Deadline(10.0)
-    while its & threads():
-        assert not deadline.expired(), "its threads are still there"
-        deadline.pause(0.001)
+    until(lambda: not (its & threads()))
 
 
 def test_f50_the_pools_of_an_older_run_are_gone_at_once():
@@ -67,6 +73,33 @@ def test_f50_the_pools_of_an_older_run_are_gone_at_once():
     newer = Owner(application_id="app", log_id="log", run_epoch=2)
     pool_for(newer, "out", NOBODY, timeout_ms=10_000)
     assert gone() is None
+
+
+def test_f50_a_pool_that_no_task_asks_for_is_gone(monkeypatch: pytest.MonkeyPatch):
+    """A stopped query leaves it in a worker that has other work: it grew by 10 MB a minute."""
+    clock = VirtualClock()
+    monkeypatch.setattr(idle_cache, "_LOOK_S", 0.01)
+    monkeypatch.setattr(producer_pool, "_pools", IdleCache(clock))
+    made("warm")
+    before = threads()
+    idle, of_a_task = Slot(made("idle")), Slot(made("of a task"))
+    its = threads() - before
+    gone, used = weakref.ref(idle.producer), weakref.ref(of_a_task.producer)
+    for _ in range(2):  # the second time it is watched again
+        pool = pool_for(OWNER, "out", NOBODY, timeout_ms=10_000)
+        pool._slots += [idle, of_a_task]
+        for _ in range(3):
+            clock.sleep(59.0)
+            assert pool_for(OWNER, "out", NOBODY, timeout_ms=10_000) is pool
+        dropped = weakref.ref(pool)
+        clock.sleep(60.0)
+        del pool
+        until(lambda: dropped() is None and producer_pool._pools.values() == [])  # noqa: B023
+    del idle
+    until(lambda: gone() is None)
+    assert used() is not None, "it was ended under its task"
+    del of_a_task
+    until(lambda: not (its & threads()))
 
 
 def test_f50_a_branch_without_records_does_not_collect_statistics(monkeypatch: pytest.MonkeyPatch):

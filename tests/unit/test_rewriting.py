@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from connectors import KafkaSource
 from connectors.kafka.sink import producer_pool
+from connectors.kafka.sink.idle_cache import IdleCache
 from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.kafka_writer import KafkaTransaction
 from connectors.kafka.source import range_reader
@@ -73,7 +74,7 @@ def test_b9_no_producer_stays_in_the_driver_after_healing(cluster, monkeypatch):
     for number in range(6):
         feeder.produce(source, f"{number}".encode(), partition=number % 2)
     assert feeder.flush(10) == 0
-    monkeypatch.setattr(producer_pool, "_pools", {})
+    monkeypatch.setattr(producer_pool, "_pools", IdleCache())
     sink = KafkaBothHalves(
         KafkaSink(bootstrap_servers=cluster.bootstrap, topic=target),
         timeout_ms=60_000,
@@ -96,7 +97,7 @@ def test_b9_no_producer_stays_in_the_driver_after_healing(cluster, monkeypatch):
     finally:
         gc.enable()
     assert [one.record_count for one in made] == [3, 3]
-    assert producer_pool._pools == {}
+    assert producer_pool._pools.values() == []
     assert sink.producers is None
 
 

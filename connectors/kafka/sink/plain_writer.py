@@ -24,6 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from connectors.clients.client_settings import librdkafka_settings
+from connectors.kafka.sink.idle_cache import IdleCache
 from connectors.kafka.sink.plain_producer import PlainProducer
 from transactions import crash_points
 from transactions.clock import Deadline
@@ -194,21 +195,16 @@ class KafkaPlainWriter:
 #: Application, sink, whether it waits, and settings -> the producer of this process. A worker runs
 #: one task at a time, so no two tasks share a producer. No producer belongs to a checkpoint, so it
 #: outlives checkpoints.
-_producers: dict[tuple[Any, ...], PlainProducer] = {}
+_producers: IdleCache[tuple[Any, ...], PlainProducer] = IdleCache()
 
 
 def _producer_of_this_process(writer: KafkaPlainWriter, application_id: str) -> PlainProducer:
     settings = tuple(sorted(writer.settings.items()))
     key = (application_id, writer.name, writer.waits, settings)
-    if key not in _producers:
-        # An earlier driver in the same session left these; its brokers may be others.
-        for old in [one for one in _producers if one[:2] == key[:2]]:
-            del _producers[old]
-        _producers[key] = writer.new_producer(application_id)
-    return _producers[key]
+    # An earlier driver in the same session left these; its brokers may be others.
+    _producers.discard(lambda other, _: other[:2] == key[:2] and other != key)
+    return _producers.get(key, lambda: writer.new_producer(application_id))
 
 
 def _forget(producer: PlainProducer) -> None:
-    for key, one in list(_producers.items()):
-        if one is producer:
-            del _producers[key]
+    _producers.discard(lambda _, one: one is producer)

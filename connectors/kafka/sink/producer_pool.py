@@ -1,8 +1,8 @@
 """Chooses a task's producer: the pool of one worker process.
 
-Producers live as long as their process; each has an id that no other producer takes over. A task
-looks at the producers in turn. Its closure says how to treat the transaction that it finds on each,
-by rule 7 (docs/design.md):
+A pool lives as long as tasks of its run come to the process. Each producer has an id that no other
+producer takes over. A task looks at the producers in turn. Its closure says how to treat the
+transaction that it finds on each, by rule 7 (docs/design.md):
 
 * decided, of an earlier checkpoint: resync it (the driver has committed it), take it;
 * not decided, of an earlier checkpoint: abort it (its attempt failed), take it;
@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from connectors.clients.offsets_topic import offsets_partition
+from connectors.kafka.sink.idle_cache import IdleCache
 from connectors.kafka.sink.retired_ids import MOST_IDLE_CHECKPOINTS
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from transactions.clock import Deadline
@@ -230,7 +231,8 @@ def new_slot(
             return Slot(kind(settings, name, timeout_ms=timeout_ms))
 
 
-_pools: dict[tuple[Owner, str, str], ProducerPool] = {}
+#: Owner, sink and brokers -> the pool of this process.
+_pools: IdleCache[tuple[Owner, str, str], ProducerPool] = IdleCache()
 
 
 def pool_for(
@@ -244,19 +246,19 @@ def pool_for(
     """Return this process's pool for a run and a sink; pools of older runs are dropped.
 
     It serves all pools. Otherwise statistics would fill the memory (100 KB a second, measured):
-    those of a branch without records, or of another query whose tasks run in this worker.
+    those of a branch without records, or of another query whose tasks run in this worker. For the
+    same reason a pool that no task asks for is dropped: the driver ends the transactions that its
+    producers have prepared, and the sweep ends all others.
     """
-    for pool in list(_pools.values()):
+    for pool in _pools.values():
         pool.serve()
-    key = (owner, sink, settings["bootstrap.servers"])
-    if key not in _pools:
-        for old in [one for one in _pools if one[0].run_epoch < owner.run_epoch]:
-            if one_log(old[0], owner):
-                del _pools[old]
-        _pools[key] = ProducerPool(
+    _pools.discard(lambda key, _: key[0].run_epoch < owner.run_epoch and one_log(key[0], owner))
+    return _pools.get(
+        (owner, sink, settings["bootstrap.servers"]),
+        lambda: ProducerPool(
             owner, settings, timeout_ms=timeout_ms, offsets_partitions=offsets_partitions
-        )
-    return _pools[key]
+        ),
+    )
 
 
 def one_log(one: Owner, other: Owner) -> bool:

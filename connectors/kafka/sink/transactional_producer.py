@@ -1,4 +1,4 @@
-"""One librdkafka producer with one transactional id, for as long as its process lives.
+"""One librdkafka producer with one transactional id, for as long as its pool lives.
 
 The driver's raw EndTxn bypasses librdkafka's own error check, so this file makes that check itself
 (`record_producer`): a transaction is prepared only if nothing is in flight and no delivery failed.
