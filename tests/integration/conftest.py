@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 
-import psutil
 import pytest
 
 from connectors.kafka.sink import producer_pool
 from transactions.events import Event, subscribe
 
-#: A client of librdkafka has three or more.
-MANY_THREADS = 60
-
 
 @pytest.fixture(autouse=True)
 def _no_producer_outlives_its_test() -> Iterator[None]:
-    """A worker of Spark ends after an idle minute, and its pools with it; a process of pytest lives
-    for the whole run. Producers that nobody serves queue their statistics, ten times a second: at
-    the end of a run that was 9 GB, and most of the CPU. Those that an error's frames hold are only
-    found by a whole collection, which is not worth its third of a second after each test.
+    """A worker of Spark drops its pools after an idle minute; a process of pytest is never idle.
+    Producers that nobody serves queue their statistics, ten times a second: at the end of a run
+    that was 9 GB, and most of the CPU. Those that an error's frames hold are only found by a whole
+    collection, which is not worth its third of a second after a test that leaves nothing.
     """
+    before = _clients()
     yield
     producer_pool._pools.discard(lambda _key, _pool: True)
-    if psutil.Process().num_threads() > MANY_THREADS:
+    if _clients() > before:
         gc.collect()
+
+
+def _clients() -> int:
+    """Count the clients of librdkafka in this process."""
+    found = 0
+    for comm in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += comm.read_text() == "rdk:main\n"
+    return found
 
 
 @pytest.fixture
