@@ -5,6 +5,7 @@ import threading
 import weakref
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
@@ -29,6 +30,7 @@ class Client:
         self.line = (10, "%s [%s] %s", "WAKEUP", "rdkafka#producer-1", "Wake-up")
         self.debug = settings["debug"]
         self.looks = 1
+        self.served = 0
         self.waits: list[float] = []
         self.calls: list[str] = []
         self.offsets_may_end = threading.Event()
@@ -40,7 +42,11 @@ class Client:
         self.looks -= 1
         return max(0, self.looks)
 
+    def produce(self, *_arguments: Any, **_options: Any) -> None:
+        self.calls.append("produce")
+
     def poll(self, _timeout: float) -> int:
+        self.served += 1
         if self.fatal:
             raise SystemError("an exception is set")
         return 0
@@ -77,6 +83,13 @@ def client_of(producer: TransactionalProducer) -> Client:
     client = producer._producer
     assert isinstance(client, Client)
     return client
+
+
+def test_callbacks_are_served_while_a_task_produces(producer):
+    """Else statistics fill the memory, 170 KB a second, and a refused record is known at last."""
+    producer.produce(pa.record_batch([pa.array([b"1", b"2"])], names=["value"]), "out", Deadline(1))
+    assert client_of(producer).calls == ["produce", "produce"]
+    assert client_of(producer).served == 1
 
 
 def test_a_flush_looks_soon_then_less_often(producer):

@@ -80,6 +80,7 @@ class RecordProducer:
             kind = DeliveryError if of_broker else RecordRefusedError
             cause = f"the producer refused it: {error}"
             raise self._not_queued(kind, cause, topic) from error
+        self.serve()  # a task can work for an hour before it flushes
         self._check_failures()
 
     def _not_queued(
