@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 from confluent_kafka import Consumer, Producer, version
 
-from connectors.clients import client_settings
+from connectors.clients import login_sasl
 from connectors.clients.client_settings import (
     REFUSED,
     kafka_python_settings,
@@ -152,8 +152,8 @@ def test_b14_gssapi_is_refused_where_the_clients_have_none(translate) -> None:
 
 
 def test_b14_gssapi_is_taken_where_both_clients_have_it(monkeypatch) -> None:
-    monkeypatch.setattr(client_settings, "Consumer", MagicMock())
-    monkeypatch.setattr(client_settings.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(login_sasl, "Consumer", MagicMock())
+    monkeypatch.setattr(login_sasl.importlib.util, "find_spec", lambda _: object())
     assert librdkafka_settings(KERBEROS)["sasl.mechanisms"] == "GSSAPI"
     assert kafka_python_settings(KERBEROS)["sasl_mechanism"] == "GSSAPI"
 
