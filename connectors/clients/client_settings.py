@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 
 from connectors.clients import login
 from connectors.clients.login import Login
+from connectors.clients.login_tls import JAVA_NAMES
 from connectors.clients.setting_names import told_with_the_nearest
 from connectors.options.client_options import visible
 from connectors.options.java_settings import WITHOUT_EFFECT
@@ -92,14 +93,6 @@ _KAFKA_PYTHON_NAMES: Final[Mapping[str, tuple[str, type]]] = MappingProxyType(
 )
 
 _ACKS: Final = ("acks", "request.required.acks")
-_INLINE: Final = (
-    "ssl.truststore.certificates",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-    "ssl.ca.pem",
-    "ssl.certificate.pem",
-    "ssl.key.pem",
-)
 
 
 def librdkafka_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
@@ -161,10 +154,10 @@ def settings_checked(kafka: Mapping[str, str], client: str) -> Iterator[None]:
 
 def _named_in(text: str, kafka: Mapping[str, str]) -> list[str]:
     """Find the user's options in librdkafka's refusal, which uses its own names for aliases."""
-    aliases = {**_LIBRDKAFKA_NAMES, **_ALIASES}
+    aliases = {**_LIBRDKAFKA_NAMES, **_ALIASES, **JAVA_NAMES}
     java = {theirs: name for name, theirs in aliases.items() if name in kafka}
-    names = [java.get(name, name) for name in re.findall(r'"([\w.]+)"', text)]
-    return [name for name in names if name in kafka]
+    names = [java.get(name, name) for name in re.findall(r"[a-z]\w*(?:\.\w+)*", text)]
+    return [name for name in dict.fromkeys(names) if name in kafka]
 
 
 def _refuse(kafka: Mapping[str, str]) -> None:
@@ -185,13 +178,6 @@ def _refuse(kafka: Mapping[str, str]) -> None:
             raise ConfigurationError(
                 f"The Kafka option {name!r} must stay 'all'.",
                 cause="a record on only one broker is lost with this broker, even if committed",
-                option=visible(name, value),
-            )
-        if name in _INLINE:
-            raise ConfigurationError(
-                f"The Kafka option {name!r} holds a certificate as text.",
-                cause="both clients need files: write it to a PEM file that driver and workers can "
-                "read, and set ssl.truststore.location / ssl.keystore.location to this file",
                 option=visible(name, value),
             )
     _servers(kafka)

@@ -40,7 +40,7 @@ PLACES: Final = (
     (
         "The source: `[source]`, or options of `kafka-exactly-once`",
         "Names are Spark's; upper and lower case are the same. `kafka.*` passes through to the "
-        "client; `kafka.bootstrap.servers` must be there.",
+        "client, [logins](logging_in.md) too; `kafka.bootstrap.servers` must be there.",
         SOURCE,
     ),
     (
@@ -50,8 +50,9 @@ PLACES: Final = (
     ),
     (
         "A Kafka sink: `[[sink]]`",
-        "`kafka.*` passes through to the client; `kafka.bootstrap.servers` must be there. Each "
-        "`[[sink]]` may have `sql`, a query of its own.",
+        "`kafka.*` passes through to the client, [logins](logging_in.md) too; "
+        "`kafka.bootstrap.servers` must be there. Each `[[sink]]` may have `sql`, a query of its "
+        "own.",
         KAFKA_SINK,
     ),
     (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -188,39 +187,6 @@ def test_bad_sasl_is_refused_without_showing_secrets(kafka: dict[str, str]) -> N
     assert "p\\\\w" not in str(caught.value)
 
 
-def test_pem_files(tmp_path: Path) -> None:
-    trust, store = tmp_path / "trust.pem", tmp_path / "store.pem"
-    for path in (trust, store):
-        path.write_text("")
-    kafka = {
-        **SERVERS,
-        "security.protocol": "SSL",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(trust),
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(store),
-        "ssl.key.password": "secret",
-        "ssl.endpoint.identification.algorithm": "",
-    }
-    assert librdkafka_settings(kafka) == {
-        **SERVERS,
-        "security.protocol": "SSL",
-        "ssl.ca.location": str(trust),
-        "ssl.certificate.location": str(store),
-        "ssl.key.location": str(store),
-        "ssl.key.password": "secret",
-        "ssl.endpoint.identification.algorithm": "none",
-    }
-    assert kafka_python_settings(kafka) == {
-        "bootstrap_servers": ["one:9092", "two:9092"],
-        "security_protocol": "SSL",
-        "ssl_cafile": str(trust),
-        "ssl_certfile": str(store),
-        "ssl_password": "secret",
-        "ssl_check_hostname": False,
-    }
-
-
 def test_a_missing_pem_file_is_named() -> None:
     kafka = {**SERVERS, "security.protocol": "SSL", "ssl.ca.location": "/no/such/ca.pem"}
     with pytest.raises(ConfigurationError, match=r"/no/such/ca\.pem"):
@@ -241,7 +207,6 @@ def test_java_stores_are_refused_with_the_way_to_convert_them(store: str, kind: 
 @pytest.mark.parametrize(
     "more",
     [
-        {"ssl.keystore.key": "-----BEGIN"},
         {"enable.ssl.certificate.verification": "false"},
         {"ssl.endpoint.identification.algorithm": "ldaps"},
     ],
