@@ -1,7 +1,8 @@
 """The TLS part of a login: whom the clients trust, and the certificate that they show.
 
-Certificates and keys are PEM, in files or as text. Both clients read a file by its name, so that a
-new connection of kafka-python sees a file that has changed.
+Certificates and keys are PEM, in files or as text; those of the client can be in a PKCS#12 store.
+Both clients read a PEM file by its name, so that a new connection of kafka-python sees a file that
+has changed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from connectors.clients.tls_context import context_of
 from connectors.options.client_options import visible
 from transactions.errors import ConfigurationError
 
-_PEM: Final = "PEM"
-_PEM_SUFFIXES: Final = (".pem", ".crt", ".cer")
+_PEM, _PKCS12, _JKS = "PEM", "PKCS12", "JKS"
+#: What a store is whose type is not given; Java takes every other one for a JKS.
+_BY_SUFFIX: Final = {
+    **dict.fromkeys((".pem", ".crt", ".cer"), _PEM),
+    **dict.fromkeys((".p12", ".pfx"), _PKCS12),
+}
 
 #: What is said -> the options that say it, Java's first: as a file, and as text.
 _FILES: Final = {
@@ -50,6 +55,10 @@ JAVA_NAMES: Final = {
     for theirs in others
 }
 
+_TO_PKCS12: Final = (
+    "keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12"
+)
+
 #: A block of PEM between its two lines. Java takes any white space in it, OpenSSL needs lines.
 _BLOCK: Final = re.compile(
     r"(-----BEGIN [A-Z0-9 ]+-----)([A-Za-z0-9+/=\s]+)(-----END [A-Z0-9 ]+-----)"
@@ -70,6 +79,8 @@ class Tls:
         key: PEM file of the client's key.
         key_text: the key as text.
         key_password: None where the key is not encrypted.
+        store: PKCS#12 file of the client's chain and key, in place of both.
+        store_password: of that file.
     """
 
     check_hostname: bool = True
@@ -80,6 +91,8 @@ class Tls:
     key: str | None = None
     key_text: str | None = dataclasses.field(default=None, repr=False)
     key_password: str | None = dataclasses.field(default=None, repr=False)
+    store: str | None = None
+    store_password: str | None = dataclasses.field(default=None, repr=False)
 
     def for_librdkafka(self) -> dict[str, Any]:
         """See `Login.for_librdkafka`."""
@@ -93,6 +106,8 @@ class Tls:
             "ssl.key.location": self.key or self.certificate,
             "ssl.key.pem": self.key_text,
             "ssl.key.password": self.key_password,
+            "ssl.keystore.location": self.store,
+            "ssl.keystore.password": self.store_password,
         }
 
     def for_kafka_python(self) -> dict[str, Any]:
@@ -101,8 +116,9 @@ class Tls:
         """
         for part, path in (("ca", self.ca), ("certificate", self.certificate), ("key", self.key)):
             _check_existing(_FILES[part][0], path)
+        _check_existing("ssl.keystore.location", self.store)
         context = context_of(self)
-        if self.ca_text or self.certificate_text:
+        if self.ca_text or self.certificate_text or self.store:
             return {"ssl_context": context}
         return {
             "ssl_check_hostname": self.check_hostname,
@@ -136,8 +152,16 @@ def read_tls(kafka: Mapping[str, str]) -> Tls:
         )
     for part in _FILES:
         _check_once(kafka, part)
-    for store in ("truststore", "keystore"):
-        _check_no_password(kafka, store)
+    _, ca = _store(kafka, "truststore")
+    kind, keystore = _store(kafka, "keystore")
+    is_pkcs12 = kind == _PKCS12
+    if is_pkcs12 and (another := [n for n in (*_FILES["key"], *_TEXTS["key"]) if kafka.get(n)]):
+        raise ConfigurationError(
+            "The PKCS#12 keystore holds the key already.",
+            where=keystore or "",
+            cause=f"{another[0]} is another one",
+            option=f"kafka.{another[0]}",
+        )
     certificate, key = _text(kafka, "certificate"), _text(kafka, "key")
     if (certificate is None) != (key is None):
         names = [f"kafka.{_TEXTS[part][0]}" for part in ("certificate", "key")]
@@ -148,13 +172,15 @@ def read_tls(kafka: Mapping[str, str]) -> Tls:
         )
     return Tls(
         check_hostname=algorithm == "https",
-        ca=kafka.get("ssl.ca.location") or _pem_store(kafka, "truststore"),
+        ca=kafka.get("ssl.ca.location") or ca,
         ca_text=_text(kafka, "ca"),
-        certificate=kafka.get("ssl.certificate.location") or _pem_store(kafka, "keystore"),
+        certificate=kafka.get("ssl.certificate.location") or (None if is_pkcs12 else keystore),
         certificate_text=certificate,
         key=kafka.get("ssl.key.location") or None,
         key_text=key,
         key_password=kafka.get("ssl.key.password"),
+        store=keystore if is_pkcs12 else None,
+        store_password=kafka.get("ssl.keystore.password") if is_pkcs12 else None,
     )
 
 
@@ -165,15 +191,6 @@ def _check_once(kafka: Mapping[str, str], part: str) -> None:
             f"The {_STORES[part]} is given twice.",
             cause=f"{' and '.join(given)} say the same thing: leave one of them out",
             option=", ".join(f"kafka.{name}" for name in given),
-        )
-
-
-def _check_no_password(kafka: Mapping[str, str], store: str) -> None:
-    if kafka.get(f"ssl.{store}.password"):
-        raise ConfigurationError(
-            f"The SSL {store} has a password, and it is PEM.",
-            cause="PEM has no password of its own; that of an encrypted key is ssl.key.password",
-            option=visible(f"ssl.{store}.password", ""),
         )
 
 
@@ -205,30 +222,45 @@ def _in_lines(block: re.Match[str]) -> str:
     return "\n".join([block[1], *lines, block[3]])
 
 
-def _pem_store(kafka: Mapping[str, str], store: str) -> str | None:
-    location = kafka.get(f"ssl.{store}.location")
-    if not location:
-        return None
-    suffix = Path(location).suffix.lower()
-    guessed = _PEM if suffix in _PEM_SUFFIXES else "JKS"
+def _store(kafka: Mapping[str, str], store: str) -> tuple[str, str | None]:
+    """Return the type of a store of Java's names, and its file; PEM and None if there is none.
+
+    Raises:
+        ConfigurationError: the clients cannot read it, or it is PEM and has a password.
+    """
+    location = kafka.get(f"ssl.{store}.location") or None
+    guessed = _BY_SUFFIX.get(Path(location).suffix.lower(), _JKS) if location else _PEM
     kind = kafka.get(f"ssl.{store}.type", guessed).strip().upper()
-    if kind != _PEM:
-        flags = "-nokeys -out truststore.pem" if store == "truststore" else "-out keystore.pem"
+    if location and kind != _PEM and (kind, store) != (_PKCS12, "keystore"):
+        raise _unreadable(store, kind, location)
+    if kind == _PEM and kafka.get(f"ssl.{store}.password"):
         raise ConfigurationError(
-            f"The SSL {store} is of type {kind}, which only Java can read.",
-            where=location,
-            cause="convert it: keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 "
-            f"-deststoretype PKCS12, then openssl pkcs12 -in FILE.p12 {flags}, "
-            f"then kafka.ssl.{store}.type=PEM",
-            option=visible(f"ssl.{store}.type", kind),
+            f"The SSL {store} has a password, and it is PEM.",
+            where=location or "",
+            cause="PEM has no password of its own; that of an encrypted key is ssl.key.password",
+            option=visible(f"ssl.{store}.password", ""),
         )
-    return location
+    return kind, location
+
+
+def _unreadable(store: str, kind: str, location: str) -> ConfigurationError:
+    steps = [] if kind == _PKCS12 else [_TO_PKCS12]
+    if store == "truststore":  # librdkafka reads no certificates to trust from PKCS#12
+        steps += ["openssl pkcs12 -in FILE.p12 -nokeys -out trust.pem"]
+    kind_then = _PEM if store == "truststore" else _PKCS12
+    steps += [f"kafka.ssl.{store}.type={kind_then}"]
+    return ConfigurationError(
+        f"The SSL {store} is of type {kind}, which the clients do not read.",
+        where=location,
+        cause=f"convert it: {', then '.join(steps)}",
+        option=visible(f"ssl.{store}.type", kind),
+    )
 
 
 def _check_existing(name: str, path: str | None) -> None:
     if path is not None and not Path(path).is_file():
         raise ConfigurationError(
-            "A PEM file does not exist on the driver.",
+            "A file of the login does not exist on the driver.",
             where=path,
             cause="driver and workers each read it from their own disk",
             option=visible(name, path),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 import socket
 import ssl
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -35,6 +37,7 @@ class Files:
     broker: Certificate
     encrypted_key: str
     encrypted: Path
+    store: Path
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     client, broker = self_signed(folder, "client"), self_signed(folder, "broker")
     key, encrypted = client.encrypted_key(PASSWORD), folder / "encrypted.pem"
     encrypted.write_text(key + client.text)
-    return Files(client, broker, key, encrypted)
+    return Files(client, broker, key, encrypted, client.pkcs12(PASSWORD))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +127,21 @@ TABLE = {
             "ssl_password": PASSWORD,
         },
     ),
+    "mtls_pkcs12": Row(
+        {
+            "security.protocol": "SSL",
+            "ssl.truststore.location": "{broker}",
+            "ssl.keystore.location": "{client_store}",
+            "ssl.keystore.password": PASSWORD,
+        },
+        {
+            **TLS,
+            "ssl.ca.location": "{broker}",
+            "ssl.keystore.location": "{client_store}",
+            "ssl.keystore.password": PASSWORD,
+        },
+        {"security_protocol": "SSL", "ssl_context": CONTEXT},
+    ),
     "mtls_text": Row(
         {
             "security.protocol": "SSL",
@@ -171,6 +189,7 @@ def filled(settings: dict[str, Any], files: Files) -> dict[str, Any]:
         "{client_key_text}": files.client.key_text,
         "{client_key_encrypted}": files.encrypted_key,
         "{client_encrypted}": str(files.encrypted),
+        "{client_store}": str(files.store),
         "{broker}": str(files.broker.path),
         "{broker_text}": files.broker.text,
     }
@@ -351,6 +370,64 @@ def test_files_are_read_here_too_before_anything_connects(files: Files, tmp_path
     assert kafka_python_settings(kafka | {"ssl.key.password": PASSWORD})["ssl_keyfile"] == str(key)
 
 
+# -- stores --------------------------------------------------------------------------------------
+
+
+def store_login(files: Files, **more: str) -> dict[str, str]:
+    kafka = filled(TABLE["mtls_pkcs12"].kafka, files)
+    return SERVERS | kafka | {name.replace("_", "."): value for name, value in more.items()}
+
+
+@pytest.mark.parametrize("kind", ["", "pkcs12"])
+def test_a_pkcs12_store_is_shown_to_the_broker(kind: str, files: Files, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kafka = store_login(files)
+    if kind:  # then the end of the name does not tell
+        kafka["ssl.keystore.location"] = str(shutil.copy(files.store, tmp_path / "keystore"))
+        kafka["ssl.keystore.type"] = kind
+    Producer({**librdkafka_settings(kafka), "log_level": 0})
+    assert handshake(kafka_python_settings(kafka)["ssl_context"], files) == "client"
+    assert [path.name for path in tmp_path.iterdir()] == (["keystore"] if kind else [])
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"ssl.keystore.location": "/x.jks"}, "is of type JKS"),
+        ({"ssl.keystore.type": "JKS"}, "is of type JKS"),
+        ({"ssl.truststore.location": "/x.p12"}, "is of type PKCS12"),
+        ({"ssl.keystore.key": "-----BEGIN"}, "holds the key"),
+        ({"ssl.key.location": "/x.key"}, "holds the key"),
+    ],
+)
+def test_stores_that_cannot_be_meant(more: dict[str, str], what: str, files: Files):
+    assert what in refused(store_login(files) | more).what
+
+
+def test_a_store_of_trusted_certificates_is_converted_by_one_command():
+    trust = {"ssl.truststore.location": "/x/trust.p12", "ssl.truststore.password": PASSWORD}
+    error = refused(SERVERS | {"security.protocol": "SSL"} | trust)
+    assert error.where == "/x/trust.p12"
+    assert "convert it: openssl pkcs12 -in FILE.p12 -nokeys" in error.cause
+    assert "keytool" not in error.cause
+
+
+def test_a_store_with_another_password_is_refused_before_anything_connects(files: Files):
+    kafka = store_login(files, ssl_keystore_password="wrong")
+    with pytest.raises(ConfigurationError, match=r"ssl\.keystore\.password") as caught:
+        kafka_python_settings(kafka)
+    assert caught.value.where == str(files.store)
+    with pytest.raises(ConfigurationError) as told, settings_checked(kafka, "producer"):
+        Producer({**librdkafka_settings(kafka), "log_level": 0})
+    assert str(files.store) in told.value.option
+
+
+def test_a_store_needs_a_package_that_reads_it(files: Files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.serialization", None)
+    with pytest.raises(ConfigurationError, match=r"\[pkcs12\]"):
+        kafka_python_settings(store_login(files))
+
+
 # -- the page ------------------------------------------------------------------------------------
 
 JOB = """
@@ -369,6 +446,7 @@ topic = "out"
 SNIPPETS = (
     block("docs/logging_in.md", "# or SSL, without a user"),
     block("docs/logging_in.md", "# if the key is encrypted"),
+    block("docs/logging_in.md", "client.p12"),
     block("docs/logging_in.md", "kafka.ssl.keystore.key"),
     block("docs/logging_in.md", "ScramLoginModule"),
 )
@@ -386,6 +464,8 @@ def test_each_snippet_of_the_page_is_a_login(source: str, files: Files, tmp_path
     (tmp_path / "client.pem").write_text(files.client.both.read_text())
     (tmp_path / "client.key").write_text(files.client.key_text)
     (tmp_path / "key_password").write_text("any\n")
+    (tmp_path / "client.p12").write_bytes(files.store.read_bytes())
+    (tmp_path / "store_password").write_text(PASSWORD + "\n")
     text = JOB.format(source=source.replace("/run/secrets/", ""))
     job = parse_job(text, tmp_path / "job.toml", {"KAFKA_PASSWORD": PASSWORD})
     settings = job.source.client_settings
