@@ -9,13 +9,13 @@ random places, and a replay cuts them elsewhere.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from connectors.records.message_schema import SINK_SCHEMA
+from connectors.records.named_function import named_function
 from transactions.errors import ConfigurationError
 
 ArrowFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -29,25 +29,7 @@ def load_function(function: str | ArrowFunction) -> ArrowFunction:
     """
     if callable(function):
         return function
-    module, _, name = function.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(
-            "The Arrow function cannot be imported.",
-            where=function,
-            cause=str(error),
-            option=f"transform={function}",
-        ) from error
-    if not callable(found):
-        raise ConfigurationError(
-            "The transform is not a function.",
-            where=function,
-            cause=f"it is of the type {type(found).__name__}",
-            option=f"transform={function}",
-        )
-    checked: ArrowFunction = found
-    return checked
+    return named_function(function, what="The Arrow function", option="transform")
 
 
 def copy_records(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
 from pyspark.errors import PySparkException
@@ -19,6 +16,7 @@ from connectors.options.job_definition import JobDefinition
 from connectors.options.table import CONTINUOUS
 from connectors.pipeline.restoring import FromSavepoint
 from connectors.records.arrow_transform import ArrowFunction, copy_records, load_function
+from connectors.records.named_function import make_importable
 from connectors.spark import driver_jvm
 from connectors.spark.failures import error_in
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed
@@ -159,16 +157,6 @@ def _continuous(
         accept_duplicates=accept_duplicates,
         **job.driver,
     )
-
-
-def make_importable(folder: Path) -> None:
-    """Let this process, and workers that it starts later, import modules beside the job file."""
-    path = str(folder)
-    if path not in sys.path:
-        sys.path.insert(0, path)
-    others = os.environ.get("PYTHONPATH", "")
-    if path not in others.split(os.pathsep):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (path, others)))
 
 
 def find_function(job: JobDefinition) -> Callable[[DataFrame], Any] | None:
