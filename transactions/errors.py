@@ -25,6 +25,7 @@
     ├── ReplayMismatchError           Spark replays a decided batch with other offsets
     ├── DataLossError                 source offsets that the checkpoint still needs are gone
     ├── BrokerUnavailableError        no broker answered within the deadline; safe to retry
+    │   └── TokenUnavailableError     no token for the login could be had now; safe to retry
     └── IllegalTransitionError        a bug in sparkonce: the two-phase table has no such step
 
 `permanent` says that trying again cannot help.
@@ -214,6 +215,10 @@ class DataLossError(SparkOnceError):
 
 class BrokerUnavailableError(SparkOnceError):
     """No broker answered in time. Nothing is lost; try again when it is back."""
+
+
+class TokenUnavailableError(BrokerUnavailableError):
+    """Who gives the tokens of a login did not answer in time. Nothing is lost; try again later."""
 
 
 class IllegalTransitionError(SparkOnceError):

@@ -259,6 +259,7 @@ RETRIED: Final[Mapping[type[SparkOnceError], tuple[bool, str]]] = MappingProxyTy
         errors.ReplayMismatchError: (False, "the run would not write the decided records"),
         errors.DataLossError: (False, "records that are gone do not come back"),
         errors.BrokerUnavailableError: (True, "the brokers can come back"),
+        errors.TokenUnavailableError: (True, "the identity provider can come back"),
         errors.IllegalTransitionError: (False, "a bug in sparkonce; its state is not reliable"),
     }
 )

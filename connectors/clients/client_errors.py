@@ -13,6 +13,7 @@ from transactions.errors import (
     BrokerUnavailableError,
     MissingTopicError,
     SparkOnceError,
+    TokenUnavailableError,
 )
 
 _MISSING = frozenset(
@@ -35,6 +36,7 @@ _REFUSED = frozenset(
     }
 )
 _BROKEN_LOGIN = "handshake failed: Local: "
+_NO_TOKEN: Final = ("Failed to acquire SASL OAUTHBEARER token", "there is no token available")
 #: The record or its address is wrong; the broker is well. A topic that a restarting broker does not
 #: know yet is not among them: checks at the start find a missing topic.
 _UNWRITABLE = frozenset(
@@ -77,13 +79,15 @@ class ErrorWatch:
 
     Attributes:
         last: the latest error.
-        final: the latest error that no retry can cure.
+        final: the latest error that this client cannot get over. A login that is refused after a
+            token could not be renewed shows that missing token: `translate` says what may pass.
         missing: the reports about missing topics and partitions: ``topic [number]: ...``.
     """
 
     def __init__(self) -> None:
         self.last: KafkaError | None = None
         self.final: KafkaError | None = None
+        self._without_token: KafkaError | None = None
         self.missing: set[str] = set()
 
     def __call__(self, error: KafkaError) -> None:
@@ -91,8 +95,11 @@ class ErrorWatch:
         if is_about_the_group(error):
             return
         self.last = error
-        if is_final(error):
-            self.final = error
+        if lacks_token(error):  # said once for each reason; the old token may still be good
+            self._without_token = error
+        elif is_final(error):
+            of_login = error.code() == KafkaError._AUTHENTICATION
+            self.final = (self._without_token if of_login else None) or error
         if is_missing(error):
             self.missing.add(error.str())
 
@@ -166,9 +173,19 @@ def is_refused(error: KafkaError) -> bool:
     """Return whether the credentials are wrong or a right is missing.
 
     A connection that breaks in a login has the same code: librdkafka gives it to every error of the
-    SASL handshake (rd_kafka_broker_handle_SaslHandshake). Only its text tells the two apart.
+    SASL handshake (rd_kafka_broker_handle_SaslHandshake); and so has a token that could not be had.
+    Only its text tells them apart.
     """
-    return error.code() in _REFUSED and _BROKEN_LOGIN not in error.str()
+    return error.code() in _REFUSED and _BROKEN_LOGIN not in error.str() and not lacks_token(error)
+
+
+def lacks_token(error: KafkaError) -> bool:
+    """Return whether a login of OAUTHBEARER got no new token. Who gives them is away, or refuses
+    the client: librdkafka hands on only their text. The driver asks them at its next start.
+    """
+    return error.code() == KafkaError._AUTHENTICATION and any(
+        text in error.str() for text in _NO_TOKEN
+    )
 
 
 def is_unwritable(error: KafkaError) -> bool:
@@ -191,6 +208,13 @@ def translate(error: KafkaError, where: str, client: Mapping[str, str]) -> Spark
             where=where,
             cause=f"{error.str()}: it was never created, was deleted, or the name is wrong",
             option="subscribe",
+        )
+    if lacks_token(error):
+        return TokenUnavailableError(
+            "A client got no new token, and its login ended with the old one.",
+            where=where,
+            cause=error.str(),
+            option="kafka.sasl.oauthbearer.token.endpoint.url, or the function that gives tokens",
         )
     if is_refused(error):
         return AuthenticationError(
