@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -22,8 +23,13 @@ _TEXT_BYTES: Final = 512
 _WAIT_MS: Final = 200
 #: Settings that confluent-kafka, too, takes out for itself.
 CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "on_delivery", "logger"})
+_OAUTH: Final = "oauth_cb"
 #: Syslog's levels, from emergency to debug, as levels of `logging`; as confluent-kafka maps them.
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
+
+#: The client for whose token this thread asks: librdkafka aborts the process if that client is
+#: destroyed on the same thread.
+_ASKED: Final = threading.local()
 
 
 class RefusedRecord:
@@ -52,7 +58,8 @@ class ClientHandle:
         kind: librdkafka.PRODUCER or CONSUMER.
         settings: as for confluent-kafka's clients. Values are text, numbers or truth values. It
             takes the callbacks `error_cb`, `stats_cb` and `on_delivery`, and a `logger`, whose
-            `log` is called when callbacks are served.
+            `log` is called when callbacks are served; and an `oauth_cb`, which librdkafka calls on
+            a thread of its own: nobody has to poll for a new token.
 
     Raises:
         KafkaException: a setting is unknown or its value is wrong.
@@ -77,6 +84,8 @@ class ClientHandle:
             librdkafka.STATISTICS_CALLBACK(weakly(self._measured)),
             librdkafka.LOG_CALLBACK(weakly(self._logged)),
         )
+        oauth_cb = settings.get(_OAUTH)
+        self._on_token = None if oauth_cb is None else _token_callback(self._lib, oauth_cb)
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         conf = self._configured(settings, text)
         address = self._lib.rd_kafka_new(kind, conf, text, _TEXT_BYTES)
@@ -87,12 +96,14 @@ class ClientHandle:
         self.address = address
         if self._logger is not None:  # else librdkafka's own threads would log the lines
             librdkafka.check_code(self._lib.rd_kafka_set_log_queue(address, None))
+        if self._on_token is not None:
+            librdkafka.check_error(self._lib.rd_kafka_sasl_background_callbacks_enable(address))
 
     def _configured(self, settings: Mapping[str, Any], text: Any) -> int:
         conf: int = self._lib.rd_kafka_conf_new()
         queued = {"log.queue": True} if self._logger is not None else {}
         for name, value in {**settings, **queued}.items():
-            if name in CALLBACKS:
+            if name in CALLBACKS or name == _OAUTH:
                 continue
             written = str(value).lower() if isinstance(value, bool) else str(value)
             if self._lib.rd_kafka_conf_set(
@@ -112,6 +123,9 @@ class ClientHandle:
             self._lib.rd_kafka_conf_set_stats_cb(conf, statistics)
         if self._logger is not None:
             self._lib.rd_kafka_conf_set_log_cb(conf, log)
+        if self._on_token is not None:
+            self._lib.rd_kafka_conf_set_oauthbearer_token_refresh_cb(conf, self._on_token)
+            self._lib.rd_kafka_conf_enable_sasl_queue(conf, 1)
         return conf
 
     def topic(self, name: str) -> int:
@@ -176,7 +190,10 @@ class ClientHandle:
             self._topics.clear()
             if self._queue:
                 self._lib.rd_kafka_queue_destroy(self._queue)
-            self._lib.rd_kafka_destroy(address)
+            if getattr(_ASKED, "client", 0) == address:  # the collector ran in its own callback
+                threading.Thread(target=self._lib.rd_kafka_destroy, args=(address,)).start()
+            else:
+                self._lib.rd_kafka_destroy(address)
 
     def __del__(self) -> None:
         self.close()
@@ -217,3 +234,33 @@ class ClientHandle:
                 self._logger.log(_LEVELS[level], "%s [%s] %s", *parts)
         except BaseException as error:  # noqa: BLE001
             self._raised = self._raised or error
+
+
+def _token_callback(lib: Any, oauth_cb: Callable[[str], tuple[str, float, str, Any]]) -> Any:
+    """Return librdkafka's callback for a new token. It knows no handle: one that is dropped
+    meanwhile would be closed on this thread. Closing waits until the callback is over.
+    """
+
+    def ask(client: int, _config: bytes | None, _opaque: int) -> None:
+        _ASKED.client = client
+        try:
+            failure = _set_token(lib, client, oauth_cb(""))
+        except BaseException as error:  # noqa: BLE001 - see the file's docstring; it asks again
+            failure = str(error) or type(error).__name__
+        finally:
+            _ASKED.client = 0
+        if failure:
+            lib.rd_kafka_oauthbearer_set_token_failure(client, failure.encode("utf-8", "replace"))
+
+    return librdkafka.TOKEN_CALLBACK(ask)
+
+
+def _set_token(lib: Any, client: int, given: tuple[str, float, str, Mapping[str, str]]) -> str:
+    """Give a client its token; return why it was not taken, "" if it was."""
+    value, expires_s, principal, extensions = given
+    pairs = [text.encode() for pair in extensions.items() for text in pair]
+    listed = (ctypes.c_char_p * len(pairs))(*pairs)
+    token = (value.encode(), int(expires_s * 1000), principal.encode(), listed, len(pairs))
+    why = ctypes.create_string_buffer(_TEXT_BYTES)
+    code = lib.rd_kafka_oauthbearer_set_token(client, *token, why, _TEXT_BYTES)
+    return why.value.decode("utf-8", "replace") if code else ""

@@ -94,6 +94,7 @@ class PositionList(ctypes.Structure):
 REPORT_CALLBACK: Final = ctypes.CFUNCTYPE(None, c_void_p, ctypes.POINTER(Message), c_void_p)
 ERROR_CALLBACK: Final = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
 STATISTICS_CALLBACK: Final = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
+TOKEN_CALLBACK: Final = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_void_p)
 LOG_CALLBACK: Final = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p)
 
 _LIST: Final = ctypes.POINTER(PositionList)
@@ -109,12 +110,21 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_conf_set_error_cb": (None, (c_void_p, ERROR_CALLBACK)),
     "rd_kafka_conf_set_stats_cb": (None, (c_void_p, STATISTICS_CALLBACK)),
     "rd_kafka_conf_set_log_cb": (None, (c_void_p, LOG_CALLBACK)),
+    "rd_kafka_conf_set_oauthbearer_token_refresh_cb": (None, (c_void_p, TOKEN_CALLBACK)),
+    "rd_kafka_conf_enable_sasl_queue": (None, (c_void_p, c_int)),
     "rd_kafka_conf_set_events": (None, (c_void_p, c_int)),
     "rd_kafka_set_log_queue": (c_int, (c_void_p, c_void_p)),
     "rd_kafka_name": (c_char_p, (c_void_p,)),
     "rd_kafka_new": (c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
     "rd_kafka_destroy": (None, (c_void_p,)),
     "rd_kafka_poll": (c_int, (c_void_p, c_int)),
+    # tokens of a login
+    "rd_kafka_sasl_background_callbacks_enable": (c_void_p, (c_void_p,)),
+    "rd_kafka_oauthbearer_set_token": (
+        c_int,
+        (c_void_p, c_char_p, c_int64, c_char_p, c_void_p, c_size_t, c_char_p, c_size_t),
+    ),
+    "rd_kafka_oauthbearer_set_token_failure": (c_int, (c_void_p, c_char_p)),
     "rd_kafka_mem_malloc": (c_void_p, (c_void_p, c_size_t)),
     "rd_kafka_topic_new": (c_void_p, (c_void_p, c_char_p, c_void_p)),
     "rd_kafka_topic_name": (c_char_p, (c_void_p,)),
