@@ -20,6 +20,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
+from connectors.clients.client_log import hide_logins
 from connectors.clients.client_settings import kafka_python_settings
 from connectors.wire import broker_answers
 from connectors.wire.broker_answers import Answer, Meaning, Request
@@ -49,6 +50,8 @@ _TIMEOUTS: Final = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOut
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+hide_logins()
 
 
 class NotSentError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import struct
 import threading
@@ -88,7 +89,7 @@ def connect(broker: Broker, within_s: float) -> None:
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
         "sasl.username": "u",
-        "sasl.password": "p",
+        "sasl.password": "hunter2",
     }
     with contextlib.closing(broker):
         WireClient(kafka, request_timeout_s=0.2).connect(Deadline(within_s))
@@ -119,3 +120,13 @@ def test_a_broker_that_refuses_the_credentials_is_believed_at_once(last, then, c
         connect(Broker(last, then=then), 60.0)
     assert cause in raised.value.cause
     assert time.monotonic() - began < 20.0
+
+
+@pytest.mark.parametrize("last", [HANDSHAKE, AUTHENTICATE])
+def test_a_password_is_not_in_the_log_of_the_wire(last, caplog):
+    """At DEBUG kafka-python logs each request as it is, and its bytes."""
+    with caplog.at_level(logging.DEBUG, "kafka"), pytest.raises(AuthenticationError):
+        connect(Broker(last, then="closes" if last == HANDSHAKE else "hangs"), 60.0)
+    assert "SaslAuthenticateRequest" in caplog.text
+    assert "SaslHandshakeRequest(version=1, mechanism='PLAIN')" in caplog.text
+    assert "hunter2" not in caplog.text
