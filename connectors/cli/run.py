@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from connectors.cli.kafka_options import job_of
 from connectors.cli.stop_switch import StopSwitch
 from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.options.page import help_text
@@ -108,9 +108,7 @@ def command(
 
     with StopSwitch(_say) as stop:
         try:
-            from connectors.options.job_file import load_job
-
-            job = load_job(job_file, os.environ)
+            job = job_of(job_file)
             check_job(job)
             if check:
                 click.echo(_described(job))

@@ -20,6 +20,7 @@ from connectors.clients import login
 from connectors.clients.login import Login
 from connectors.clients.login_tls import JAVA_NAMES
 from connectors.clients.setting_names import told_with_the_nearest
+from connectors.clients.token_source import await_token
 from connectors.options.client_options import visible
 from connectors.options.java_settings import WITHOUT_EFFECT
 from transactions.errors import ConfigurationError
@@ -137,7 +138,9 @@ def settings_checked(kafka: Mapping[str, str], client: str) -> Iterator[None]:
 
     Raises:
         ConfigurationError: librdkafka knows no such option, or refuses its value.
+        SparkOnceError: the login needs a token, and there is none.
     """
+    await_token(Login.of(kafka).for_librdkafka())
     try:
         yield
     except (KafkaException, ValueError, TypeError) as error:

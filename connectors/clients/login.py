@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from connectors.clients import login_sasl, login_tls
+from connectors.clients.login_oauth import OAuth
 from connectors.clients.login_sasl import Kerberos, Password
 from connectors.clients.login_tls import Tls
 from connectors.options.client_options import visible
@@ -35,7 +36,7 @@ class Login:
     """
 
     protocol: str
-    sasl: Password | Kerberos | None
+    sasl: Password | Kerberos | OAuth | None
     tls: Tls | None
 
     @classmethod

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, libversion, version
+from confluent_kafka import libversion, version
 
+from connectors.clients import jaas, login_oauth
+from connectors.clients.login_oauth import OAuth
+from connectors.clients.setting_names import library_lacks
 from connectors.options.client_options import visible
 from transactions.errors import ConfigurationError
 
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
-_JAAS_PAIR: Final = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", login_oauth.MECHANISM)
 
 #: The options that are read here, Java's names and librdkafka's.
-NAMES: Final = frozenset(
-    {"sasl.mechanism", "sasl.mechanisms", "sasl.jaas.config", "sasl.username", "sasl.password"}
-)
+NAMES: Final = login_oauth.NAMES | {
+    *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", jaas.OPTION)
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Kerberos:
         return {"sasl_mechanism": self.mechanism}
 
 
-def read_sasl(kafka: Mapping[str, str]) -> Password | Kerberos:
+def read_sasl(kafka: Mapping[str, str]) -> Password | Kerberos | OAuth:
     """Read the mechanism and its credentials.
 
     Raises:
@@ -76,55 +77,58 @@ def read_sasl(kafka: Mapping[str, str]) -> Password | Kerberos:
             cause=f"the clients of driver and workers both support {', '.join(_MECHANISMS)}",
             option=visible("sasl.mechanism", given),
         )
+    if mechanism == login_oauth.MECHANISM:
+        return _read_oauth(kafka)
+    login_oauth.check_none(kafka, mechanism)
     if mechanism == "GSSAPI":
         _check_gssapi(kafka)
         return Kerberos()
     return _read_password(kafka, mechanism)
 
 
+def _read_oauth(kafka: Mapping[str, str]) -> OAuth:
+    if lacks := library_lacks("sasl_oauthbearer"):
+        raise ConfigurationError(
+            "The librdkafka on this machine cannot do OAUTHBEARER.",
+            cause=f"it was built without OpenSSL ({lacks})",
+            option="kafka.sasl.mechanism=OAUTHBEARER",
+        )
+    for name in ("sasl.username", "sasl.password"):
+        if kafka.get(name):
+            raise ConfigurationError(
+                f"The Kafka option {name!r} belongs to another mechanism.",
+                cause="sasl.mechanism is OAUTHBEARER, whose tokens name the user",
+                option=visible(name, kafka[name]),
+            )
+    return login_oauth.read_oauth(kafka)
+
+
 def _read_password(kafka: Mapping[str, str], mechanism: str) -> Password:
     username, password = kafka.get("sasl.username"), kafka.get("sasl.password")
-    if "sasl.jaas.config" in kafka:
+    if jaas.OPTION in kafka:
         if username is not None or password is not None:
             raise ConfigurationError(
                 "The SASL credentials are given twice.",
                 cause="use either sasl.jaas.config or sasl.username and sasl.password",
-                option=visible("sasl.jaas.config", ""),
+                option=visible(jaas.OPTION, ""),
             )
-        username, password = _read_jaas(kafka["sasl.jaas.config"], mechanism)
+        module = "scram.ScramLoginModule" if mechanism[0] == "S" else "plain.PlainLoginModule"
+        needed = ("username", "password")
+        found = jaas.read_jaas(kafka[jaas.OPTION], mechanism, module, needed)
+        username, password = (found[name] for name in needed)
     if not username or password is None:
         raise ConfigurationError(
             f"SASL {mechanism} needs a user name and a password.",
             cause="neither sasl.jaas.config nor sasl.username and sasl.password give both",
-            option=visible("sasl.jaas.config", kafka.get("sasl.jaas.config", "")),
+            option=visible(jaas.OPTION, kafka.get(jaas.OPTION, "")),
         )
     return Password(mechanism, username, password)
 
 
-def _read_jaas(jaas: str, mechanism: str) -> tuple[str, str]:
-    module = "ScramLoginModule" if mechanism.startswith("SCRAM") else "PlainLoginModule"
-    pairs = {
-        name: re.sub(r"\\(.)", r"\1", double or single)
-        for name, double, single in _JAAS_PAIR.findall(jaas)
-    }
-    if module not in jaas or "username" not in pairs or "password" not in pairs:
-        raise ConfigurationError(
-            "sasl.jaas.config cannot be read.",
-            cause=f"for {mechanism} it must be: org.apache.kafka.common.security."
-            f"{'scram' if module[0] == 'S' else 'plain'}.{module} required "
-            'username="..." password="...";',
-            option=visible("sasl.jaas.config", jaas),
-        )
-    return pairs["username"], pairs["password"]
-
-
 def _check_gssapi(kafka: Mapping[str, str]) -> None:
     """Check that both clients support Kerberos: the wheels from pip are built without it."""
-    missing = []
-    try:
-        Consumer({"group.id": "-", "builtin.features": "sasl_gssapi", "log_level": 0}).close()
-    except KafkaException as error:
-        missing.append(f"confluent-kafka has none ({error.args[0].str()})")
+    lacks = library_lacks("sasl_gssapi")
+    missing = [f"confluent-kafka has none ({lacks})"] if lacks else []
     if importlib.util.find_spec("gssapi") is None:
         missing.append("kafka-python finds no package gssapi")
     if missing:

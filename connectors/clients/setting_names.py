@@ -1,4 +1,6 @@
-"""The names of librdkafka's settings, asked of the library: a list of ours would grow old."""
+"""The names of librdkafka's settings, and with what it was built: asked of the library, because a
+list of ours would grow old.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import functools
 from collections.abc import Iterable
 from typing import Final
 
-from confluent_kafka import cimpl
+from confluent_kafka import Consumer, KafkaException, cimpl
 
 from transactions.errors import probably_meant
 
@@ -38,6 +40,18 @@ def library_names() -> frozenset[str]:
         )
     except (OSError, AttributeError):
         return frozenset()
+
+
+@functools.cache
+def library_lacks(feature: str) -> str:
+    """Return why librdkafka has not a feature of `builtin.features`, "" if it was built with it. A
+    client without brokers is made to find out, once in a process.
+    """
+    try:
+        Consumer({"group.id": "-", "builtin.features": feature, "log_level": 0}).close()
+    except KafkaException as error:
+        return str(error.args[0].str())
+    return ""
 
 
 def _dumped(library: ctypes.CDLL, kind: str) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Final
 #: Names of secrets, misspelt ones among them (`sasl.passwort`): of Kafka's clients, of object
 #: stores, of PostgreSQL. Certificates as text are none, but nobody can read them.
 _SECRET: Final = re.compile(
-    r"pass|jaas|secret|token|conninfo|credential|signature|[._]key$|\.pem$|keystore\.key"
-    r"|certificates$|certificate\.chain$",
+    r"pass|jaas|secret|token(?!\.callback$)|conninfo|credential|signature|[._]key$|\.pem$|keystore\.key"
+    r"|certificates$|certificate\.chain$|oauthbearer\.config$",
     re.IGNORECASE,
 )
 

@@ -15,6 +15,7 @@ _TIME: Final = "librdkafka has no such bound; see kafkaConsumer.pollTimeoutMs, c
 _METRICS: Final = "it is about metrics of Java's clients; see metrics_port"
 _TLS: Final = "it chooses a part of Java's TLS; OpenSSL is used"
 _PARTITIONER: Final = "a key goes where Java's default partitioner puts it; or name the partition"
+_TOKENS: Final = "a token is renewed after 80 % of its life; librdkafka has its own times"
 _READS: Final = "each task reads its own range of offsets"
 
 #: Name, and why it has no effect.
@@ -40,6 +41,19 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
         "ssl.trustmanager.algorithm": _TLS,
         "ssl.secure.random.implementation": _TLS,
         "security.providers": _TLS,
+        **{
+            f"sasl.login.{name}": _TOKENS
+            for name in (
+                "refresh.window.factor",
+                "refresh.window.jitter",
+                "refresh.min.period.seconds",
+                "refresh.buffer.seconds",
+                "connect.timeout.ms",
+                "read.timeout.ms",
+                "retry.backoff.ms",
+                "retry.backoff.max.ms",
+            )
+        },
         "metadata.max.idle.ms": "librdkafka keeps the metadata of topics that are in use",
         "socket.connection.setup.timeout.max.ms": "see socket.connection.setup.timeout.ms",
     }

@@ -42,6 +42,7 @@ from transactions.log_location import SCHEME, LogLocation
 _TABLES: Final = ("app", "source", "transform", "sink", "decision_log", "spark")
 _VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
 _FILE: Final = "file:"
+_LOGIN_FILE: Final = re.compile(r"kafka\.(ssl\..*|https\.ca)\.location")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 #: How tomllib's errors begin -> a hint that can help.
@@ -290,7 +291,7 @@ class _Parser:
                 below = {name: str(value)}
             elif isinstance(value, str):
                 text = self._expanded(value, name, place)
-                is_file = name.startswith("kafka.ssl.") and name.endswith(".location")
+                is_file = _LOGIN_FILE.fullmatch(name)
                 below = {name: self._relative(text) if is_file else text}
             elif isinstance(value, list) and all(isinstance(one, str) for one in value):
                 below = {name: ",".join(self._expanded(one, name, place) for one in value)}

@@ -22,6 +22,7 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
 from connectors.clients.client_log import hide_logins
 from connectors.clients.client_settings import kafka_python_settings
+from connectors.clients.token_source import TokenSource
 from connectors.wire import broker_answers
 from connectors.wire.broker_answers import Answer, Meaning, Request
 from transactions.clock import Deadline
@@ -31,6 +32,7 @@ from transactions.errors import (
     ConfigurationError,
     IllegalTransitionError,
     SparkOnceError,
+    TokenUnavailableError,
 )
 
 TRANSACTION: Final = int(CoordinatorType.TRANSACTION)
@@ -91,6 +93,7 @@ class WireClient:
     def __init__(self, kafka: Mapping[str, str], request_timeout_s: float) -> None:
         self._settings = kafka_python_settings(kafka)
         self._bootstrap = kafka.get("bootstrap.servers", "")
+        self._tokens: TokenSource | None = self._settings.get("sasl_oauth_token_provider")
         self._protocol = self._settings.get("security_protocol", "PLAINTEXT")
         self._request_timeout_s = request_timeout_s
         self._lock = threading.Lock()
@@ -123,13 +126,15 @@ class WireClient:
         """Connect to the cluster; return at once if it is connected already.
 
         Raises:
-            AuthenticationError: the broker refused our credentials.
-            BrokerUnavailableError: no broker answered before the deadline.
+            AuthenticationError: the broker, or who gives the tokens, refused our credentials.
+            BrokerUnavailableError: no broker answered before the deadline, or there was no token.
         """
         with self._lock:
             if self._manager is not None and self._manager.bootstrapped:
                 return
             self._close()
+            if self._tokens is not None:  # here, because the I/O thread must not wait for one
+                self._tokens.usable(deadline)
             timeout_ms = max(1, int(self._request_timeout_s * 1000))
             config = {
                 **self._settings,
@@ -242,6 +247,8 @@ class WireClient:
         except kafka_errors.KafkaError as error:
             self._raise_if_refused(error)
             raise NotSentError(f"broker {node}: {type(error).__name__}: {error}") from error
+        except TokenUnavailableError as error:
+            raise NotSentError(f"broker {node}: {error.what} {error.cause}") from error
         if connection.paused or not connection.connected:
             raise NotSentError(f"broker {node}: connection paused or closed")
         return connection

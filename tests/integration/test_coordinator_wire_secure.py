@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -36,6 +34,7 @@ from connectors.kafka.source.range_reader import read_range
 from connectors.native.native_reader import NativePartitionReader
 from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.both_halves import KafkaBothHalves
+from tests.certificates import self_signed
 from tests.integration.wire_helpers import (
     begin,
     committable,
@@ -79,21 +78,10 @@ class Secure:
         }
 
 
-def self_signed(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a certificate for 127.0.0.1; returns it, and it with its key in one PEM file."""
-    key, certificate, both = (folder / f"{name}{end}" for end in (".key", ".pem", "-store.pem"))
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command += ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    both.write_text(key.read_text() + certificate.read_text())
-    return certificate, both
-
-
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     folder = tmp_path_factory.mktemp("tls")
-    certificate, store = self_signed(folder, "broker")
+    broker = self_signed(folder, "broker")
     one, other = choose_addresses(2, None)
     plain, sasl, tls = (
         f"127.0.0.1:{port}" for port in (one.port, other.port, other.controller_port)
@@ -109,13 +97,13 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         "listener.name.login.plain.sasl.jaas.config": JAAS.format(user="b", password="b")[:-1]
         + ' user_root="right" user_alice="right" user_carol="right" user_dave="right";',
         "listener.name.tls.ssl.keystore.type": "PEM",
-        "listener.name.tls.ssl.keystore.location": str(store),
+        "listener.name.tls.ssl.keystore.location": str(broker.both),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS;User:root",
     }
     with LocalCluster(port=one.port, properties=properties) as cluster:
         cluster.create_topic("secure")
-        yield Secure(plain, sasl, tls, str(certificate))
+        yield Secure(plain, sasl, tls, str(broker.path))
 
 
 def commit_through(kafka: dict[str, str], name: str) -> None:
@@ -151,7 +139,7 @@ def test_wrong_credentials_are_said_at_once(secure):
 
 
 def test_a_certificate_that_is_not_trusted(secure, tmp_path):
-    stranger, _ = self_signed(tmp_path, "stranger")
+    stranger = self_signed(tmp_path, "stranger").path
     with (
         CoordinatorWire(secure.trusting(str(stranger))) as wire,
         pytest.raises(AuthenticationError, match="not trusted"),

@@ -19,6 +19,9 @@ SECRETS = {
     "ssl.key.password": "hunter2",
     "ssl.keystore.key": "hunter2",
     "ssl.key.pem": "hunter2",
+    "sasl.oauthbearer.client.credentials.client.secret": "hunter2",
+    "sasl.oauthbearer.config": "hunter2",
+    "sasl.oauthbearer.token.endpoint.url": "https://me:hunter2@idp/",
     "sasl.passwort": "hunter2",
 }
 KAFKA = {"linger.ms": "5", "sasl.username": "me", **SECRETS}

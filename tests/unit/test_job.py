@@ -124,6 +124,12 @@ def test_a_file_of_a_secret_that_cannot_be_read(tmp_path, content):
     assert error.option == "kafka.sasl.password=[hidden]"
 
 
+@pytest.mark.parametrize("name", ["ssl.truststore.location", "https.ca.location"])
+def test_a_file_of_a_login_is_relative_to_the_job_file(name):
+    job = parse(text(source=f'kafka.{name} = "ca.pem"'))
+    assert Path(job.source.kafka[name]).is_absolute()
+
+
 def test_absolute_checkpoint_and_url():
     for given in ("/elsewhere/state", "file:///elsewhere/state"):
         assert parse(text().replace('"state"', f'"{given}"')).checkpoint == given

@@ -4,6 +4,7 @@ stand beside `--job`.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -11,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from connectors.cli.doctor import command as doctor
-from connectors.cli.kafka_options import kafka_settings
+from connectors.cli.kafka_options import job_of, kafka_settings
+from connectors.cli.run import check_job
 from connectors.cli.transactions import command as transactions
 from connectors.clients.client_settings import kafka_python_settings
 from transactions.errors import ConfigurationError
@@ -162,3 +164,27 @@ def test_what_a_job_file_does_not_say_may_be_given_beside_it(tmp_path: Path):
         error = CliRunner().invoke(command, words).exception
         assert isinstance(error, ConfigurationError)
         assert "leave out" not in error.option
+
+
+def test_a_function_beside_the_job_file_gives_the_tokens(tmp_path: Path, monkeypatch):
+    """`--job` and `run --check` import it; Spark's workers find it by PYTHONPATH."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    (tmp_path / "beside_the_job.py").write_text("def token(config):\n    return config, 9e9\n")
+    kafka = """
+"kafka.bootstrap.servers" = "b:9092"
+kafka.security.protocol = "SASL_PLAINTEXT"
+kafka.sasl.mechanism = "OAUTHBEARER"
+kafka.sasl.oauthbearer.token.callback = "beside_the_job:token"
+"""
+    job_file = tmp_path / "job.toml"
+    job_file.write_text(
+        f'[app]\nid = "a"\ncheckpoint = "state"\n[source]\nsubscribe = "in"{kafka}'
+        f'[[sink]]\ntopic = "out"{kafka}'
+    )
+    job = job_of(job_file)
+    check_job(job)
+    assert "beside_the_job:token" in repr(job.source)
+    job_file.write_text(job_file.read_text().replace("beside_the_job", "nowhere_beside_it"))
+    with pytest.raises(ConfigurationError, match="nowhere_beside_it:token"):
+        check_job(job_of(job_file))

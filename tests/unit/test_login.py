@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import re
 import shutil
 import socket
@@ -10,21 +11,28 @@ import ssl
 import sys
 import tempfile
 import threading
+import time
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.net.selector import NetworkSelector
 
+from connectors import KafkaSource
+from connectors.clients import login_sasl
 from connectors.clients.client_settings import (
     kafka_python_settings,
     librdkafka_settings,
     settings_checked,
 )
 from connectors.clients.login import NAMES, Login
+from connectors.clients.token_source import TokenSource
 from connectors.options.job_file import parse_job
 from tests.certificates import Certificate, self_signed
-from tests.pages import ROOT, block
+from tests.pages import ROOT, block, run_python
 from transactions.errors import ConfigurationError
 
 SERVERS = {"bootstrap.servers": "one:9092"}
@@ -60,7 +68,7 @@ class Row:
     kafka_python: dict[str, Any]
 
 
-CONTEXT = "an SSLContext"
+CONTEXT, TOKENS = "an SSLContext", "a TokenSource"
 TLS = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "https"}
 PYTHON_TLS = {"security_protocol": "SSL", "ssl_check_hostname": True}
 TABLE = {
@@ -179,6 +187,160 @@ TABLE = {
 }
 
 
+URL = "https://idp.example/token"
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+OAUTH = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+OIDC = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanisms": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.token.endpoint.url": URL,
+    "sasl.oauthbearer.client.id": "flights",
+    "sasl.oauthbearer.client.secret": PASSWORD,
+    "sasl.oauthbearer.sub.claim.name": "sub",
+}
+PYTHON_OAUTH = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "OAUTHBEARER",
+    "sasl_oauth_token_provider": TOKENS,
+}
+TABLE |= {
+    "plain": Row(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "flights",
+            "sasl.password": PASSWORD,
+        },
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": "flights",
+            "sasl.password": PASSWORD,
+        },
+        {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "flights",
+            "sasl_plain_password": PASSWORD,
+        },
+    ),
+    "scram_over_tls": Row(
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            f'username="flights" password="{PASSWORD}";',
+            "ssl.truststore.location": "{broker}",
+        },
+        {
+            **TLS,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "SCRAM-SHA-512",
+            "sasl.username": "flights",
+            "sasl.password": PASSWORD,
+            "ssl.ca.location": "{broker}",
+        },
+        {
+            **PYTHON_TLS,
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_plain_username": "flights",
+            "sasl_plain_password": PASSWORD,
+            "ssl_cafile": "{broker}",
+        },
+    ),
+    "oidc": Row(
+        {
+            **OAUTH,
+            "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
+            "OAuthBearerLoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": URL,
+            "sasl.oauthbearer.client.credentials.client.id": "flights",
+            "sasl.oauthbearer.client.credentials.client.secret": PASSWORD,
+        },
+        OIDC,
+        PYTHON_OAUTH,
+    ),
+    "oidc_in_jaas": Row(
+        {
+            **OAUTH,
+            "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
+            "secured.OAuthBearerLoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": URL,
+            "sasl.jaas.config": f"{MODULE} clientId='flights' clientSecret=\"{PASSWORD}\" "
+            "scope='kafka read' extension_logicalCluster='lkc-1' extension_pool=\"p=1\";",
+            "sasl.login.read.timeout.ms": "1000",
+        },
+        {
+            **OIDC,
+            "sasl.oauthbearer.scope": "kafka%20read",
+            "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,pool=p=1",
+        },
+        PYTHON_OAUTH,
+    ),
+    "oidc_in_librdkafkas_names": Row(
+        {
+            **OAUTH,
+            "sasl.oauthbearer.method": "OIDC",
+            "sasl.oauthbearer.token.endpoint.url": URL,
+            "sasl.oauthbearer.client.id": "flights",
+            "sasl.oauthbearer.client.secret": PASSWORD,
+            "sasl.oauthbearer.scope": "api://x/.default",
+            "sasl.oauthbearer.extensions": "logicalCluster=lkc-1, pool=p",
+            "sasl.oauthbearer.sub.claim.name": "azp",
+            "https.ca.location": "{broker}",
+        },
+        {
+            **OIDC,
+            "sasl.oauthbearer.scope": "api%3A%2F%2Fx%2F.default",
+            "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,pool=p",
+            "sasl.oauthbearer.sub.claim.name": "azp",
+            "https.ca.location": "{broker}",
+        },
+        PYTHON_OAUTH,
+    ),
+    "oidc_over_tls": Row(
+        {
+            **OAUTH,
+            "security.protocol": "SASL_SSL",
+            "ssl.truststore.certificates": "{broker_text}",
+            "sasl.oauthbearer.token.endpoint.url": URL,
+            "sasl.oauthbearer.client.credentials.client.id": "flights",
+            "sasl.oauthbearer.client.credentials.client.secret": PASSWORD,
+            "https.ca.pem": "{broker_text}",
+        },
+        {
+            **OIDC,
+            **TLS,
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.pem": "{broker_text}",
+            "https.ca.pem": "{broker_text}",
+        },
+        {**PYTHON_OAUTH, "security_protocol": "SASL_SSL", "ssl_context": CONTEXT},
+    ),
+    "tokens_of_a_function": Row(
+        {
+            **OAUTH,
+            "sasl.oauthbearer.token.callback": "tests.unit.test_tokens:tokens",
+            "sasl.oauthbearer.config": PASSWORD,
+        },
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "OAUTHBEARER",
+            "oauth_cb": TOKENS,
+        },
+        PYTHON_OAUTH,
+    ),
+}
+
+
+def named(settings: dict[str, Any]) -> dict[str, Any]:
+    """Put a word into the place of each object."""
+    kinds = {ssl.SSLContext: CONTEXT, TokenSource: TOKENS}
+    return {name: kinds.get(type(value), value) for name, value in settings.items()}
+
+
 def filled(settings: dict[str, Any], files: Files) -> dict[str, Any]:
     """Put in the files, and their texts."""
     values = {
@@ -200,13 +362,15 @@ def filled(settings: dict[str, Any], files: Files) -> dict[str, Any]:
 def test_both_clients_get_the_same_login(row: Row, files: Files):
     kafka = SERVERS | filled(row.kafka, files)
     settings = librdkafka_settings(kafka)
-    assert settings == SERVERS | filled(row.librdkafka, files)
-    Producer({**settings, "log_level": 0})  # librdkafka reads the certificates as well
+    assert named(settings) == SERVERS | filled(row.librdkafka, files)
+    made = {name: value for name, value in settings.items() if name != "oauth_cb"}
+    Producer({**made, "log_level": 0})  # librdkafka reads the certificates as well
     told = kafka_python_settings(kafka)
-    assert told.pop("bootstrap_servers") == ["one:9092"]
-    if isinstance(told.get("ssl_context"), ssl.SSLContext):
-        told["ssl_context"] = CONTEXT
-    assert told == filled(row.kafka_python, files)
+    servers = {"bootstrap_servers": ["one:9092"]}
+    assert named(told) == servers | filled(row.kafka_python, files)
+    NetworkSelector(**told)
+    if row.kafka_python.get("sasl_oauth_token_provider"):
+        get_sasl_mechanism("OAUTHBEARER")(**told)  # it wants a provider of its own kind
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
@@ -428,6 +592,118 @@ def test_a_store_needs_a_package_that_reads_it(files: Files, monkeypatch):
         kafka_python_settings(store_login(files))
 
 
+# -- tokens --------------------------------------------------------------------------------------
+
+
+def token_login(kind: str = "oidc", **more: str) -> dict[str, str]:
+    return SERVERS | TABLE[kind].kafka | more
+
+
+def test_both_clients_and_each_task_of_a_process_share_the_tokens_of_a_login():
+    kafka = token_login("tokens_of_a_function")
+    source = librdkafka_settings(kafka)["oauth_cb"]
+    assert kafka_python_settings(kafka)["sasl_oauth_token_provider"] is source
+    assert librdkafka_settings(dict(kafka))["oauth_cb"] is source
+    other = kafka | {"sasl.oauthbearer.config": "another"}
+    assert librdkafka_settings(other)["oauth_cb"] is not source
+
+
+def test_a_login_with_a_function_travels_to_a_worker():
+    options = KafkaSource(
+        bootstrap_servers="one:9092", subscribe="in", kafka=token_login("tokens_of_a_function")
+    )
+    arrived = pickle.loads(pickle.dumps(options))
+    assert "oauth_cb" in librdkafka_settings(arrived.client_settings)
+
+
+A_PREFIX = "sasl.oauthbearer."
+CLIENT_SECRET = f"{A_PREFIX}client.credentials.client.secret"
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "what", "cause"),
+    [
+        ("oidc", {f"{A_PREFIX}token.endpoint.url": ""}, "who gives", f"{A_PREFIX}token.endpoint"),
+        ("oidc", {CLIENT_SECRET: ""}, "who gives", CLIENT_SECRET),
+        ("oidc", {f"{A_PREFIX}client.secret": "x"}, "given twice", CLIENT_SECRET),
+        ("oidc", {"sasl.jaas.config": f"{MODULE} clientId='x';"}, "given twice", "clientId"),
+        ("oidc", {"sasl.jaas.config": "PlainLoginModule required;"}, "cannot be read", MODULE),
+        (
+            "oidc",
+            {"sasl.jaas.config": f"{MODULE} ssl.truststore.location='/x';"},
+            "'ssl.truststore.location'",
+            "https.ca.location",
+        ),
+        ("oidc", {"https.ca.location": "/x", "https.ca.pem": "y"}, "given twice", "https.ca"),
+        ("oidc", {f"{A_PREFIX}token.callback": "a:b"}, "A function gives", "leave out"),
+        ("oidc", {f"{A_PREFIX}token.endpont.url": "x"}, "unknown", "token.endpoint.url"),
+        ("oidc", {f"{A_PREFIX}grant.type": "x"}, "unknown", "token.callback=module:name"),
+        ("oidc", {f"{A_PREFIX}method": "imds"}, "not both clients", "oidc"),
+        ("oidc", {f"{A_PREFIX}header.urlencode": "true"}, "not both clients", "false"),
+        ("oidc", {f"{A_PREFIX}extensions": "auth=x"}, "'auth'", "letters"),
+        ("oidc", {f"{A_PREFIX}extensions": "a1=x"}, "'a1'", "letters"),
+        ("oidc", {f"{A_PREFIX}extensions": "alone"}, "'alone'", "letters"),
+        ("oidc_in_jaas", {f"{A_PREFIX}extensions": "a=x"}, "given twice", "extension_NAME"),
+        (
+            "oidc",
+            {"sasl.jaas.config": f"{MODULE} extension_a='x,y';"},
+            "'a'",
+            "without a comma",
+        ),
+        (
+            "oidc",
+            {"sasl.login.callback.handler.class": "software.amazon.msk.IAMHandler"},
+            "class of Java",
+            "token.callback=module:name",
+        ),
+        ("oidc", {"sasl.username": "me"}, "another mechanism", "tokens name the user"),
+        ("oidc", {f"{A_PREFIX}config": PASSWORD}, "for a function", "token.callback"),
+        ("tokens_of_a_function", {"https.ca.pem": "x"}, "A function gives", "https.ca.pem"),
+        ("tokens_of_a_function", {f"{A_PREFIX}method": "oidc"}, "A function gives", "method"),
+        ("tokens_of_a_function", {f"{A_PREFIX}scope": "x"}, "A function gives", "scope"),
+        (
+            "tokens_of_a_function",
+            {"sasl.jaas.config": f"{MODULE} extension_a='x';"},
+            "A function gives",
+            "sasl.jaas.config",
+        ),
+        (
+            "tokens_of_a_function",
+            {f"{A_PREFIX}token.callback": "tests.unit.test_tokens:nothing"},
+            "cannot be imported",
+            "nothing",
+        ),
+        ("plain", {CLIENT_SECRET: PASSWORD}, "belongs to OAUTHBEARER", "PLAIN"),
+        ("plain", {"https.ca.location": "/x"}, "belongs to OAUTHBEARER", "PLAIN"),
+    ],
+)
+def test_tokens_that_cannot_be_meant(kind: str, more: dict[str, str], what: str, cause: str):
+    error = refused(token_login(kind, **more))
+    assert what in error.what
+    assert cause in error.cause
+
+
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        ("file:///run/token", "https://"),
+        ("idp.example/token", "https://"),
+        ("https:///token", "no host"),
+        ("https://idp.example:port/token", "Port"),
+        (f"https://me:{PASSWORD}@idp.example/token", "holds a user"),
+        ("https://[idp/token", "IPv6"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_asked(url: str, cause: str):
+    error = refused(token_login(**{"sasl.oauthbearer.token.endpoint.url": url}))
+    assert cause in error.cause
+
+
+def test_a_librdkafka_without_oauthbearer_says_so(monkeypatch):
+    monkeypatch.setattr(login_sasl, "library_lacks", lambda feature: f"no {feature}")
+    assert "no sasl_oauthbearer" in refused(token_login()).cause
+
+
 # -- the page ------------------------------------------------------------------------------------
 
 JOB = """
@@ -449,6 +725,9 @@ SNIPPETS = (
     block("docs/logging_in.md", "client.p12"),
     block("docs/logging_in.md", "kafka.ssl.keystore.key"),
     block("docs/logging_in.md", "ScramLoginModule"),
+    block("docs/logging_in.md", "# an identity provider"),
+    block("docs/logging_in.md", "OAuthBearerLoginModule"),
+    block("docs/logging_in.md", "msk_tokens:token"),
 )
 
 
@@ -459,16 +738,38 @@ def test_the_page_names_each_option_of_a_login():
 
 
 @pytest.mark.parametrize("source", SNIPPETS)
-def test_each_snippet_of_the_page_is_a_login(source: str, files: Files, tmp_path: Path):
+def test_each_snippet_of_the_page_is_a_login(source, files: Files, tmp_path: Path, monkeypatch):
     (tmp_path / "ca.pem").write_text(files.broker.text)
     (tmp_path / "client.pem").write_text(files.client.both.read_text())
     (tmp_path / "client.key").write_text(files.client.key_text)
     (tmp_path / "key_password").write_text("any\n")
     (tmp_path / "client.p12").write_bytes(files.store.read_bytes())
     (tmp_path / "store_password").write_text(PASSWORD + "\n")
+    (tmp_path / "client_secret").write_text(PASSWORD + "\n")
+    module = types.ModuleType("msk_tokens")
+    monkeypatch.setitem(sys.modules, "msk_tokens", module)
+    module.token = lambda _: ("any", time.time() + 60)  # type: ignore[attr-defined]
     text = JOB.format(source=source.replace("/run/secrets/", ""))
-    job = parse_job(text, tmp_path / "job.toml", {"KAFKA_PASSWORD": PASSWORD})
+    variables = dict.fromkeys(("KAFKA_PASSWORD", "CLIENT_SECRET"), PASSWORD)
+    job = parse_job(text, tmp_path / "job.toml", variables)
     settings = job.source.client_settings
     assert kafka_python_settings(settings)["security_protocol"] in {"SSL", "SASL_SSL"}
     Producer({**librdkafka_settings(settings), "log_level": 0})
     assert PASSWORD not in repr(job)
+
+
+def test_the_function_of_the_page_gives_a_token(monkeypatch):
+    class MSKAuthTokenProvider:
+        @staticmethod
+        def generate_auth_token(region: str) -> tuple[str, int]:
+            return f"signed-for-{region}", int(time.time() * 1000) + 900_000
+
+    signer = types.ModuleType("aws_msk_iam_sasl_signer")
+    signer.MSKAuthTokenProvider = MSKAuthTokenProvider  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
+    made = types.ModuleType("msk_tokens")
+    run_python(block("docs/logging_in.md", "MSKAuthTokenProvider"), vars(made))
+    monkeypatch.setitem(sys.modules, "msk_tokens", made)
+    callback = {"sasl.oauthbearer.token.callback": "msk_tokens:token"}
+    kafka = SERVERS | OAUTH | callback | {"sasl.oauthbearer.config": "eu-north-1"}
+    assert librdkafka_settings(kafka)["oauth_cb"]("")[0] == "signed-for-eu-north-1"

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
 import struct
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
-from connectors.wire.wire_client import WireClient
+from connectors.wire.wire_client import NotSentError, WireClient
+from tests.token_endpoint import TokenEndpoint
 from transactions.clock import Deadline
-from transactions.errors import AuthenticationError, BrokerUnavailableError
+from transactions.errors import (
+    AuthenticationError,
+    BrokerUnavailableError,
+    TokenUnavailableError,
+)
+from transactions.restart_strategy import is_retried
 
 API_VERSIONS, HANDSHAKE, AUTHENTICATE = 18, 17, 36
 REFUSED = 58
@@ -130,3 +138,48 @@ def test_a_password_is_not_in_the_log_of_the_wire(last, caplog):
     assert "SaslAuthenticateRequest" in caplog.text
     assert "SaslHandshakeRequest(version=1, mechanism='PLAIN')" in caplog.text
     assert "hunter2" not in caplog.text
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+def with_tokens(broker: str, endpoint: str) -> WireClient:
+    kafka = {
+        "bootstrap.servers": broker,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": endpoint,
+        "sasl.oauthbearer.client.credentials.client.id": "flights",
+        "sasl.oauthbearer.client.credentials.client.secret": "hunter2",
+    }
+    return WireClient(kafka, request_timeout_s=0.2)
+
+
+def test_an_endpoint_of_tokens_that_is_away_may_come_back():
+    with pytest.raises(TokenUnavailableError) as raised:
+        with_tokens("127.0.0.1:1", "http://127.0.0.1:1/token").connect(Deadline(0.1))
+    assert raised.value.where == "http://127.0.0.1:1/token"
+    assert is_retried(raised.value)
+
+
+def test_an_endpoint_of_tokens_that_refuses_the_client_is_believed_at_once():
+    with TokenEndpoint() as endpoint:
+        endpoint.status, endpoint.answer = 401, b'{"error": "invalid_client"}'
+        wire = with_tokens("127.0.0.1:1", endpoint.url)
+        with pytest.raises(AuthenticationError, match="invalid_client") as raised:
+            wire.connect(Deadline(60))
+        assert not is_retried(raised.value)
+        assert len(endpoint.requests) == 1
+
+
+def test_a_connection_without_a_token_has_sent_nothing():
+    """The next try may find a token: a commit waits for it as for a broker that is away."""
+
+    async def logs_in(*_: Any) -> None:
+        raise TokenUnavailableError("No token.", where="idp", cause="away", option="url")
+
+    wire = with_tokens("127.0.0.1:1", "http://127.0.0.1:1/token")
+    connection = SimpleNamespace(connected=False, init_future=None)
+    wire._manager = SimpleNamespace(get_connection=lambda _: connection, wait_for=logs_in)
+    with pytest.raises(NotSentError, match=r"No token\. away"):
+        asyncio.run(wire._ready(1, Deadline(1)))

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.clients.client_errors import is_unwritable
 from connectors.clients.client_log import log_settings
+from connectors.clients.token_source import await_token
 from connectors.clients.weak_callback import weakly
 from transactions.clock import Deadline
 from transactions.errors import DeliveryError, PhaseOneError, RecordRefusedError, SparkOnceError
@@ -44,6 +45,9 @@ class RecordProducer:
         settings: the user's settings, over our defaults.
         name: its name in errors.
         ours: settings that no user may change.
+
+    Raises:
+        SparkOnceError: the login needs a token, and there is none.
     """
 
     def __init__(self, settings: Mapping[str, Any], name: str, ours: Mapping[str, Any]) -> None:
@@ -52,6 +56,7 @@ class RecordProducer:
         self._first_failure = ""
         self._unwritable = False
         self._broke = False
+        await_token(settings)
         self._producer = self._make_client(
             {
                 **log_settings(),

@@ -1,0 +1,192 @@
+"""The tokens of one login in one process: shared by its clients, and renewed before they end.
+
+A broker ends the session of a client whose token has expired (KIP-368), also in the middle of a
+transaction. So a token is renewed after 80 % of its life, and nobody has to poll for it: a task
+that writes into an open transaction can be in a user's function for minutes. librdkafka asks on a
+background thread (`TokenSource.__call__`). After 90 % of the session each connection logs in again
+with the new token while its requests wait; the transaction does not notice. kafka-python does the
+same after 85 % at the earliest, and asks on its one I/O thread, which must not wait: so the next
+token is there before (`TokenSource.token`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
+from transactions.errors import SparkOnceError, TokenUnavailableError
+
+logger = logging.getLogger(__name__)
+
+_RENEWED_AFTER: Final = 0.8  # of its life, as in librdkafka and in Java
+_PATIENCE_S: Final = 10.0
+#: After a failure: each reconnect of each broker asks.
+_PAUSE_S: Final = 1.0
+#: Between two tries to renew a token that is still good, as in librdkafka.
+_NEXT_TRY_S: Final = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Token:
+    """What a broker is shown.
+
+    Attributes:
+        value: the token.
+        expires_ms: milliseconds since 1970.
+        extensions: SASL extensions (RFC 7628), name and value.
+    """
+
+    value: str = dataclasses.field(repr=False)
+    expires_ms: int
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+class TokenSource:
+    """Gives the present token to librdkafka, as an `oauth_cb`, and to kafka-python, as a token
+    provider. Thread-safe; it asks once, however many clients need a token.
+
+    Attributes:
+        failure: why the last question failed; None if it was answered.
+
+    Args:
+        ask: asks for a new token, at most for some seconds; raises `TokenUnavailableError` if the
+            next question may be answered.
+        clock: whose time decides.
+        where: who is asked, for errors.
+    """
+
+    def __init__(
+        self, ask: Callable[[float], Token], clock: Clock = SYSTEM_CLOCK, *, where: str = ""
+    ) -> None:
+        self.failure: SparkOnceError | None = None
+        self._ask = ask
+        self._clock = clock
+        self._where = where
+        self._asking = threading.Lock()
+        self._keeping = threading.Lock()
+        self._keeper: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._used = False
+        self._token: Token | None = None
+        self._renew_ms = 0.0
+        self._again_ms = 0.0
+
+    def __call__(self, _config: str) -> tuple[str, float, str, dict[str, str]]:
+        """Return token, expiry in seconds, principal and extensions; see confluent-kafka's
+        `oauth_cb`. On a thread of librdkafka, which keeps its token and asks again if this raises.
+
+        Raises:
+            SparkOnceError: no new token was given.
+        """
+        token = self._renewed(_PATIENCE_S)
+        return token.value, token.expires_ms / 1000, "", dict(token.extensions)
+
+    def usable(self, deadline: Deadline) -> None:
+        """Wait until there is a token that is good now.
+
+        Raises:
+            TokenUnavailableError: there was none before the deadline.
+            SparkOnceError: there will be none.
+        """
+        while not self._is_good():
+            try:
+                self._renewed(min(_PATIENCE_S, max(_PAUSE_S, deadline.remaining())))
+            except TokenUnavailableError:
+                if deadline.expired():
+                    raise
+                deadline.pause(_PAUSE_S)
+
+    def token(self) -> str:
+        """Return the token for a login of kafka-python. It never waits: from now on the token is
+        renewed beside it, as long as somebody logs in with it.
+
+        Raises:
+            SparkOnceError: no token is good now.
+        """
+        with self._keeping:
+            self._used = True
+            if self._keeper is None or not self._keeper.is_alive():  # or this is a fork
+                self._keeper = threading.Thread(target=self._keep, name="token", daemon=True)
+                self._keeper.start()
+        if self._clock.now_ms() >= self._renew_ms:
+            self._wake.set()
+        token = self._token
+        if token is not None and self._is_good():
+            return token.value
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
+        raise TokenUnavailableError(
+            "The token for a new connection has not come yet.",
+            where=self._where,
+            cause="the last one has expired, and the next one was asked for just now",
+            option="kafka.sasl.mechanism=OAUTHBEARER",
+        )
+
+    def extensions(self) -> dict[str, str]:
+        """Return the extensions of the token; see kafka-python's token providers."""
+        return {} if self._token is None else dict(self._token.extensions)
+
+    def _is_good(self) -> bool:
+        return self._token is not None and self._clock.now_ms() < self._token.expires_ms
+
+    def _renewed(self, patience_s: float) -> Token:
+        with self._asking:
+            if self._token is not None and self._clock.now_ms() < self._renew_ms:
+                return self._token
+            if self.failure is not None and self._clock.now_ms() < self._again_ms:
+                raise self.failure.with_traceback(None)
+            try:
+                token = self._ask(patience_s)
+            except SparkOnceError as error:
+                if str(error) != str(self.failure):  # confluent-kafka drops it
+                    logger.warning("a login has no new token: %s", error)
+                self.failure = error
+                self._again_ms = self._clock.now_ms() + _PAUSE_S * 1000
+                raise
+            now_ms = self._clock.now_ms()
+            self._renew_ms = now_ms + _RENEWED_AFTER * (token.expires_ms - now_ms)
+            self._token, self.failure = token, None
+            return token
+
+    def _keep(self) -> None:
+        """Renew the token when it is old. Nobody is told of a failure here: it is logged, and who
+        needs the token next gets it.
+        """
+        while True:
+            self._wake.wait(self._until_renewal_s())
+            self._wake.clear()
+            with self._keeping:
+                if not self._used:  # no login since the last renewal
+                    self._keeper = None
+                    return
+                self._used = False
+            try:
+                self._renewed(_PATIENCE_S)
+            except TokenUnavailableError:
+                self._used = True
+            except SparkOnceError:  # asked for again and again, it could lock the account
+                continue
+
+    def _until_renewal_s(self) -> float:
+        if self.failure is not None:
+            return _NEXT_TRY_S
+        return max(0.0, (self._renew_ms - self._clock.now_ms()) / 1000)
+
+
+def await_token(settings: Mapping[str, Any]) -> None:
+    """Wait until the login of a client has its first token; return at once if it needs none of us.
+    confluent-kafka would wait for ten seconds, and say only that none came.
+
+    Args:
+        settings: what a client of librdkafka is to be made with.
+
+    Raises:
+        SparkOnceError: why there is no token.
+    """
+    source = settings.get("oauth_cb")
+    if isinstance(source, TokenSource):
+        source.usable(Deadline(_PATIENCE_S))

@@ -1,0 +1,166 @@
+"""librdkafka with tokens: both kinds of client take them without a poll, and say why none came."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from connectors.clients import token_source
+from connectors.clients.client_errors import ErrorWatch
+from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.kafka.sink.plain_producer import PlainProducer
+from connectors.native.producer_client import ProducerClient
+from tests.simulation.virtual_clock import VirtualClock
+from tests.token_endpoint import TokenEndpoint, unsigned
+from transactions.clock import Deadline
+from transactions.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    TokenUnavailableError,
+)
+from transactions.restart_strategy import is_retried
+
+NOWHERE = {
+    "bootstrap.servers": "127.0.0.1:1",
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "OAUTHBEARER",
+}
+QUIET = {"log_level": 0}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[TokenEndpoint]:
+    with TokenEndpoint() as made:
+        yield made
+
+
+def provider(endpoint: TokenEndpoint) -> dict[str, str]:
+    return NOWHERE | {
+        "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+        "sasl.oauthbearer.client.credentials.client.id": "flights",
+        "sasl.oauthbearer.client.credentials.client.secret": "hunter2",
+        "sasl.oauthbearer.scope": "kafka read&write",
+    }
+
+
+def eventually(done: Callable[[], bool]) -> None:
+    deadline = Deadline(10)
+    while not done():
+        assert not deadline.expired()
+        deadline.pause(0.01)
+
+
+# -- an identity provider --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Producer, ProducerClient])
+def test_librdkafka_asks_and_renews_while_nobody_polls(kind: Any, endpoint: TokenEndpoint):
+    endpoint.lifetime_s = 3.0
+    began = time.monotonic()
+    client = kind(librdkafka_settings(provider(endpoint)) | QUIET)
+    assert time.monotonic() - began < 0.9  # confluent-kafka waits for a callback's token only
+    eventually(lambda: len(endpoint.requests) == 2)
+    assert time.monotonic() - began > 2.0
+    _, headers, parameters = endpoint.requests[0]
+    assert parameters == {"grant_type": ["client_credentials"], "scope": ["kafka read&write"]}
+    assert headers["Authorization"].startswith("Basic ")
+    del client
+
+
+def test_without_http_in_librdkafka_a_token_source_asks(endpoint: TokenEndpoint, monkeypatch):
+    monkeypatch.setattr("connectors.clients.login_oauth.library_lacks", lambda feature: feature)
+    settings = librdkafka_settings(provider(endpoint))
+    assert not any(name.startswith("sasl.oauthbearer") for name in settings)
+    client = ProducerClient(settings | QUIET)
+    eventually(lambda: len(endpoint.given) == 1)
+    assert settings["oauth_cb"]("")[0] == endpoint.given[0]
+    del client
+
+
+# -- a function ------------------------------------------------------------------------------------
+
+calls: list[threading.Thread] = []
+fails: list[Exception] = []
+
+
+def tokens(config: str) -> tuple[Any, ...]:
+    calls.append(threading.current_thread())
+    if fails:
+        raise fails[0]
+    return unsigned("flights", 2.0), time.time() + 2.0, "flights", {"pool": config}
+
+
+@pytest.fixture
+def function(request: pytest.FixtureRequest) -> dict[str, str]:
+    calls.clear(), fails.clear()
+    name = {"sasl.oauthbearer.token.callback": f"{__name__}:tokens"}
+    # Each login has its own tokens, so that no test sees those of another one.
+    return NOWHERE | name | {"sasl.oauthbearer.config": request.node.name}
+
+
+@pytest.mark.parametrize("kind", [Producer, ProducerClient])
+def test_a_function_is_asked_and_asked_again_while_nobody_polls(kind: Any, function):
+    client = kind(librdkafka_settings(function) | QUIET)
+    eventually(lambda: len(calls) >= 2)
+    assert threading.main_thread() not in calls
+    del client
+
+
+class Clock(VirtualClock):
+    """The time of this machine, and nobody waits."""
+
+    def now_ms(self) -> int:
+        return int(time.time() * 1000 + self.time * 1000)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (OSError("no route"), TokenUnavailableError),
+        (AuthenticationError("No.", where="a", cause="closed", option="c"), AuthenticationError),
+    ],
+)
+@pytest.mark.parametrize("how", ["settings_checked", "record_producer"])
+def test_a_client_is_not_made_without_a_token(failure, kind, how, function, monkeypatch):
+    """confluent-kafka would wait for ten seconds, and say only that none came."""
+    clock = Clock()
+    monkeypatch.setattr(token_source, "Deadline", lambda seconds: Deadline(seconds, clock))
+    fails.append(failure)
+    settings = librdkafka_settings(function) | QUIET
+    monkeypatch.setattr(settings["oauth_cb"], "_clock", clock)
+    made: list[Any] = []
+    with pytest.raises(kind) as caught:
+        if how == "settings_checked":
+            with settings_checked(function, "producer"):
+                made.append(Producer(settings))
+        else:
+            PlainProducer(settings, "a sink", strict=True)
+    assert made == []
+    assert type(caught.value) is kind
+    assert caught.value.where
+    assert is_retried(caught.value) is (kind is TokenUnavailableError)
+
+
+def test_what_librdkafka_really_says_without_a_token(endpoint: TokenEndpoint):
+    endpoint.status, endpoint.answer = 401, b'{"error": "invalid_client"}'
+    told: list[str] = []
+    watch = ErrorWatch()
+
+    def note(error: KafkaError) -> None:
+        watch(error)
+        told.append(error.str())
+
+    client = Producer(librdkafka_settings(provider(endpoint)) | QUIET | {"error_cb": note})
+    eventually(lambda: client.poll(0.01) >= 0 and any("invalid_client" in one for one in told))
+    assert watch.final is None
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", f"{__name__}:NOWHERE"])
+def test_a_function_that_is_not_there_is_found_before_anything_connects(name: str):
+    with pytest.raises(ConfigurationError, match="The function that gives tokens"):
+        librdkafka_settings(NOWHERE | {"sasl.oauthbearer.token.callback": name})
