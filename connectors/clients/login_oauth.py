@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from connectors.clients import jaas
+from connectors.clients.login_tls import check_not_empty
 from connectors.clients.setting_names import library_lacks
 from connectors.clients.token_request import CALLBACK, ask, token_function, unfit_extensions
 from connectors.clients.token_source import TokenSource
@@ -164,6 +165,7 @@ def read_oauth(kafka: Mapping[str, str]) -> OAuth:
             f"the client; or a function of yours does: {CALLBACK}=module:name",
             option=", ".join(f"kafka.{name}" for name in missing),
         )
+    check_not_empty(kafka, _CA)
     if all(kafka.get(name) for name in _CA):
         raise _twice(_CA)
     return OAuth(

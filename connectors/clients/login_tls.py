@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,6 +151,7 @@ def read_tls(kafka: Mapping[str, str]) -> Tls:
             option=visible("ssl.endpoint.identification.algorithm", algorithm),
         )
     for part in _FILES:
+        check_not_empty(kafka, (*_FILES[part], *_TEXTS[part]))
         _check_once(kafka, part)
     _, ca = _store(kafka, "truststore")
     kind, keystore = _store(kafka, "keystore")
@@ -182,6 +183,23 @@ def read_tls(kafka: Mapping[str, str]) -> Tls:
         store=keystore if is_pkcs12 else None,
         store_password=kafka.get("ssl.keystore.password") if is_pkcs12 else None,
     )
+
+
+def check_not_empty(kafka: Mapping[str, str], names: Iterable[str]) -> None:
+    """Refuse options of certificates and keys that hold nothing. Without a certificate to trust
+    every public CA would be trusted: an empty file must not mean that.
+
+    Raises:
+        ConfigurationError: one of them is empty.
+    """
+    for name in names:
+        if not kafka.get(name, "-").strip():
+            raise ConfigurationError(
+                f"The Kafka option {name!r} is empty.",
+                cause="the file or the variable that it is taken from holds nothing; leave the "
+                "option out if nothing is meant",
+                option=f"kafka.{name}",
+            )
 
 
 def _check_once(kafka: Mapping[str, str], part: str) -> None:

@@ -485,12 +485,31 @@ def refused(kafka: dict[str, str]) -> ConfigurationError:
         ({"ssl.truststore.password": PASSWORD}, "has a password"),
         ({"ssl.keystore.key": "/run/secrets/key.pem"}, "holds no PEM"),
         ({"ssl.truststore.certificates": "-----BEGIN \u00e9"}, "holds no PEM"),
-        ({"ssl.keystore.key": ""}, "without its other half"),
-        ({"ssl.keystore.certificate.chain": ""}, "without its other half"),
+        ({"ssl.keystore.key": None}, "without its other half"),
+        ({"ssl.keystore.certificate.chain": None}, "without its other half"),
     ],
 )
-def test_texts_that_cannot_be_meant(more: dict[str, str], what: str, files: Files):
-    assert what in refused(text_login(files) | more).what
+def test_texts_that_cannot_be_meant(more: dict[str, str | None], what: str, files: Files):
+    kafka = text_login(files) | more
+    assert what in refused({name: value for name, value in kafka.items() if value is not None}).what
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ssl.truststore.location",
+        "ssl.truststore.certificates",
+        "ssl.ca.pem",
+        "ssl.keystore.location",
+        "ssl.keystore.key",
+        "ssl.key.location",
+    ],
+)
+def test_an_empty_option_is_not_taken_for_none(name: str):
+    """An empty file of certificates to trust would mean: every public CA."""
+    error = refused(SERVERS | {"security.protocol": "SSL", name: " "})
+    assert error.what == f"The Kafka option {name!r} is empty."
+    assert error.option == f"kafka.{name}"
 
 
 @pytest.mark.parametrize(
@@ -635,6 +654,7 @@ CLIENT_SECRET = f"{A_PREFIX}client.credentials.client.secret"
             "https.ca.location",
         ),
         ("oidc", {"https.ca.location": "/x", "https.ca.pem": "y"}, "given twice", "https.ca"),
+        ("oidc", {"https.ca.pem": ""}, "'https.ca.pem' is empty", "file"),
         ("oidc", {f"{A_PREFIX}token.callback": "a:b"}, "A function gives", "leave out"),
         ("oidc", {f"{A_PREFIX}token.endpont.url": "x"}, "unknown", "token.endpoint.url"),
         ("oidc", {f"{A_PREFIX}grant.type": "x"}, "unknown", "token.callback=module:name"),
