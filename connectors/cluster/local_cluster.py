@@ -33,6 +33,7 @@ from connectors.cluster.broker_jvm import BrokerJvm, log_tail
 from connectors.cluster.broker_settings import BrokerAddress
 from connectors.cluster.keeper_client import KeeperClient
 from connectors.machine.java import ensure_java_home
+from connectors.options.client_options import without_secret
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError, SparkOnceError
 
@@ -386,11 +387,12 @@ class LocalCluster:
         deadline.pause(_POLL_SECONDS)
 
     def _not_up(self, broker: int, why: str) -> BrokerUnavailableError:
+        shown = {name: without_secret(name, value) for name, value in self._properties.items()}
         return BrokerUnavailableError(
             f"the embedded Kafka broker {broker} did not come up: {why}",
             where=f"{self._addresses[broker].bootstrap}, log {self._log(broker)}",
             cause="the end of its log:\n" + log_tail(self._log(broker)),
-            option=f"properties={self._properties}",
+            option=f"properties={shown}",
         )
 
     def _folder(self, broker: int) -> Path:
