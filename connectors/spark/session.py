@@ -14,6 +14,7 @@ from connectors.spark import spark_home, worker_daemon
 from connectors.spark.archived_classes import OPTIONS_KEY, class_archive_conf
 from connectors.spark.driver_jvm import ensure_jvm, quiet_log_options
 from connectors.spark.local_file_system import local_file_system_conf
+from connectors.spark.py4j_log import hide_arguments
 from transactions.errors import ConfigurationError
 
 #: Settings that can change on a running session; the driver sets them before it starts.
@@ -53,6 +54,9 @@ _LATE_COMPILER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+
+
+hide_arguments()
 
 
 def build_session(
