@@ -64,7 +64,8 @@ def company_broker(folder: Path, password: str) -> Iterator[Company]:
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
             "TOKENS:SASL_SSL,PASSWORD:SASL_PLAINTEXT",
             "controller.quorum.voters": f"1@127.0.0.1:{one.controller_port}",
-            "sasl.enabled.mechanisms": "OAUTHBEARER,PLAIN",
+            "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
+            "listener.name.password.sasl.enabled.mechanisms": "PLAIN",
             "connections.max.reauth.ms": "3600000",  # so a session ends with its token
             "sasl.oauthbearer.jwks.endpoint.url": endpoint.keys_url,
             "sasl.oauthbearer.expected.issuer": ISSUER,
