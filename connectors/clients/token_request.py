@@ -204,7 +204,7 @@ def _ask_function(oauth: OAuth) -> Token:
         given = function(oauth.config)
     except SparkOnceError:
         raise
-    except Exception as error:
+    except BaseException as error:  # SystemExit too: it would end the thread that asks, silently
         raise TokenUnavailableError(
             "The function that gives tokens has failed.",
             where=oauth.giver,

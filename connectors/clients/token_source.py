@@ -11,6 +11,7 @@ token is there before (`TokenSource.token`).
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import threading
@@ -47,14 +48,15 @@ class Token:
 
 class TokenSource:
     """Gives the present token to librdkafka, as an `oauth_cb`, and to kafka-python, as a token
-    provider. Thread-safe; it asks once, however many clients need a token.
+    provider. Thread-safe; one thread asks, however many clients need a token, and each of them
+    waits as long as it can.
 
     Attributes:
         failure: why the last question failed; None if it was answered.
 
     Args:
-        ask: asks for a new token, at most for some seconds; raises `TokenUnavailableError` if the
-            next question may be answered.
+        ask: asks for a new token, for some seconds, but may hang; raises `TokenUnavailableError`
+            if the next question may be answered.
         clock: whose time decides.
         where: who is asked, for errors.
     """
@@ -66,8 +68,8 @@ class TokenSource:
         self._ask = ask
         self._clock = clock
         self._where = where
-        self._asking = threading.Lock()
-        self._keeping = threading.Lock()
+        self._lock = threading.Lock()  # of what follows; nobody is asked under it
+        self._asker: threading.Thread | None = None
         self._keeper: threading.Thread | None = None
         self._wake = threading.Event()
         self._used = False
@@ -107,7 +109,7 @@ class TokenSource:
         Raises:
             SparkOnceError: no token is good now.
         """
-        with self._keeping:
+        with self._lock:
             self._used = True
             if self._keeper is None or not self._keeper.is_alive():  # or this is a fork
                 self._keeper = threading.Thread(target=self._keep, name="token", daemon=True)
@@ -118,13 +120,8 @@ class TokenSource:
         if token is not None and self._is_good():
             return token.value
         if self.failure is not None:
-            raise self.failure.with_traceback(None)
-        raise TokenUnavailableError(
-            "The token for a new connection has not come yet.",
-            where=self._where,
-            cause="the last one has expired, and the next one was asked for just now",
-            option="kafka.sasl.mechanism=OAUTHBEARER",
-        )
+            raise copy.copy(self.failure)
+        raise self._missing("the last one has expired, and the next one was asked for just now")
 
     def extensions(self) -> dict[str, str]:
         """Return the extensions of the token; see kafka-python's token providers."""
@@ -134,23 +131,50 @@ class TokenSource:
         return self._token is not None and self._clock.now_ms() < self._token.expires_ms
 
     def _renewed(self, patience_s: float) -> Token:
-        with self._asking:
+        """Return a token that is not old yet; wait for the thread that asks, if there is none."""
+        with self._lock:
             if self._token is not None and self._clock.now_ms() < self._renew_ms:
                 return self._token
             if self.failure is not None and self._clock.now_ms() < self._again_ms:
-                raise self.failure.with_traceback(None)
-            try:
-                token = self._ask(patience_s)
-            except SparkOnceError as error:
-                if str(error) != str(self.failure):  # confluent-kafka drops it
-                    logger.warning("a login has no new token: %s", error)
-                self.failure = error
-                self._again_ms = self._clock.now_ms() + _PAUSE_S * 1000
-                raise
+                raise copy.copy(self.failure)
+            if self._asker is None or not self._asker.is_alive():  # or this is a fork
+                self._asker = threading.Thread(target=self._answer, name="token", daemon=True)
+                self._asker.start()
+            asker = self._asker
+        asker.join(patience_s)
+        with self._lock:
+            if asker is not self._asker and self.failure is not None:
+                raise copy.copy(self.failure)
+            if asker is not self._asker and self._token is not None:
+                return self._token
+        raise self._missing(f"who gives the tokens has not answered within {patience_s:g} s")
+
+    def _answer(self) -> None:
+        """Ask, on a thread of its own: a function of the user can hang, and the collector, which
+        runs in it too, can close a client that waits for the answer.
+        """
+        token, failure = None, None
+        try:
+            token = self._ask(_PATIENCE_S)
+        except SparkOnceError as error:
+            failure = copy.copy(error)  # its traceback would keep the asking frames for ever
+            if str(failure) != str(self.failure):  # confluent-kafka drops it
+                logger.warning("a login has no new token: %s", failure)
+        with self._lock:
             now_ms = self._clock.now_ms()
-            self._renew_ms = now_ms + _RENEWED_AFTER * (token.expires_ms - now_ms)
-            self._token, self.failure = token, None
-            return token
+            if token is not None:
+                self._token = token
+                self._renew_ms = now_ms + _RENEWED_AFTER * (token.expires_ms - now_ms)
+            self._again_ms = now_ms + _PAUSE_S * 1000
+            self.failure, self._asker = failure, None
+
+    def _missing(self, cause: str) -> TokenUnavailableError:
+        return TokenUnavailableError(
+            "The token for a login has not come yet.",
+            where=self._where,
+            cause=cause,
+            option="kafka.sasl.mechanism=OAUTHBEARER",
+        )
 
     def _keep(self) -> None:
         """Renew the token when it is old. Nobody is told of a failure here: it is logged, and who
@@ -159,7 +183,7 @@ class TokenSource:
         while True:
             self._wake.wait(self._until_renewal_s())
             self._wake.clear()
-            with self._keeping:
+            with self._lock:
                 if not self._used:  # no login since the last renewal
                     self._keeper = None
                     return

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from connectors.clients import token_source
+from connectors.clients.token_source import Token, TokenSource
 from connectors.native import librdkafka
 from connectors.native.client_handle import ClientHandle
 from connectors.native.native_consumer import NativeConsumer
@@ -109,6 +111,35 @@ def test_a_client_in_a_cycle_is_closed_by_another_thread(tokens: Tokens):
     may_drop.set()
     assert dropped.wait(10)
     eventually(lambda: bool(tokens.threads))
+
+
+def test_a_client_is_closed_by_the_thread_that_asks_for_its_token(monkeypatch):
+    """The collector runs wherever Python allocates: also in the function, which another client of
+    the same login waits for; and closing a client waits for its callback.
+    """
+    monkeypatch.setattr(token_source, "_PATIENCE_S", 1.0)
+    other: list[Any] = []
+    may_drop, dropped, waits = threading.Event(), threading.Event(), threading.Event()
+
+    def drops(_timeout_s: float) -> Token:
+        assert may_drop.wait(10)
+        other.clear()
+        dropped.set()
+        return Token(unsigned("flights", 9.0), int(time.time() * 1000) + 9000)
+
+    source = TokenSource(drops)
+
+    def asked_by_the_other(config: str) -> Any:
+        waits.set()
+        return source(config)
+
+    first = ProducerClient({**NOWHERE, "oauth_cb": source})
+    other.append(ProducerClient({**NOWHERE, "oauth_cb": asked_by_the_other}))
+    assert waits.wait(10)
+    may_drop.set()
+    assert dropped.wait(10)
+    source.usable(Deadline(5))
+    del first
 
 
 def said(client: ProducerClient, errors: list[KafkaError]) -> str:

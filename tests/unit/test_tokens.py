@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,7 +158,7 @@ asked: list[str] = []
 def tokens(config: str) -> object:
     asked.append(config)
     answer = answers.pop(0)
-    if isinstance(answer, Exception):
+    if isinstance(answer, BaseException):
         raise answer
     return answer
 
@@ -200,9 +201,10 @@ def test_what_a_function_may_not_return(answer: object, cause: str):
     assert error.where == f"{__name__}:tokens"
 
 
-def test_a_function_that_fails_may_succeed_later():
-    error = failed(callback(OSError("no route")), TokenUnavailableError)
-    assert "OSError: no route" in error.cause
+@pytest.mark.parametrize("failure", [OSError("no route"), SystemExit("no route")])
+def test_a_function_that_fails_may_succeed_later(failure: BaseException):
+    error = failed(callback(failure), TokenUnavailableError)
+    assert f"{type(failure).__name__}: no route" in error.cause
 
 
 def test_a_function_can_say_that_it_will_never_succeed():
@@ -271,7 +273,7 @@ def test_a_failed_renewal_is_told_and_the_old_token_is_still_good(issuer: Issuer
     issuer.failure = AWAY
     with pytest.raises(TokenUnavailableError):  # librdkafka keeps its token, and asks again
         value(issuer)
-    assert issuer.source.failure is AWAY
+    assert str(issuer.source.failure) == str(AWAY)
     issuer.source.usable(Deadline(1, issuer.clock))  # a new connection can still use it
     assert issuer.source.token() == "token 1"
     issuer.later(11)
@@ -382,6 +384,33 @@ def test_nobody_asks_again_and_again_where_the_client_is_refused():
         issuer.source.token()
 
 
+class Hanging(Issuer):
+    """Does not answer before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+        self.source = TokenSource(self.ask, self.clock, where="idp")
+
+    def ask(self, timeout_s: float) -> Token:
+        self.asked.set()
+        assert self.may_answer.wait(10)
+        return super().ask(timeout_s)
+
+
+def test_whoever_waits_for_a_hanging_function_has_a_deadline_of_his_own():
+    hanging = Hanging()
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(TokenUnavailableError, match="not answered") as caught:
+            hanging.source.usable(Deadline(0.0))
+        assert caught.value.where == "idp"
+    assert time.monotonic() - began < 5.0
+    hanging.may_answer.set()
+    hanging.source.usable(Deadline(5.0))
+    assert hanging.calls == 1  # a second question beside the first one would hang as well
+
+
 def test_one_failure_is_not_asked_for_again_at_once(issuer: Issuer):
     """Each reconnect of each broker asks for a token."""
     issuer.failure = AWAY
@@ -393,6 +422,26 @@ def test_one_failure_is_not_asked_for_again_at_once(issuer: Issuer):
     with pytest.raises(TokenUnavailableError):
         value(issuer)
     assert issuer.calls == 2
+
+
+def test_a_failure_keeps_nothing_of_those_who_met_it_alive(issuer: Issuer):
+    """The source lives as long as the process."""
+
+    class Client:
+        pass
+
+    def met() -> weakref.ref[Client]:
+        client = Client()
+        with pytest.raises(TokenUnavailableError):
+            value(issuer)
+        with pytest.raises(TokenUnavailableError):
+            issuer.source.token()
+        return weakref.ref(client)
+
+    issuer.failure = AWAY
+    assert met()() is None
+    assert issuer.source.failure is not None
+    assert issuer.source.failure.__traceback__ is None
 
 
 def test_a_failure_is_logged_once(issuer: Issuer, caplog):
