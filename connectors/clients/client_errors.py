@@ -36,7 +36,11 @@ _REFUSED = frozenset(
     }
 )
 _BROKEN_LOGIN = "handshake failed: Local: "
-_NO_TOKEN: Final = ("Failed to acquire SASL OAUTHBEARER token", "there is no token available")
+_NO_TOKEN: Final = (
+    "Failed to acquire SASL OAUTHBEARER token",
+    "there is no token available",
+    "OAuth token not set",  # confluent-kafka's constructor, with the code of a broker's refusal
+)
 #: The record or its address is wrong; the broker is well. A topic that a restarting broker does not
 #: know yet is not among them: checks at the start find a missing topic.
 _UNWRITABLE = frozenset(
@@ -183,9 +187,8 @@ def lacks_token(error: KafkaError) -> bool:
     """Return whether a login of OAUTHBEARER got no new token. Who gives them is away, or refuses
     the client: librdkafka hands on only their text. The driver asks them at its next start.
     """
-    return error.code() == KafkaError._AUTHENTICATION and any(
-        text in error.str() for text in _NO_TOKEN
-    )
+    of_login = error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+    return of_login and any(text in error.str() for text in _NO_TOKEN)
 
 
 def is_unwritable(error: KafkaError) -> bool:

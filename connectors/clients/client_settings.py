@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from connectors.clients import login
+from connectors.clients.client_errors import lacks_token, translate
 from connectors.clients.login import Login
 from connectors.clients.login_tls import JAVA_NAMES
 from connectors.clients.setting_names import told_with_the_nearest
@@ -145,6 +146,8 @@ def settings_checked(kafka: Mapping[str, str], client: str) -> Iterator[None]:
         yield
     except (KafkaException, ValueError, TypeError) as error:
         detail = error.args[0] if error.args else error
+        if isinstance(detail, KafkaError) and lacks_token(detail):  # the one that was good is over
+            raise translate(detail, f"making the {client}", kafka) from error
         text = detail.str() if hasattr(detail, "str") else str(detail)
         named = _named_in(text, kafka)
         raise ConfigurationError(

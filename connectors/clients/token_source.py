@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -81,11 +82,21 @@ class TokenSource:
         """Return token, expiry in seconds, principal and extensions; see confluent-kafka's
         `oauth_cb`. On a thread of librdkafka, which keeps its token and asks again if this raises.
 
+        While the present token is good, a failed renewal does not raise: confluent-kafka would make
+        no new client. The expiry is then one that lets librdkafka ask again soon.
+
         Raises:
             SparkOnceError: no new token was given.
         """
-        token = self._renewed(_PATIENCE_S)
-        return token.value, token.expires_ms / 1000, "", dict(token.extensions)
+        soon_s = math.inf
+        try:
+            token = self._renewed(_PATIENCE_S / 2)  # confluent-kafka's constructor waits for 10 s
+        except SparkOnceError:
+            if self._token is None or not self._is_good():
+                raise
+            token = self._token
+            soon_s = self._clock.now_ms() / 1000 + _NEXT_TRY_S / _RENEWED_AFTER
+        return token.value, min(soon_s, token.expires_ms / 1000), "", dict(token.extensions)
 
     def usable(self, deadline: Deadline) -> None:
         """Wait until there is a token that is good now.

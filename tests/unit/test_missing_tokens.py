@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-from confluent_kafka import KafkaError
+import types
+from typing import Any
 
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from connectors import KafkaSource
 from connectors.clients.client_errors import ErrorWatch, translate
-from transactions.errors import AuthenticationError, TokenUnavailableError
+from connectors.clients.client_settings import settings_checked
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from connectors.kafka.source.group_offsets import GroupOffsets
+from transactions.clock import Deadline
+from transactions.errors import AuthenticationError, SparkOnceError, TokenUnavailableError
 from transactions.restart_strategy import is_retried
 
 NO_TOKEN = KafkaError(
@@ -16,6 +24,9 @@ NO_TOKEN = KafkaError(
 REFUSED = KafkaError(
     KafkaError._AUTHENTICATION,
     'b:1/1: SASL authentication error: {"status":"invalid_token"} (after 3ms in state AUTH_REQ)',
+)
+NOT_MADE = KafkaError(
+    KafkaError.SASL_AUTHENTICATION_FAILED, "OAuth token not set within 10 seconds timeout"
 )
 NO_RIGHT = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
@@ -42,3 +53,33 @@ def test_a_missing_token_may_pass_and_a_refused_login_may_not(errors, kind):
     assert type(told) is kind
     assert told.cause
     assert is_retried(told) is (kind is TokenUnavailableError)
+
+
+def refusing(*_: object, **__: object) -> Any:
+    raise KafkaException(NOT_MADE)
+
+
+def group_offsets() -> None:
+    GroupOffsets(KafkaSource(bootstrap_servers="b:1", subscribe="in"), "app")
+
+
+def settings() -> None:
+    with settings_checked({"bootstrap.servers": "b:1"}, "producer"):
+        refusing()
+
+
+def transactional_producer() -> None:
+    producer = TransactionalProducer({"bootstrap.servers": "b:1"}, "id", timeout_ms=60_000)
+    producer._producer = types.SimpleNamespace(list_topics=refusing)
+    producer.find_topic("out", Deadline(1))
+
+
+@pytest.mark.parametrize("make", [group_offsets, settings, transactional_producer])
+def test_a_client_that_got_no_token_when_it_was_made_may_get_one(make, monkeypatch):
+    """confluent-kafka says it with the code of a broker that refuses a login."""
+    monkeypatch.setattr("connectors.kafka.source.group_offsets.AdminClient", refusing)
+    with pytest.raises(SparkOnceError) as caught:
+        make()
+    assert type(caught.value) is TokenUnavailableError
+    assert "not set within 10 seconds" in caught.value.cause
+    assert caught.value.where

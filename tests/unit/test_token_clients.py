@@ -146,6 +146,26 @@ def test_a_client_is_not_made_without_a_token(failure, kind, how, function, monk
     assert is_retried(caught.value) is (kind is TokenUnavailableError)
 
 
+def hour(_config: str) -> tuple[str, float]:
+    if fails:
+        raise fails[0]
+    return unsigned("flights", 3600.0), time.time() + 3600.0
+
+
+def test_a_client_is_made_while_a_renewal_fails_and_the_token_is_good(monkeypatch):
+    fails.clear()
+    function = NOWHERE | {"sasl.oauthbearer.token.callback": f"{__name__}:hour"}
+    settings = librdkafka_settings(function) | QUIET
+    source, clock = settings["oauth_cb"], Clock()
+    monkeypatch.setattr(source, "_clock", clock)
+    source.usable(Deadline(5))
+    clock.sleep(0.9 * 3600)
+    fails.append(OSError("no route"))
+    with settings_checked(function, "producer"):
+        client = Producer(settings)
+    del client
+
+
 def test_what_librdkafka_really_says_without_a_token(endpoint: TokenEndpoint):
     endpoint.status, endpoint.answer = 401, b'{"error": "invalid_client"}'
     told: list[str] = []

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from connectors.clients import token_source
 from connectors.clients.login_oauth import OAuth
 from connectors.clients.token_request import ask
 from connectors.clients.token_source import Token, TokenSource
@@ -271,8 +272,10 @@ def test_a_failed_renewal_is_told_and_the_old_token_is_still_good(issuer: Issuer
     value(issuer)
     issuer.later(90)
     issuer.failure = AWAY
-    with pytest.raises(TokenUnavailableError):  # librdkafka keeps its token, and asks again
-        value(issuer)
+    now_s = issuer.clock.now_ms() / 1000
+    kept, expires_s, _, _ = issuer.source("")  # a new client can be made with it
+    assert kept == "token 1"
+    assert expires_s == now_s + 10  # its end
     assert str(issuer.source.failure) == str(AWAY)
     issuer.source.usable(Deadline(1, issuer.clock))  # a new connection can still use it
     assert issuer.source.token() == "token 1"
@@ -284,6 +287,19 @@ def test_a_failed_renewal_is_told_and_the_old_token_is_still_good(issuer: Issuer
     issuer.failure = None
     issuer.source.usable(Deadline(5, issuer.clock))
     assert issuer.source.failure is None
+
+
+def test_librdkafka_asks_again_soon_after_a_failed_renewal(issuer: Issuer):
+    """It asks after 80 % of what it is told to be left."""
+    value(issuer)
+    issuer.later(81)
+    issuer.failure = AWAY
+    assert issuer.source("")[1] == issuer.clock.now_ms() / 1000 + 12.5
+    issuer.later(11)
+    assert issuer.source("")[1] == issuer.clock.now_ms() / 1000 + 8
+    issuer.later(9)
+    with pytest.raises(TokenUnavailableError):
+        issuer.source("")
 
 
 def test_a_start_waits_for_an_endpoint_that_comes_back(issuer: Issuer):
@@ -409,6 +425,17 @@ def test_whoever_waits_for_a_hanging_function_has_a_deadline_of_his_own():
     hanging.may_answer.set()
     hanging.source.usable(Deadline(5.0))
     assert hanging.calls == 1  # a second question beside the first one would hang as well
+
+
+def test_a_hanging_renewal_does_not_take_the_present_token_away(monkeypatch):
+    monkeypatch.setattr(token_source, "_PATIENCE_S", 0.2)
+    hanging = Hanging()
+    hanging.may_answer.set()
+    assert value(hanging) == "token 1"
+    hanging.may_answer.clear()
+    hanging.later(90)
+    assert value(hanging) == "token 1"
+    hanging.may_answer.set()
 
 
 def test_one_failure_is_not_asked_for_again_at_once(issuer: Issuer):

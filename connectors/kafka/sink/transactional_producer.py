@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from connectors.clients.client_errors import is_refused
+from connectors.clients.client_errors import is_refused, lacks_token, translate
 from connectors.clients.client_log import LIBRDKAFKA, least_level, log_settings
 from connectors.clients.client_version import check_client_version
 from connectors.clients.transaction_timeout import request_timeout_ms
@@ -251,6 +251,8 @@ class TransactionalProducer(RecordProducer):
                 self.producer_id = facts["producer_id"]
 
     def _lost(self, name: str, error: Exception) -> SparkOnceError:
+        if isinstance(error, KafkaException) and lacks_token(error.args[0]):
+            return translate(error.args[0], self.transactional_id, {})
         if isinstance(error, KafkaException) and is_refused(error.args[0]):
             return AuthenticationError(
                 f"The broker refuses {name} of the transactional producer.",
