@@ -28,6 +28,8 @@ _RENEWED_AFTER: Final = 0.8  # of its life, as in librdkafka and in Java
 _PATIENCE_S: Final = 10.0
 #: After a failure: each reconnect of each broker asks.
 _PAUSE_S: Final = 1.0
+#: After a permanent one: asked again and again, it could lock the account.
+_LONG_PAUSE_S: Final = 300.0
 #: Between two tries to renew a token that is still good, as in librdkafka.
 _NEXT_TRY_S: Final = 10.0
 
@@ -176,7 +178,8 @@ class TokenSource:
             if token is not None:
                 self._token = token
                 self._renew_ms = now_ms + _RENEWED_AFTER * (token.expires_ms - now_ms)
-            self._again_ms = now_ms + _PAUSE_S * 1000
+            pause_s = _LONG_PAUSE_S if failure is not None and failure.permanent else _PAUSE_S
+            self._again_ms = now_ms + pause_s * 1000
             self.failure, self._asker = failure, None
 
     def _missing(self, cause: str) -> TokenUnavailableError:
@@ -203,7 +206,7 @@ class TokenSource:
                 self._renewed(_PATIENCE_S)
             except TokenUnavailableError:
                 self._used = True
-            except SparkOnceError:  # asked for again and again, it could lock the account
+            except SparkOnceError:
                 continue
 
     def _until_renewal_s(self) -> float:

@@ -451,6 +451,19 @@ def test_one_failure_is_not_asked_for_again_at_once(issuer: Issuer):
     assert issuer.calls == 2
 
 
+def test_a_refusal_is_not_asked_for_again_for_minutes(issuer: Issuer):
+    """Each client asks every ten seconds, and a wrong secret can lock the account."""
+    issuer.failure = REFUSED
+    for _ in range(10):
+        with pytest.raises(AuthenticationError):
+            value(issuer)
+        issuer.later(10)
+    assert issuer.calls == 1
+    issuer.later(300)
+    issuer.failure = None
+    assert value(issuer) == "token 2"
+
+
 def test_a_failure_keeps_nothing_of_those_who_met_it_alive(issuer: Issuer):
     """The source lives as long as the process."""
 
