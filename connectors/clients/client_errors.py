@@ -86,11 +86,14 @@ class ErrorWatch:
         final: the latest error that this client cannot get over. A login that is refused after a
             token could not be renewed shows that missing token: `translate` says what may pass.
         missing: the reports about missing topics and partitions: ``topic [number]: ...``.
+        lacking: the latest report that there is no token for the login; librdkafka gives each
+            reason once.
     """
 
     def __init__(self) -> None:
         self.last: KafkaError | None = None
         self.final: KafkaError | None = None
+        self.lacking: KafkaError | None = None
         self._without_token: KafkaError | None = None
         self.missing: set[str] = set()
 
@@ -100,7 +103,7 @@ class ErrorWatch:
             return
         self.last = error
         if lacks_token(error):  # said once for each reason; the old token may still be good
-            self._without_token = error
+            self.lacking = self._without_token = error
         elif is_final(error):
             of_login = error.code() == KafkaError._AUTHENTICATION
             self.final = (self._without_token if of_login else None) or error
@@ -109,7 +112,7 @@ class ErrorWatch:
 
     def forget(self) -> None:
         """Forget everything: the client turns to another range."""
-        self.last = self.final = None
+        self.last = self.final = self.lacking = None
         self.missing.clear()
 
     def describe(self) -> str:

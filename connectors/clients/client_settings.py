@@ -19,11 +19,13 @@ from confluent_kafka import KafkaError, KafkaException
 from connectors.clients import login
 from connectors.clients.client_errors import lacks_token, translate
 from connectors.clients.login import Login
+from connectors.clients.login_oauth import OAuth
 from connectors.clients.login_tls import JAVA_NAMES
 from connectors.clients.setting_names import told_with_the_nearest
 from connectors.clients.token_source import await_token
 from connectors.options.client_options import visible
 from connectors.options.java_settings import WITHOUT_EFFECT
+from transactions.clock import Deadline
 from transactions.errors import ConfigurationError
 
 _OURS: Final = "sparkonce sets it"
@@ -96,6 +98,8 @@ _KAFKA_PYTHON_NAMES: Final[Mapping[str, tuple[str, type]]] = MappingProxyType(
 
 _ACKS: Final = ("acks", "request.required.acks")
 
+_PATIENCE_S: Final = 10.0
+
 
 def librdkafka_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings for confluent-kafka's producers and consumers.
@@ -127,6 +131,25 @@ def kafka_python_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
         if name in kafka:
             settings[ours] = _number(kafka, name) if kind is int else kafka[name]
     return settings | Login.of(kafka).for_kafka_python()
+
+
+def check_login(kafka: Mapping[str, str], *, newer_than_s: float = 60.0) -> None:
+    """Ask an identity provider for a token, before librdkafka does: refused or not answered, that
+    would ask again for each client, every ten seconds, and say only that no broker answers.
+
+    On the driver. It asks no function: `settings_checked` waits for a function's token.
+
+    Args:
+        kafka: the user's settings.
+        newer_than_s: the age at which the last answer says nothing any more.
+
+    Raises:
+        AuthenticationError: the provider refuses this client.
+        TokenUnavailableError: it does not answer now.
+    """
+    sasl = Login.of(kafka).sasl
+    if isinstance(sasl, OAuth) and sasl.callback is None:
+        sasl.tokens().usable(Deadline(_PATIENCE_S), newer_than_s=newer_than_s)
 
 
 @contextlib.contextmanager

@@ -77,6 +77,7 @@ class TokenSource:
         self._wake = threading.Event()
         self._used = False
         self._token: Token | None = None
+        self._given_ms = 0.0
         self._renew_ms = 0.0
         self._again_ms = 0.0
 
@@ -100,16 +101,22 @@ class TokenSource:
             soon_s = self._clock.now_ms() / 1000 + _NEXT_TRY_S / _RENEWED_AFTER
         return token.value, min(soon_s, token.expires_ms / 1000), "", dict(token.extensions)
 
-    def usable(self, deadline: Deadline) -> None:
+    def usable(self, deadline: Deadline, *, newer_than_s: float = math.inf) -> None:
         """Wait until there is a token that is good now.
+
+        Args:
+            deadline: when to give up.
+            newer_than_s: the age at which a token says no more that its giver still accepts us.
 
         Raises:
             TokenUnavailableError: there was none before the deadline.
             SparkOnceError: there will be none.
         """
-        while not self._is_good():
+        while not self._is_good(newer_than_s):
             try:
-                self._renewed(min(_PATIENCE_S, max(_PAUSE_S, deadline.remaining())))
+                patience_s = min(_PATIENCE_S, max(_PAUSE_S, deadline.remaining()))
+                self._renewed(patience_s, newer_than_s)
+                return
             except TokenUnavailableError:
                 if deadline.expired():
                     raise
@@ -140,13 +147,16 @@ class TokenSource:
         """Return the extensions of the token; see kafka-python's token providers."""
         return {} if self._token is None else dict(self._token.extensions)
 
-    def _is_good(self) -> bool:
-        return self._token is not None and self._clock.now_ms() < self._token.expires_ms
+    def _is_good(self, newer_than_s: float = math.inf) -> bool:
+        now_ms = self._clock.now_ms()
+        is_new = now_ms - self._given_ms < newer_than_s * 1000
+        return is_new and self._token is not None and now_ms < self._token.expires_ms
 
-    def _renewed(self, patience_s: float) -> Token:
+    def _renewed(self, patience_s: float, newer_than_s: float = math.inf) -> Token:
         """Return a token that is not old yet; wait for the thread that asks, if there is none."""
         with self._lock:
-            if self._token is not None and self._clock.now_ms() < self._renew_ms:
+            is_young = self._is_good(newer_than_s) and self._clock.now_ms() < self._renew_ms
+            if self._token is not None and is_young:
                 return self._token
             if self.failure is not None and self._clock.now_ms() < self._again_ms:
                 raise copy.copy(self.failure)
@@ -176,7 +186,7 @@ class TokenSource:
         with self._lock:
             now_ms = self._clock.now_ms()
             if token is not None:
-                self._token = token
+                self._token, self._given_ms = token, now_ms
                 self._renew_ms = now_ms + _RENEWED_AFTER * (token.expires_ms - now_ms)
             pause_s = _LONG_PAUSE_S if failure is not None and failure.permanent else _PAUSE_S
             self._again_ms = now_ms + pause_s * 1000

@@ -10,7 +10,7 @@ from typing import Final
 from confluent_kafka import Producer
 
 from connectors.clients.client_log import log_settings
-from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.clients.client_settings import check_login, librdkafka_settings, settings_checked
 from connectors.clients.client_version import check_client_version
 from connectors.doctor.facts import Wanted
 from connectors.doctor.probe import gather
@@ -88,6 +88,7 @@ def check_clusters(sinks: Sequence[KafkaSink], wanted: Wanted, deadline: Deadlin
         check_client_version("the driver")
     for here, mine in by_settings(sinks, wanted):
         settings = here[0].settings
+        check_login(settings)
         # A worker would find a misspelt setting too, but only as a task that fails again and again.
         with settings_checked(settings, "producer"):
             Producer({**log_settings(), **librdkafka_settings(settings)})

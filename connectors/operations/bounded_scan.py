@@ -23,7 +23,7 @@ from connectors.clients.client_errors import (
     silence_in,
 )
 from connectors.clients.client_log import log_settings
-from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.clients.client_settings import check_login, librdkafka_settings, settings_checked
 from connectors.operations.identity_search import ROW, Rows
 from connectors.operations.record_identity import Identify
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -178,6 +178,7 @@ class TopicEnds:
                 self._admin = self._client()  # the old client can keep the leaders that it knows
 
     def _client(self) -> AdminClient:
+        check_login(self._kafka)
         settings = log_settings() | librdkafka_settings(self._kafka) | {"error_cb": self._remember}
         with settings_checked(self._kafka, "admin client"):
             return AdminClient(settings)

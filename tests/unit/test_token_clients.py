@@ -7,20 +7,34 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from connectors.clients import token_source
+from connectors import KafkaSink, KafkaSource
+from connectors.clients import client_settings, token_source
 from connectors.clients.client_errors import ErrorWatch
-from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.clients.client_settings import (
+    check_login,
+    kafka_python_settings,
+    librdkafka_settings,
+    settings_checked,
+)
+from connectors.doctor.facts import Wanted
+from connectors.doctor.preflight import check_clusters
 from connectors.kafka.sink.plain_producer import PlainProducer
+from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.native.producer_client import ProducerClient
+from connectors.operations.bounded_scan import TopicEnds
 from tests.simulation.virtual_clock import VirtualClock
 from tests.token_endpoint import TokenEndpoint, unsigned
 from transactions.clock import Deadline
 from transactions.errors import (
     AuthenticationError,
     ConfigurationError,
+    DeliveryError,
+    SparkOnceError,
     TokenUnavailableError,
 )
 from transactions.restart_strategy import is_retried
@@ -80,6 +94,94 @@ def test_without_http_in_librdkafka_a_token_source_asks(endpoint: TokenEndpoint,
     eventually(lambda: len(endpoint.given) == 1)
     assert settings["oauth_cb"]("")[0] == endpoint.given[0]
     del client
+
+
+def planner(kafka: dict[str, str], patience_ms: int = 1000) -> SourcePlanner:
+    rest = {name: value for name, value in kafka.items() if name != "bootstrap.servers"}
+    address = kafka["bootstrap.servers"]
+    return SourcePlanner(
+        KafkaSource(
+            bootstrap_servers=address, subscribe="in", kafka=rest, poll_timeout_ms=patience_ms
+        )
+    )
+
+
+def ask_source(kafka: dict[str, str]) -> None:
+    planner(kafka).latest_offsets()
+
+
+def ask_sink(kafka: dict[str, str]) -> None:
+    rest = {name: value for name, value in kafka.items() if name != "bootstrap.servers"}
+    sink = KafkaSink(bootstrap_servers=kafka["bootstrap.servers"], topic="out", kafka=rest)
+    check_clusters([sink], Wanted(application_id="app"), Deadline(1))
+
+
+def ask_ends(kafka: dict[str, str]) -> None:
+    TopicEnds(kafka).committed(["in"], Deadline(1))
+
+
+STARTS = [ask_source, ask_sink, ask_ends]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_refused_client_is_told_at_once_after_one_request(start, endpoint: TokenEndpoint):
+    """Else librdkafka would ask every ten seconds, and say nothing but that no broker answers."""
+    endpoint.status, endpoint.answer = 401, b'{"error": "invalid_client"}'
+    for _ in range(2):
+        with pytest.raises(SparkOnceError) as caught:
+            start(provider(endpoint))
+        assert type(caught.value) is AuthenticationError
+        assert caught.value.where == endpoint.url
+        assert "invalid_client" in caught.value.cause
+    assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_an_endpoint_that_is_away_is_named(start, endpoint: TokenEndpoint, monkeypatch):
+    monkeypatch.setattr(client_settings, "_PATIENCE_S", 0.0)
+    endpoint.status = 503
+    with pytest.raises(SparkOnceError) as caught:
+        start(provider(endpoint))
+    assert type(caught.value) is TokenUnavailableError
+    assert caught.value.where == endpoint.url
+
+
+def test_a_restart_asks_again_also_if_the_last_token_is_good(endpoint: TokenEndpoint, monkeypatch):
+    """The tokens of librdkafka's clients end at other times, and a secret can be over meanwhile."""
+    endpoint.lifetime_s = 3600.0
+    kafka = provider(endpoint)
+    check_login(kafka)
+    check_login(kafka)
+    assert len(endpoint.requests) == 1
+    source, clock = kafka_python_settings(kafka)["sasl_oauth_token_provider"], Clock()
+    monkeypatch.setattr(source, "_clock", clock)
+    endpoint.status = 401
+    clock.sleep(61)
+    with pytest.raises(AuthenticationError):
+        check_login(kafka)
+    assert len(endpoint.requests) == 2
+
+
+def test_a_question_that_misses_a_token_asks_whether_it_is_refused(endpoint: TokenEndpoint):
+    check_login(provider(endpoint))
+    endpoint.status, endpoint.answer = 401, b'{"error": "invalid_client"}'
+    with pytest.raises(AuthenticationError, match="invalid_client"):
+        planner(provider(endpoint), 20_000).latest_offsets()
+    assert len(endpoint.requests) == 3  # the check, librdkafka, and the check again
+
+
+def test_a_sink_says_that_its_login_has_no_token(endpoint: TokenEndpoint):
+    endpoint.status, endpoint.answer = 401, b'{"error": "invalid_client"}'
+    settings = librdkafka_settings(provider(endpoint)) | QUIET
+    producer = TransactionalProducer(settings, "one", timeout_ms=60_000)
+    with pytest.raises(SparkOnceError, match="invalid_client") as caught:
+        producer.init(Deadline(2))
+    assert type(caught.value) is TokenUnavailableError
+    assert "token.endpoint.url" in caught.value.option
+    plain = PlainProducer(settings, "two", strict=True)
+    plain.produce(pa.RecordBatch.from_pydict({"value": [b"a"]}), "out", Deadline(1))
+    with pytest.raises(DeliveryError, match="invalid_client"):
+        plain.flush(Deadline(2))
 
 
 # -- a function ------------------------------------------------------------------------------------

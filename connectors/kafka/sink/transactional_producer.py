@@ -107,8 +107,16 @@ class TransactionalProducer(RecordProducer):
                 abort a transaction and fence its producer. Take another id.
             PhaseOneError: the coordinator did not answer in time, or refused.
             AuthenticationError: a right is missing.
+            TokenUnavailableError: there is no token for the login.
         """
-        self._call("init_transactions", self._producer.init_transactions, deadline.remaining())
+        init = self._producer.init_transactions
+        try:
+            self._call("init_transactions", init, deadline.remaining())
+        except PhaseOneError as error:
+            self.serve()
+            if self._no_token is None:
+                raise
+            raise translate(self._no_token, self.transactional_id, {}) from error
         while self.producer_id < 0:
             if deadline.expired():
                 raise PhaseOneError(

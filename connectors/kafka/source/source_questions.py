@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from connectors.clients import client_errors
 from connectors.clients.client_errors import ErrorWatch
 from connectors.clients.client_log import log_settings
-from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.clients.client_settings import check_login, librdkafka_settings, settings_checked
 from connectors.options.kafka_source import KafkaSource
 from transactions.clock import Clock, Deadline
 
@@ -73,7 +73,7 @@ class SourceQuestions:
                 return answers
             except KafkaException as failure:
                 admin.poll(0)
-                error = self._trouble.final or failure.args[0]
+                error = self._trouble.final or self._trouble.lacking or failure.args[0]
                 if client_errors.is_final(error) or deadline.expired():
                     raise client_errors.translate(error, where, settings) from failure
                 deadline.pause(_RETRY_PAUSE_S)
@@ -84,7 +84,10 @@ class SourceQuestions:
     def client(self) -> AdminClient:
         """Return the client of the next question."""
         if self._admin is None:
-            settings = librdkafka_settings(self._source.client_settings)
-            with settings_checked(self._source.client_settings, "admin client"):
+            kafka = self._source.client_settings
+            # A client of the try before has found that it gets no token: the answer is no more.
+            check_login(kafka, newer_than_s=0.0 if self._trouble.lacking else 60.0)
+            settings = librdkafka_settings(kafka)
+            with settings_checked(kafka, "admin client"):
                 self._admin = AdminClient({**log_settings(), **settings, "error_cb": self._trouble})
         return self._admin
