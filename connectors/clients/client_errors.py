@@ -8,6 +8,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
+from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import (
     AuthenticationError,
     BrokerUnavailableError,
@@ -41,6 +42,8 @@ _NO_TOKEN: Final = (
     "there is no token available",
     "OAuth token not set",  # confluent-kafka's constructor, with the code of a broker's refusal
 )
+#: So long after a missing token a refused login is explained by it: a fifth of a long token's life.
+_EXPLAINS_S: Final = 6 * 3600.0
 #: The record or its address is wrong; the broker is well. A topic that a restarting broker does not
 #: know yet is not among them: checks at the start find a missing topic.
 _UNWRITABLE = frozenset(
@@ -90,11 +93,13 @@ class ErrorWatch:
             reason once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self.last: KafkaError | None = None
         self.final: KafkaError | None = None
         self.lacking: KafkaError | None = None
-        self._without_token: KafkaError | None = None
+        self._lacked: KafkaError | None = None
+        self._lacked_until = Deadline(0.0, clock)
         self.missing: set[str] = set()
 
     def __call__(self, error: KafkaError) -> None:
@@ -103,15 +108,19 @@ class ErrorWatch:
             return
         self.last = error
         if lacks_token(error):  # said once for each reason; the old token may still be good
-            self.lacking = self._without_token = error
+            self.lacking = self._lacked = error
+            self._lacked_until = Deadline(_EXPLAINS_S, self._clock)
         elif is_final(error):
             of_login = error.code() == KafkaError._AUTHENTICATION
-            self.final = (self._without_token if of_login else None) or error
+            explained = of_login and not self._lacked_until.expired()
+            self.final = (self._lacked if explained else None) or error
         if is_missing(error):
             self.missing.add(error.str())
 
     def forget(self) -> None:
-        """Forget everything: the client turns to another range."""
+        """Forget everything: the client turns to another range. A missing token can explain a
+        refusal that comes later: it is said once, when a fifth of the old one's life is left.
+        """
         self.last = self.final = self.lacking = None
         self.missing.clear()
 
@@ -217,7 +226,7 @@ def translate(error: KafkaError, where: str, client: Mapping[str, str]) -> Spark
         )
     if lacks_token(error):
         return TokenUnavailableError(
-            "A client got no new token, and its login ended with the old one.",
+            "A client got no token for its login.",
             where=where,
             cause=error.str(),
             option="kafka.sasl.oauthbearer.token.endpoint.url, or the function that gives tokens",

@@ -20,7 +20,10 @@ from connectors.clients.client_errors import (
     is_about_the_group,
     is_missing,
     is_passing,
+    is_refused,
+    lacks_token,
     silence_in,
+    translate,
 )
 from connectors.clients.client_log import log_settings
 from connectors.clients.client_settings import check_login, librdkafka_settings, settings_checked
@@ -48,16 +51,7 @@ _OVERRIDES: Final[Mapping[str, Any]] = {
     "queued.max.messages.kbytes": 32_768,
     "fetch.queue.backoff.ms": 5,
 }
-_AUTHENTICATION: Final = frozenset(
-    {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - confluent-kafka's public names begin so
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    }
-)
-_EOF: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
+_EOF: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - confluent-kafka's public names begin so
 _NO_OFFSET: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001
 
 
@@ -189,7 +183,7 @@ class TopicEnds:
 
     def _remember(self, error: KafkaError) -> None:
         # Later connection errors say less than the refusal that caused them.
-        if self._last_error is None or self._last_error.code() not in _AUTHENTICATION:
+        if self._last_error is None or not is_refused(self._last_error):
             self._last_error = error
 
 
@@ -350,7 +344,9 @@ def _stuck(
 
 
 def _wrapped(error: KafkaError, where: str) -> SparkOnceError:
-    if error.code() in _AUTHENTICATION:
+    if lacks_token(error):
+        return translate(error, where, {})
+    if is_refused(error):
         return AuthenticationError(
             "The broker refused this client.",
             where=where,

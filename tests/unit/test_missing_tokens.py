@@ -13,8 +13,15 @@ from connectors.clients.client_errors import ErrorWatch, translate
 from connectors.clients.client_settings import settings_checked
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.source.group_offsets import GroupOffsets
+from connectors.operations.bounded_scan import TopicEnds
+from tests.simulation.virtual_clock import VirtualClock
 from transactions.clock import Deadline
-from transactions.errors import AuthenticationError, SparkOnceError, TokenUnavailableError
+from transactions.errors import (
+    AuthenticationError,
+    BrokerUnavailableError,
+    SparkOnceError,
+    TokenUnavailableError,
+)
 from transactions.restart_strategy import is_retried
 
 NO_TOKEN = KafkaError(
@@ -53,6 +60,35 @@ def test_a_missing_token_may_pass_and_a_refused_login_may_not(errors, kind):
     assert type(told) is kind
     assert told.cause
     assert is_retried(told) is (kind is TokenUnavailableError)
+
+
+def test_a_missing_token_of_long_ago_explains_no_refusal():
+    clock = VirtualClock()
+    watch = ErrorWatch(clock)
+    watch(NO_TOKEN)
+    clock.sleep(4 * 3600)
+    watch.forget()  # a reader turns to another range: librdkafka does not say it again
+    watch(REFUSED)
+    assert watch.final is NO_TOKEN
+    watch.forget()
+    clock.sleep(24 * 3600)
+    watch(REFUSED)
+    assert watch.final is REFUSED
+
+
+def test_verify_does_not_say_that_the_broker_refused_whom_it_was_shown_no_token_of():
+    ends = TopicEnds({"bootstrap.servers": "127.0.0.1:1"})
+    ends._admin = types.SimpleNamespace(poll=lambda _seconds: 0)  # it would say more
+    away = KafkaException(KafkaError(KafkaError._TRANSPORT, "broker away"))
+    ends._remember(NO_TOKEN)
+    told = ends._reason(away)
+    assert type(told) is TokenUnavailableError
+    assert "Could not connect" in told.cause
+    ends._remember(away.args[0])
+    assert type(ends._reason(away)) is BrokerUnavailableError
+    ends._remember(REFUSED)
+    ends._remember(away.args[0])  # says less
+    assert type(ends._reason(away)) is AuthenticationError
 
 
 def refusing(*_: object, **__: object) -> Any:
