@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -46,6 +47,7 @@ _SAID: Final = {
 }
 _IN_MODULE: Final = {"clientId": "client_id", "clientSecret": "client_secret", "scope": "scope"}
 _EXTENSION: Final = "extension_"
+_PRINTABLE: Final = re.compile(r"[!-~]*")
 #: Options that say only what is done anyway -> the values that say it.
 _GIVEN: Final = {
     "sasl.oauthbearer.method": ("oidc", "default"),
@@ -285,12 +287,16 @@ def _read_extensions(
 
 
 def _checked_url(url: str) -> str:
-    """Check the endpoint. Its text is not shown: a wrong one can hold a secret."""
+    """Check the endpoint. Its text is not shown, nor an error that quotes it: a wrong one can hold
+    a secret.
+    """
+    if not _PRINTABLE.fullmatch(url):
+        raise _wrong_url("it is not of printable characters of ASCII, without a space")
     try:
         parts = urlsplit(url)
         wrong = [] if parts.port != 0 and parts.hostname else ["it names no host"]
-    except ValueError as error:
-        raise _wrong_url(str(error)) from None
+    except ValueError:
+        raise _wrong_url("its host or its port cannot be read") from None
     if parts.scheme not in ("http", "https"):
         wrong.append("it begins with https:// (or http://, where nobody else can listen)")
     if "@" in parts.netloc:

@@ -221,7 +221,8 @@ def _ask_function(oauth: OAuth) -> Token:
     if not _TOKEN.fullmatch(value):
         raise _no_token(oauth, "the text is no token: printable characters without spaces")
     if not isinstance(expires_s, int | float) or not math.isfinite(expires_s):
-        raise _no_token(oauth, f"the expiry is {expires_s!r}, and no time")
+        # It may be a token, if the function has them the other way round.
+        raise _no_token(oauth, f"the expiry is of the type {type(expires_s).__name__}, and no time")
     if expires_s > _MOST_SECONDS:
         raise _no_token(oauth, "the expiry is in milliseconds, and must be in seconds since 1970")
     if expires_s * 1000 <= SYSTEM_CLOCK.now_ms():
