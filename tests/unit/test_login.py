@@ -269,7 +269,7 @@ TABLE |= {
             "secured.OAuthBearerLoginCallbackHandler",
             "sasl.oauthbearer.token.endpoint.url": URL,
             "sasl.jaas.config": f"{MODULE} clientId='flights' clientSecret=\"{PASSWORD}\" "
-            "scope='kafka read' extension_logicalCluster='lkc-1' extension_pool=\"p=1\";",
+            "scope='kafka read' extension_logicalCluster=lkc-1 extension_pool=\"p=1\";",
             "sasl.login.read.timeout.ms": "1000",
         },
         {
@@ -647,6 +647,8 @@ CLIENT_SECRET = f"{A_PREFIX}client.credentials.client.secret"
         ("oidc", {f"{A_PREFIX}client.secret": "x"}, "given twice", CLIENT_SECRET),
         ("oidc", {"sasl.jaas.config": f"{MODULE} clientId='x';"}, "given twice", "clientId"),
         ("oidc", {"sasl.jaas.config": "PlainLoginModule required;"}, "cannot be read", MODULE),
+        ("oidc", {"sasl.jaas.config": f"{MODULE} extension_a=b/c==;"}, "cannot be read", MODULE),
+        ("oidc", {"sasl.jaas.config": f"{MODULE} scope='kafka;"}, "cannot be read", MODULE),
         (
             "oidc",
             {"sasl.jaas.config": f"{MODULE} ssl.truststore.location='/x';"},
