@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from connectors.clients import jaas
-from connectors.clients.login_tls import check_not_empty
+from connectors.clients.login_tls import check_not_empty, read_pem
 from connectors.clients.setting_names import library_lacks
 from connectors.clients.token_request import CALLBACK, ask, token_function, unfit_extensions
 from connectors.clients.token_source import TokenSource
@@ -178,7 +178,7 @@ def read_oauth(kafka: Mapping[str, str]) -> OAuth:
         extensions=extensions,
         subject_claim=kafka.get(_SUBJECT, "").strip() or "sub",
         ca=kafka.get(_CA[0]) or None,
-        ca_text=kafka.get(_CA[1]) or None,
+        ca_text=read_pem(kafka, _CA[1], _CA[0]) if _CA[1] in kafka else None,
     )
 
 

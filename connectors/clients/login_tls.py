@@ -61,8 +61,9 @@ _TO_PKCS12: Final = (
 
 #: A block of PEM between its two lines. Java takes any white space in it, OpenSSL needs lines.
 _BLOCK: Final = re.compile(
-    r"(-----BEGIN [A-Z0-9 ]+-----)([A-Za-z0-9+/=\s]+)(-----END [A-Z0-9 ]+-----)"
+    r"(-----BEGIN [A-Z0-9 ]+-----)(.+?)(-----END [A-Z0-9 ]+-----)", re.DOTALL
 )
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/=\s]+")
 _LINE: Final = 64
 
 
@@ -224,20 +225,38 @@ def _text(kafka: Mapping[str, str], part: str) -> str | None:
             cause="text is PEM",
             option=f"{visible(f'ssl.{store}.type', kind)}, kafka.{name}",
         )
-    if "-----BEGIN " not in kafka[name] or not kafka[name].isascii():
+    return read_pem(kafka, name, _FILES[part][0])
+
+
+def read_pem(kafka: Mapping[str, str], name: str, for_files: str) -> str:
+    """Return the blocks of an option that is PEM, without what stands beside them.
+
+    Args:
+        kafka: the user's options.
+        name: of the option.
+        for_files: the option that would take the name of a file.
+
+    Raises:
+        ConfigurationError: it holds no block, or one that has no end.
+    """
+    blocks = [_in_lines(block) for block in _BLOCK.finditer(kafka[name])]
+    text = "".join(blocks)
+    if not blocks or len(blocks) != kafka[name].count("-----BEGIN ") or not text.isascii():
         raise ConfigurationError(
             f"The Kafka option {name!r} holds no PEM.",
-            cause="PEM begins with -----BEGIN; the name of a file belongs to "
-            f"{_FILES[part][0]}; in a job file ${{file:PATH}} is the content of a file",
+            cause="PEM begins with -----BEGIN and ends with -----END; the name of a file belongs "
+            f"to {for_files}; in a job file ${{file:PATH}} is the content of a file",
             option=visible(name, "..."),
         )
-    return _BLOCK.sub(_in_lines, kafka[name])
+    return text
 
 
 def _in_lines(block: re.Match[str]) -> str:
+    if not _BASE64.fullmatch(block[2]):  # an old encrypted key, which has a header
+        return f"{block[0]}\n"
     body = "".join(block[2].split())
     lines = [body[at : at + _LINE] for at in range(0, len(body), _LINE)]
-    return "\n".join([block[1], *lines, block[3]])
+    return "\n".join([block[1], *lines, block[3], ""])
 
 
 def _store(kafka: Mapping[str, str], store: str) -> tuple[str, str | None]:

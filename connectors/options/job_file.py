@@ -291,7 +291,7 @@ class _Parser:
                 below = {name: str(value)}
             elif isinstance(value, str):
                 text = self._expanded(value, name, place)
-                is_file = _LOGIN_FILE.fullmatch(name)
+                is_file = text and _LOGIN_FILE.fullmatch(name)  # an empty one is refused later
                 below = {name: self._relative(text) if is_file else text}
             elif isinstance(value, list) and all(isinstance(one, str) for one in value):
                 below = {name: ",".join(self._expanded(one, name, place) for one in value)}

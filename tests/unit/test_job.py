@@ -130,6 +130,12 @@ def test_a_file_of_a_login_is_relative_to_the_job_file(name):
     assert Path(job.source.kafka[name]).is_absolute()
 
 
+def test_an_empty_file_of_a_login_stays_empty():
+    """Not the folder of the job file: an empty one is refused by its name."""
+    job = parse(text(source='kafka.ssl.truststore.location = ""'))
+    assert job.source.kafka["ssl.truststore.location"] == ""
+
+
 def test_absolute_checkpoint_and_url():
     for given in ("/elsewhere/state", "file:///elsewhere/state"):
         assert parse(text().replace('"state"', f'"{given}"')).checkpoint == given

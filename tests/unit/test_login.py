@@ -457,6 +457,27 @@ def test_a_key_in_one_line_is_read_as_java_reads_it(files: Files):
     assert handshake(kafka_python_settings(kafka)["ssl_context"], files) == "client"
 
 
+def test_a_chain_in_one_line_is_read_and_so_is_what_stands_beside_its_certificates(files: Files):
+    both = f"Gr\u00fc\u00dfe {files.client.text}# the CA\n{files.broker.text}"
+    flat = " ".join(both.split("\n"))
+    kafka = text_login(files, ssl_truststore_certificates=flat, ssl_keystore_certificate_chain=flat)
+    wanted = files.client.text + files.broker.text
+    assert librdkafka_settings(kafka)["ssl.ca.pem"] == wanted
+    assert librdkafka_settings(kafka)["ssl.certificate.pem"] == wanted
+    Producer({**librdkafka_settings(kafka), "log_level": 0})
+    assert handshake(kafka_python_settings(kafka)["ssl_context"], files) == "client"
+    tokens = token_login(**{"https.ca.pem": flat})
+    assert librdkafka_settings(tokens)["https.ca.pem"] == wanted
+
+
+def test_an_old_encrypted_key_keeps_its_header(files: Files):
+    """It says how the key is encrypted, and is no base64."""
+    old = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: A,B\n\nAAAA\n"
+    old += "-----END RSA PRIVATE KEY-----\n"
+    settings = librdkafka_settings(text_login(files, ssl_keystore_key=old))
+    assert settings["ssl.key.pem"] == old
+
+
 def refused(kafka: dict[str, str]) -> ConfigurationError:
     """Return the one error that both translations give; no secret is in it."""
     errors = []
