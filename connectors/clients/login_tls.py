@@ -37,9 +37,10 @@ _TEXTS: Final = {
 }
 _STORES: Final = {"ca": "truststore", "certificate": "keystore", "key": "keystore"}
 
+_HOLDERS: Final = {name for names in (*_FILES.values(), *_TEXTS.values()) for name in names}
 #: The options that are read here, Java's names and librdkafka's.
 NAMES: Final = frozenset(
-    {name for names in (*_FILES.values(), *_TEXTS.values()) for name in names}
+    _HOLDERS
     | {f"ssl.{store}.{part}" for store in _STORES.values() for part in ("type", "password")}
     | {
         "ssl.key.password",
@@ -151,13 +152,14 @@ def read_tls(kafka: Mapping[str, str]) -> Tls:
             cause="known are https, and empty or none for no check",
             option=visible("ssl.endpoint.identification.algorithm", algorithm),
         )
+    check_not_empty(kafka, (*_FILES["ca"], *_TEXTS["ca"]))
+    kafka = {name: value for name, value in kafka.items() if value.strip() or name not in _HOLDERS}
     for part in _FILES:
-        check_not_empty(kafka, (*_FILES[part], *_TEXTS[part]))
         _check_once(kafka, part)
-    _, ca = _store(kafka, "truststore")
-    kind, keystore = _store(kafka, "keystore")
+    _, ca = _file(kafka, "ca")
+    kind, keystore = _file(kafka, "certificate")
     is_pkcs12 = kind == _PKCS12
-    if is_pkcs12 and (another := [n for n in (*_FILES["key"], *_TEXTS["key"]) if kafka.get(n)]):
+    if is_pkcs12 and (another := [n for n in (*_FILES["key"], *_TEXTS["key"]) if n in kafka]):
         raise ConfigurationError(
             "The PKCS#12 keystore holds the key already.",
             where=keystore or "",
@@ -174,11 +176,11 @@ def read_tls(kafka: Mapping[str, str]) -> Tls:
         )
     return Tls(
         check_hostname=algorithm == "https",
-        ca=kafka.get("ssl.ca.location") or ca,
+        ca=ca,
         ca_text=_text(kafka, "ca"),
-        certificate=kafka.get("ssl.certificate.location") or (None if is_pkcs12 else keystore),
+        certificate=None if is_pkcs12 else keystore,
         certificate_text=certificate,
-        key=kafka.get("ssl.key.location") or None,
+        key=kafka.get("ssl.key.location"),
         key_text=key,
         key_password=kafka.get("ssl.key.password"),
         store=keystore if is_pkcs12 else None,
@@ -187,8 +189,8 @@ def read_tls(kafka: Mapping[str, str]) -> Tls:
 
 
 def check_not_empty(kafka: Mapping[str, str], names: Iterable[str]) -> None:
-    """Refuse options of certificates and keys that hold nothing. Without a certificate to trust
-    every public CA would be trusted: an empty file must not mean that.
+    """Refuse options of certificates to trust that hold nothing. Without one every public CA would
+    be trusted: an empty file must not mean that.
 
     Raises:
         ConfigurationError: one of them is empty.
@@ -204,7 +206,8 @@ def check_not_empty(kafka: Mapping[str, str], names: Iterable[str]) -> None:
 
 
 def _check_once(kafka: Mapping[str, str], part: str) -> None:
-    given = [name for name in (*_FILES[part], *_TEXTS[part]) if kafka.get(name)]
+    files = [name for name in _FILES[part] if name in kafka][-1:]
+    given = files + [name for name in _TEXTS[part] if name in kafka]
     if len(given) > 1:
         raise ConfigurationError(
             f"The {_STORES[part]} is given twice.",
@@ -214,7 +217,7 @@ def _check_once(kafka: Mapping[str, str], part: str) -> None:
 
 
 def _text(kafka: Mapping[str, str], part: str) -> str | None:
-    name = next((name for name in _TEXTS[part] if kafka.get(name)), None)
+    name = next((name for name in _TEXTS[part] if name in kafka), None)
     if name is None:
         return None
     store = _STORES[part]
@@ -259,24 +262,22 @@ def _in_lines(block: re.Match[str]) -> str:
     return "\n".join([block[1], *lines, block[3], ""])
 
 
-def _store(kafka: Mapping[str, str], store: str) -> tuple[str, str | None]:
-    """Return the type of a store of Java's names, and its file; PEM and None if there is none.
+def _file(kafka: Mapping[str, str], part: str) -> tuple[str, str | None]:
+    """Return the type of a file and its name; PEM and None if there is none. librdkafka's option
+    wins: then a store that Java's option names is for a client of Java, and is not looked at.
 
     Raises:
-        ConfigurationError: the clients cannot read it, or it is PEM and has a password.
+        ConfigurationError: the clients cannot read it.
     """
-    location = kafka.get(f"ssl.{store}.location") or None
-    guessed = _BY_SUFFIX.get(Path(location).suffix.lower(), _JKS) if location else _PEM
+    javas, theirs = _FILES[part]
+    location = kafka.get(javas)
+    if location is None or theirs in kafka:
+        return _PEM, kafka.get(theirs)
+    store = _STORES[part]
+    guessed = _BY_SUFFIX.get(Path(location).suffix.lower(), _JKS)
     kind = kafka.get(f"ssl.{store}.type", guessed).strip().upper()
-    if location and kind != _PEM and (kind, store) != (_PKCS12, "keystore"):
+    if kind != _PEM and (kind, store) != (_PKCS12, "keystore"):
         raise _unreadable(store, kind, location)
-    if kind == _PEM and kafka.get(f"ssl.{store}.password"):
-        raise ConfigurationError(
-            f"The SSL {store} has a password, and it is PEM.",
-            where=location or "",
-            cause="PEM has no password of its own; that of an encrypted key is ssl.key.password",
-            option=visible(f"ssl.{store}.password", ""),
-        )
     return kind, location
 
 

@@ -502,8 +502,6 @@ def refused(kafka: dict[str, str]) -> ConfigurationError:
         ({"ssl.keystore.location": "/x.pem"}, "given twice"),
         ({"ssl.key.location": "/x.pem"}, "given twice"),
         ({"ssl.keystore.type": "JKS"}, "is of type JKS"),
-        ({"ssl.keystore.password": PASSWORD}, "has a password"),
-        ({"ssl.truststore.password": PASSWORD}, "has a password"),
         ({"ssl.keystore.key": "/run/secrets/key.pem"}, "holds no PEM"),
         ({"ssl.truststore.certificates": "-----BEGIN \u00e9"}, "holds no PEM"),
         ({"ssl.keystore.key": None}, "without its other half"),
@@ -520,10 +518,8 @@ def test_texts_that_cannot_be_meant(more: dict[str, str | None], what: str, file
     [
         "ssl.truststore.location",
         "ssl.truststore.certificates",
+        "ssl.ca.location",
         "ssl.ca.pem",
-        "ssl.keystore.location",
-        "ssl.keystore.key",
-        "ssl.key.location",
     ],
 )
 def test_an_empty_option_is_not_taken_for_none(name: str):
@@ -572,6 +568,43 @@ def test_files_are_read_here_too_before_anything_connects(files: Files, tmp_path
         kafka_python_settings(kafka)
     assert str(key) in caught.value.where
     assert kafka_python_settings(kafka | {"ssl.key.password": PASSWORD})["ssl_keyfile"] == str(key)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"ssl.truststore.location": "/java/trust.jks", "ssl.truststore.password": PASSWORD},
+        {"ssl.truststore.location": "/java/trust.pem"},
+        {"ssl.keystore.location": "/java/store.jks", "ssl.keystore.password": PASSWORD},
+        {"ssl.keystore.location": "/java/store.p12", "ssl.keystore.type": "PKCS12"},
+        {"ssl.keystore.type": "PKCS12", "ssl.keystore.password": PASSWORD},
+        {"ssl.keystore.type": "JKS", "ssl.truststore.type": "JKS"},
+        {"ssl.keystore.location": ""},
+    ],
+)
+def test_what_only_javas_clients_use_has_no_effect(beside: dict[str, str], files: Files):
+    """Spark's own Kafka client, or one of Java, may have the same options."""
+    own = SERVERS | {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(files.broker.path),
+        "ssl.certificate.location": str(files.client.path),
+        "ssl.key.location": str(files.client.key),
+    }
+    for translate in (librdkafka_settings, kafka_python_settings):
+        assert translate(own | beside) == translate(own)
+
+
+@pytest.mark.parametrize(
+    "more", [{"ssl.key.location": ""}, {"ssl.key.location": " "}, {"ssl.keystore.password": "x"}]
+)
+def test_what_a_pem_store_needs_not_has_no_effect(more: dict[str, str], files: Files):
+    own = SERVERS | {
+        "security.protocol": "SSL",
+        "ssl.keystore.location": str(files.client.both),
+        "ssl.keystore.type": "PEM",
+    }
+    for translate in (librdkafka_settings, kafka_python_settings):
+        assert translate(own | more) == translate(own)
 
 
 # -- stores --------------------------------------------------------------------------------------
