@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Final
+from concurrent.futures import Future
+from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 
 from connectors.clients.client_errors import translate
 from connectors.clients.client_log import log_settings
-from connectors.clients.client_settings import librdkafka_settings
+from connectors.clients.client_settings import check_login, librdkafka_settings, settings_checked
 from connectors.wal.checkpoint_committer import CheckpointCommitter
 from transactions.clock import Deadline
 
@@ -48,15 +55,21 @@ class KafkaGroupCheckpointCommitter(CheckpointCommitter):
         self._settings = {**(kafka or {}), "bootstrap.servers": bootstrap_servers}
         self._topic = topic
         self._timeout_s = timeout_s
+        self._admin: AdminClient | None = None
 
     def create_resource(self) -> None:
         """See `CheckpointCommitter.create_resource`: its first offset creates a group."""
 
     def open(self) -> None:
-        """See `CheckpointCommitter.open`: each mark has its own group, and so its own client."""
+        """See `CheckpointCommitter.open`: the first mark makes the client."""
 
     def close(self) -> None:
-        """See `CheckpointCommitter.close`: it holds nothing open."""
+        """See `CheckpointCommitter.close`."""
+        self._admin = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the client: it belongs to this process."""
+        return {**self.__dict__, "_admin": None}
 
     def commit_checkpoint(self, subtask: int, checkpoint_id: int) -> None:
         """See `CheckpointCommitter.commit_checkpoint`.
@@ -64,10 +77,12 @@ class KafkaGroupCheckpointCommitter(CheckpointCommitter):
         Raises:
             SparkOnceError: the broker did not answer, or refused; the mark may be written.
         """
-        with self._member(subtask) as consumer:
-            if self._marked(consumer) < checkpoint_id:
+        with self._asking(subtask) as (admin, group):
+            if self._marked(admin, group) < checkpoint_id:
                 mark = TopicPartition(self._topic, 0, checkpoint_id)
-                consumer.commit(offsets=[mark], asynchronous=False)
+                asked = [ConsumerGroupTopicPartitions(group, [mark])]
+                patience = self._timeout_s
+                _offset(admin.alter_consumer_group_offsets(asked, request_timeout=patience)[group])
 
     def is_checkpoint_committed(self, subtask: int, checkpoint_id: int) -> bool:
         """See `CheckpointCommitter.is_checkpoint_committed`.
@@ -75,39 +90,49 @@ class KafkaGroupCheckpointCommitter(CheckpointCommitter):
         Raises:
             SparkOnceError: the broker did not answer, or refused.
         """
-        with self._member(subtask) as consumer:
-            return self._marked(consumer) >= checkpoint_id
+        with self._asking(subtask) as (admin, group):
+            return self._marked(admin, group) >= checkpoint_id
 
     def describe(self) -> str:
         """See `CheckpointCommitter.describe`."""
         return f"kafka:{self._settings['bootstrap.servers']}#{self._topic}"
 
     @contextlib.contextmanager
-    def _member(self, subtask: int) -> Iterator[Consumer]:
-        """Make a client for a subtask's group. It never subscribes, so it joins nothing."""
+    def _asking(self, subtask: int) -> Iterator[tuple[AdminClient, str]]:
+        """Give the client of all groups, which is a member of none, and a subtask's group. After an
+        error comes another client: one keeps the coordinators that it knows.
+        """
+        if self._admin is None:
+            check_login(self._settings)
+            settings = librdkafka_settings(self._settings)
+            with settings_checked(self._settings, "admin client"):
+                self._admin = AdminClient({**log_settings(), **settings})
         group = f"{self.job_id}.{self.operator_id}.{subtask}"
-        own = {"group.id": group, "enable.auto.commit": False}
-        consumer = Consumer({**log_settings(), **librdkafka_settings(self._settings), **own})
         try:
-            yield consumer
+            yield self._admin, group
         except KafkaException as error:
+            self._admin = None
             where = f"group {group}, {self._topic}-0"
             raise translate(error.args[0], where, self._settings) from error
-        finally:
-            consumer.close()
 
-    def _marked(self, consumer: Consumer) -> int:
+    def _marked(self, admin: AdminClient, group: str) -> int:
         """Return the offset, negative if there is none; wait while the coordinator moves."""
         deadline = Deadline(self._timeout_s)
-        place = TopicPartition(self._topic, 0)
+        asked = [ConsumerGroupTopicPartitions(group, [TopicPartition(self._topic, 0)])]
         while True:
+            left_s = max(_PAUSE_S, deadline.remaining())
             try:
-                (found,) = consumer.committed([place], timeout=deadline.remaining())
-                break
+                return _offset(
+                    admin.list_consumer_group_offsets(asked, request_timeout=left_s)[group]
+                )
             except KafkaException as error:
                 if error.args[0].code() not in _MOVING or deadline.expired():
                     raise
             deadline.pause(_PAUSE_S)
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return int(found.offset)
+
+
+def _offset(answer: Future[Any]) -> int:
+    (found,) = answer.result().topic_partitions
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return int(found.offset)
