@@ -22,6 +22,7 @@ from connectors.clients.client_settings import (
 )
 from connectors.doctor.facts import Wanted
 from connectors.doctor.preflight import check_clusters
+from connectors.doctor.probe import gather
 from connectors.kafka.sink.plain_producer import PlainProducer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.source.source_planner import SourcePlanner
@@ -120,7 +121,11 @@ def ask_ends(kafka: dict[str, str]) -> None:
     TopicEnds(kafka).committed(["in"], Deadline(1))
 
 
-STARTS = [ask_source, ask_sink, ask_ends]
+def ask_doctor(kafka: dict[str, str]) -> None:
+    gather(kafka, Wanted(application_id="app", inputs=("in",), outputs=("out",)), Deadline(1))
+
+
+STARTS = [ask_source, ask_sink, ask_ends, ask_doctor]
 
 
 @pytest.mark.parametrize("start", STARTS)
