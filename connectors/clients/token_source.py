@@ -71,7 +71,7 @@ class TokenSource:
         self._ask = ask
         self._clock = clock
         self._where = where
-        self._lock = threading.Lock()  # of what follows; nobody is asked under it
+        self._lock = threading.Lock()  # of the two threads; nobody is asked under it
         self._asker: threading.Thread | None = None
         self._keeper: threading.Thread | None = None
         self._wake = threading.Event()
@@ -154,23 +154,31 @@ class TokenSource:
 
     def _renewed(self, patience_s: float, newer_than_s: float = math.inf) -> Token:
         """Return a token that is not old yet; wait for the thread that asks, if there is none."""
-        with self._lock:
+        late = f"who gives the tokens has not answered within {patience_s:g} s"
+        # The collector runs under any lock, and can close a client that waits here.
+        if not self._lock.acquire(timeout=patience_s):
+            raise self._missing(late)
+        try:
             is_young = self._is_good(newer_than_s) and self._clock.now_ms() < self._renew_ms
             if self._token is not None and is_young:
                 return self._token
             if self.failure is not None and self._clock.now_ms() < self._again_ms:
                 raise copy.copy(self.failure)
-            if self._asker is None or not self._asker.is_alive():  # or this is a fork
-                self._asker = threading.Thread(target=self._answer, name="token", daemon=True)
-                self._asker.start()
             asker = self._asker
+            if asker is None or not asker.is_alive():  # or this is a fork
+                asker = self._asker = threading.Thread(
+                    target=self._answer, name="token", daemon=True
+                )
+                asker.start()
+        finally:
+            self._lock.release()
         asker.join(patience_s)
-        with self._lock:
-            if asker is not self._asker and self.failure is not None:
-                raise copy.copy(self.failure)
-            if asker is not self._asker and self._token is not None:
-                return self._token
-        raise self._missing(f"who gives the tokens has not answered within {patience_s:g} s")
+        if asker is self._asker:
+            raise self._missing(late)
+        if (failure := self.failure) is not None:
+            raise copy.copy(failure)
+        assert self._token is not None
+        return self._token
 
     def _answer(self) -> None:
         """Ask, on a thread of its own: a function of the user can hang, and the collector, which

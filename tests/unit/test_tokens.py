@@ -439,6 +439,26 @@ def test_a_hanging_renewal_does_not_take_the_present_token_away(monkeypatch):
     hanging.may_answer.set()
 
 
+def test_the_collector_may_close_a_client_while_another_one_asks_for_the_token(
+    issuer: Issuer, monkeypatch
+):
+    """It runs on any thread, under any lock, and closing waits for the client's callback."""
+    monkeypatch.setattr(token_source, "_PATIENCE_S", 0.2)
+    told: list[Exception] = []
+
+    def callback() -> None:
+        try:
+            value(issuer)
+        except TokenUnavailableError as error:
+            told.append(error)
+
+    closed = threading.Thread(target=callback, daemon=True)
+    with issuer.source._lock:
+        closed.start()
+        closed.join(5)
+        assert told
+
+
 def test_one_failure_is_not_asked_for_again_at_once(issuer: Issuer):
     """Each reconnect of each broker asks for a token."""
     issuer.failure = AWAY
