@@ -36,6 +36,11 @@ _REFUSED = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+#: A right that is missing -> what gives it, to who reads.
+_RIGHTS: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "an ACL: READ on the topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "an ACL: DESCRIBE on the group; READ to write offsets",
+}
 _BROKEN_LOGIN = "handshake failed: Local: "
 _NO_TOKEN: Final = (
     "Failed to acquire SASL OAUTHBEARER token",
@@ -232,11 +237,12 @@ def translate(error: KafkaError, where: str, client: Mapping[str, str]) -> Spark
             option="kafka.sasl.oauthbearer.token.endpoint.url, or the function that gives tokens",
         )
     if is_refused(error):
+        login = f"kafka.security.protocol={client.get('security.protocol', 'PLAINTEXT')}"
         return AuthenticationError(
             "The broker refused this client.",
             where=where,
             cause=error.str(),
-            option=f"kafka.security.protocol={client.get('security.protocol', 'PLAINTEXT')}",
+            option=_RIGHTS.get(error.code(), login),
         )
     return unavailable(where, error.str(), brokers)
 

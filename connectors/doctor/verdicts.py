@@ -213,7 +213,9 @@ def _topics(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
         yield _output(facts, name, _WRITE if is_plain else _WRITE_IN_TRANSACTIONS)
 
 
-def _missing(check: str, facts: ClusterFacts, name: str, option: str) -> Verdict | None:
+def _missing(
+    check: str, facts: ClusterFacts, name: str, option: str, needed: frozenset[str]
+) -> Verdict | None:
     topic = facts.topics.get(name)
     if topic is not None and not topic.error:
         return None
@@ -221,7 +223,7 @@ def _missing(check: str, facts: ClusterFacts, name: str, option: str) -> Verdict
         return Verdict(check, Level.WARN, reason, "the topic could not be checked")
     why = topic.error if topic else "UNKNOWN_TOPIC_OR_PARTITION"
     if why == "TOPIC_AUTHORIZATION_FAILED":
-        return _no_right(check, ["DESCRIBE"], f"the topic {name}")
+        return _no_right(check, needed, f"the topic {name}")  # any of them would show it
     return Verdict(
         check,
         Level.REFUSE,
@@ -234,7 +236,7 @@ def _missing(check: str, facts: ClusterFacts, name: str, option: str) -> Verdict
 
 def _input(facts: ClusterFacts, name: str) -> Verdict:
     check = f"input {name}"
-    if missing := _missing(check, facts, name, "subscribe"):
+    if missing := _missing(check, facts, name, "subscribe", _READ):
         return missing
     topic = facts.topics[name]
     if lacking := _READ - topic.operations:
@@ -246,7 +248,7 @@ def _input(facts: ClusterFacts, name: str) -> Verdict:
 
 def _output(facts: ClusterFacts, name: str, needed: frozenset[str]) -> Verdict:
     check = f"output {name}"
-    if missing := _missing(check, facts, name, "topic"):
+    if missing := _missing(check, facts, name, "topic", needed):
         return missing
     topic = facts.topics[name]
     if lacking := needed - topic.operations:

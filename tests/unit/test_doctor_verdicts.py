@@ -368,6 +368,20 @@ def test_what_is_written_without_transactions_need_not_be_readable():
         assert all(one.level is Level.OK for one in judge(facts, wanted))
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted", "rights"),
+    [
+        ("in", WANTED, "DESCRIBE and READ"),
+        ("out", WANTED, "DESCRIBE and READ and WRITE"),
+        ("out", replace(WANTED, plain_outputs=frozenset({"out"})), "DESCRIBE and WRITE"),
+    ],
+)
+def test_of_a_topic_that_is_hidden_every_right_is_named(name: str, wanted: Wanted, rights: str):
+    """Who gave DESCRIBE alone would only get to the next refusal."""
+    facts = with_topic(name, error="TOPIC_AUTHORIZATION_FAILED", operations=frozenset())
+    assert only(judge(facts, wanted)).option == f"an ACL: {rights} on the topic {name}"
+
+
 def test_a_skew_within_its_own_error_is_no_warning():
     facts = replace(FACTS, skew_ms=1500.0, skew_error_ms=600.0)
     assert worst(judge(facts, WANTED)) is Level.OK

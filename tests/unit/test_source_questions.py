@@ -17,7 +17,7 @@ from connectors.kafka.source.offsets import split_key
 from connectors.kafka.source.source_planner import _NO_ID, SourcePlanner
 from connectors.kafka.source.source_questions import SourceQuestions
 from connectors.kafka.source.starting_group import committed_offsets
-from tests.mock_cluster import LIST_OFFSETS, MockCluster
+from tests.mock_cluster import FIND_COORDINATOR, LIST_OFFSETS, MockCluster
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import AuthenticationError, BrokerUnavailableError, MissingTopicError
 
@@ -146,6 +146,27 @@ def test_a_group_is_asked_only_about_the_partitions_that_are_read_and_by_one_cli
     questions._admin.list_consumer_group_offsets = answer
     assert committed_offsets(questions, "g", ["in-0", "in-1"]) == {"in-0": 7, "in-1": 7}
     assert committed_offsets(questions, "g", []) == {}
+
+
+def test_a_right_on_a_topic_that_is_missing_is_named(cluster):
+    cluster.refuse(LIST_OFFSETS, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(AuthenticationError) as caught:
+        planner(cluster).latest_offsets()
+    error = caught.value
+    assert error.where == "in-0, in-1"
+    assert "authorization failed" in error.cause
+    assert error.option.startswith("an ACL: READ on the topic")
+
+
+def test_a_right_on_a_group_that_is_missing_is_named(cluster):
+    cluster.refuse(FIND_COORDINATOR, KafkaError.GROUP_AUTHORIZATION_FAILED)
+    source = KafkaSource(bootstrap_servers=cluster.bootstrap, subscribe="in")
+    with pytest.raises(AuthenticationError) as caught:
+        committed_offsets(SourceQuestions(source, SYSTEM_CLOCK), "analysts", ["in-0"])
+    error = caught.value
+    assert error.where == "the consumer group analysts"
+    assert "authorization failed" in error.cause
+    assert error.option.startswith("an ACL: DESCRIBE on the group")
 
 
 @pytest.mark.parametrize(
