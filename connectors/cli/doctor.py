@@ -11,7 +11,7 @@ import click
 
 from connectors.cli.duration_option import DURATION
 from connectors.cli.kafka_options import job_of, kafka_options, kafka_settings, refuse_beside_job
-from connectors.kafka.sink.kafka_sink import kafka_sinks
+from connectors.kafka.sink.kafka_sink import kafka_sinks, offsets_sink
 
 if TYPE_CHECKING:
     from connectors.doctor.facts import Wanted
@@ -165,13 +165,9 @@ def _cases(job: JobDefinition) -> list[_Case]:
     """Return what a job needs, for each set of client settings in it; the driver groups as well."""
     from connectors.doctor.facts import Wanted
     from connectors.doctor.preflight import by_settings
-    from connectors.options.client_options import servers_of
 
     source, sinks = job.source, kafka_sinks(job.targets)
-    read_from = servers_of(source.bootstrap_servers)
-    # The first such sink has the source offsets in its transactions: it must read the inputs, too.
-    near = (one for one in sinks if servers_of(one.bootstrap_servers) == read_from)
-    carrier = next((one for one in near if one.is_transactional), None)
+    carrier = offsets_sink(sinks, source.bootstrap_servers)  # it must read the inputs, too
     all_of_them = Wanted(
         application_id=job.app_id,
         checkpoint_timeout_s=job.option("checkpoint_timeout"),

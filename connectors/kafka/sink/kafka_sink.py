@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from connectors.clients.transaction_timeout import MOST_TIMEOUT_MS, check_request_timeout
-from connectors.options.client_options import ClientOptions, without_secret
+from connectors.options.client_options import ClientOptions, servers_of, without_secret
 from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES
 from connectors.options.java_settings import WITHOUT_EFFECT as JAVA
 from connectors.options.java_settings import tell_without_effect
@@ -231,6 +231,14 @@ class KafkaSink:
 def kafka_sinks(sinks: Iterable[Sink]) -> list[KafkaSink]:
     """Return the Kafka sinks: a broker can be asked about them."""
     return [each for each in sinks if isinstance(each, KafkaSink)]
+
+
+def offsets_sink(sinks: Iterable[KafkaSink], bootstrap: str) -> KafkaSink | None:
+    """Return the sink whose transactions carry the source offsets, as far as names tell it: the
+    first exactly-once sink on these brokers. A run also compares the ids of clusters.
+    """
+    near = (one for one in sinks if servers_of(one.bootstrap_servers) == servers_of(bootstrap))
+    return next((one for one in near if one.is_transactional), None)
 
 
 def transaction_timeout_ms(
