@@ -46,13 +46,7 @@ class Login:
         Raises:
             ConfigurationError: an option is missing, contradictory or cannot be translated.
         """
-        protocol = kafka.get(_PROTOCOL, "PLAINTEXT").strip().upper()
-        if protocol not in _PROTOCOLS:
-            raise ConfigurationError(
-                "The security protocol is unknown.",
-                cause=f"known are {', '.join(_PROTOCOLS)}",
-                option=visible(_PROTOCOL, kafka[_PROTOCOL]),
-            )
+        protocol = _protocol(kafka)
         return cls(
             protocol=protocol,
             sasl=login_sasl.read_sasl(kafka) if protocol.startswith("SASL") else None,
@@ -76,3 +70,34 @@ class Login:
         for part in (self.sasl, self.tls):
             found |= {} if part is None else part.for_kafka_python()
         return {name: value for name, value in found.items() if value is not None}
+
+
+def named_user(kafka: Mapping[str, str]) -> tuple[str, str]:
+    """Return how a user's client options log in, and the user that they name. It tries nothing: no
+    file is read, and no library is needed.
+
+    Returns:
+        The SASL mechanism, or without SASL the security protocol; the name, "" where the options
+        have none, as with a certificate or a token.
+
+    Raises:
+        ConfigurationError: see `Login.of`.
+    """
+    protocol = _protocol(kafka)
+    if not protocol.startswith("SASL"):
+        return protocol, ""
+    mechanism = login_sasl.read_mechanism(kafka)
+    if mechanism in login_sasl.WITHOUT_USER:
+        return mechanism, ""
+    return mechanism, login_sasl.read_password(kafka, mechanism).username
+
+
+def _protocol(kafka: Mapping[str, str]) -> str:
+    protocol = kafka.get(_PROTOCOL, "PLAINTEXT").strip().upper()
+    if protocol not in _PROTOCOLS:
+        raise ConfigurationError(
+            "The security protocol is unknown.",
+            cause=f"known are {', '.join(_PROTOCOLS)}",
+            option=visible(_PROTOCOL, kafka[_PROTOCOL]),
+        )
+    return protocol

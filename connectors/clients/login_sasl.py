@@ -15,7 +15,10 @@ from connectors.clients.setting_names import library_lacks
 from connectors.options.client_options import visible
 from transactions.errors import ConfigurationError
 
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", login_oauth.MECHANISM)
+_KERBEROS: Final = "GSSAPI"
+#: The mechanisms whose options name no user.
+WITHOUT_USER: Final = (_KERBEROS, login_oauth.MECHANISM)
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", *WITHOUT_USER)
 
 #: The options that are read here, Java's names and librdkafka's.
 NAMES: Final = login_oauth.NAMES | {
@@ -52,7 +55,7 @@ class Password:
 class Kerberos:
     """GSSAPI: the ticket is in the machine's own cache or key table."""
 
-    mechanism: str = "GSSAPI"
+    mechanism: str = _KERBEROS
 
     def for_librdkafka(self) -> dict[str, Any]:
         """See `Login.for_librdkafka`."""
@@ -69,6 +72,22 @@ def read_sasl(kafka: Mapping[str, str]) -> Password | Kerberos | OAuth:
     Raises:
         ConfigurationError: one of them is missing, unknown or given twice.
     """
+    mechanism = read_mechanism(kafka)
+    if mechanism == login_oauth.MECHANISM:
+        return _read_oauth(kafka)
+    login_oauth.check_none(kafka, mechanism)
+    if mechanism == _KERBEROS:
+        _check_gssapi(kafka)
+        return Kerberos()
+    return read_password(kafka, mechanism)
+
+
+def read_mechanism(kafka: Mapping[str, str]) -> str:
+    """Read the mechanism.
+
+    Raises:
+        ConfigurationError: it is missing or unknown.
+    """
     given = kafka.get("sasl.mechanism", kafka.get("sasl.mechanisms", ""))
     mechanism = given.strip().upper()
     if mechanism not in _MECHANISMS:
@@ -77,13 +96,7 @@ def read_sasl(kafka: Mapping[str, str]) -> Password | Kerberos | OAuth:
             cause=f"the clients of driver and workers both support {', '.join(_MECHANISMS)}",
             option=visible("sasl.mechanism", given),
         )
-    if mechanism == login_oauth.MECHANISM:
-        return _read_oauth(kafka)
-    login_oauth.check_none(kafka, mechanism)
-    if mechanism == "GSSAPI":
-        _check_gssapi(kafka)
-        return Kerberos()
-    return _read_password(kafka, mechanism)
+    return mechanism
 
 
 def _read_oauth(kafka: Mapping[str, str]) -> OAuth:
@@ -103,7 +116,12 @@ def _read_oauth(kafka: Mapping[str, str]) -> OAuth:
     return login_oauth.read_oauth(kafka)
 
 
-def _read_password(kafka: Mapping[str, str], mechanism: str) -> Password:
+def read_password(kafka: Mapping[str, str], mechanism: str) -> Password:
+    """Read the user name and the password of PLAIN or SCRAM.
+
+    Raises:
+        ConfigurationError: one of them is missing or given twice.
+    """
     username, password = kafka.get("sasl.username"), kafka.get("sasl.password")
     if jaas.OPTION in kafka:
         if username is not None or password is not None:
