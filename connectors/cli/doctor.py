@@ -45,6 +45,8 @@ Examples:
         --input flights --output flights-clean
   Everything from a job file
     sparkonce doctor --job job.toml
+  The ACLs that this job needs, as commands of Kafka; nothing is asked
+    sparkonce doctor --acls job.toml
   A secured cluster
     sparkonce doctor --bootstrap broker:9093 --app flights --config client.properties
 
@@ -100,6 +102,18 @@ class _Case:
     help="How long to wait for answers.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option(
+    "--acls",
+    "acls_file",
+    metavar="JOB.toml",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Print the ACLs that a job file needs, as kafka-acls.sh commands, and connect to nothing.",
+)
+@click.option(
+    "--principal",
+    metavar="TYPE:NAME",
+    help="With --acls: the principal of all logins.  [default: what each login says]",
+)
 @click.pass_context
 def command(
     context: click.Context,
@@ -117,6 +131,8 @@ def command(
     barrier_interval: float,
     timeout: float,
     as_json: bool,
+    acls_file: Path | None,
+    principal: str | None,
 ) -> None:
     """Check a cluster before a pipeline runs on it. A driver makes the same checks at its start,
     without the rows "open transactions" and "transaction ends", which are about all clients.
@@ -126,6 +142,11 @@ def command(
     """
     import logging
 
+    if acls_file is not None:
+        _print_acls(acls_file, principal, as_json=as_json)
+        return
+    if principal is not None:
+        raise click.UsageError("--principal needs --acls.")
     from connectors.doctor.facts import Wanted
     from connectors.doctor.probe import gather
     from connectors.doctor.verdict import Level
@@ -159,6 +180,18 @@ def command(
             _show(case, verdicts)
     everything = [one for _, verdicts in reports for one in verdicts]
     context.exit(REFUSED if worst(everything) is Level.REFUSE else ALL_WELL)
+
+
+def _print_acls(path: Path, principal: str | None, *, as_json: bool) -> None:
+    from connectors.cli.acl_output import commands, to_json
+    from connectors.doctor.acls import acls_of
+
+    refuse_beside_job(path, "job_file", "timeout", *_OF_JOB, beside="--acls")
+    if principal is not None and not all(principal.partition(":")):
+        raise click.UsageError("--principal has the form TYPE:NAME, such as User:flights.")
+    job = job_of(path)
+    show = to_json if as_json else commands
+    click.echo(show(job.app_id, acls_of(job, principal or "")))
 
 
 def _cases(job: JobDefinition) -> list[_Case]:

@@ -91,12 +91,13 @@ def job_of(path: Path) -> JobDefinition:
     return job
 
 
-def refuse_beside_job(path: Path, *names: str) -> None:
+def refuse_beside_job(path: Path, *names: str, beside: str = "--job") -> None:
     """Refuse options of the running command that are given beside --job and would have no effect.
 
     Args:
         path: the job file.
         names: the parameters that the job file answers, beside those of `client_options`.
+        beside: the option that names the job file.
 
     Raises:
         ConfigurationError: one of them is given.
@@ -114,9 +115,9 @@ def refuse_beside_job(path: Path, *names: str) -> None:
     ]
     if given:
         raise ConfigurationError(
-            f"{', '.join(given)} cannot be given beside --job.",
+            f"{', '.join(given)} cannot be given beside {beside}.",
             where=str(path),
-            cause="the job file says it, and the option would have no effect",
+            cause="the job file says all that is needed, and the option would have no effect",
             option=f"leave out {', '.join(given)}, or change the job file",
         )
 

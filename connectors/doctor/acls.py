@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -35,7 +36,7 @@ _EVERYTHING: Final = "*"
 _UNNAMED: Final = {
     "PLAINTEXT": "the job does not log in: a broker calls it User:ANONYMOUS, like all who do not, "
     "and a right of this name is a right of all. Let the job log in first",
-    "SSL": "the principal is the subject of the client's certificate, as the brokers map it "
+    "SSL": "the principal is the subject of the certificate of the job, as the brokers map it "
     "(ssl.principal.mapping.rules): User:CN=flights",
     "OAUTHBEARER": "the principal is the claim sub of its tokens, or the claim that the brokers "
     "take (sasl.oauthbearer.sub.claim.name): User:flights",
@@ -145,7 +146,7 @@ def _grant(app_id: str, uses: Sequence[_Use], principal: str) -> Grant:
         for name in {**of_app, **one.names}.get(rule.name, (rule.name,))
     ]
     return Grant(
-        bootstrap=uses[0].settings["bootstrap.servers"],
+        bootstrap=",".join(one.strip() for one in uses[0].settings["bootstrap.servers"].split(",")),
         principal=who,
         used_by=tuple(one.who for one in uses),
         rules=tuple(merged(rules)),
@@ -174,11 +175,11 @@ def _inputs(source: KafkaSource) -> dict[str, Sequence[str]]:
 
 def _notes_on_pattern(source: KafkaSource, names: Mapping[str, Sequence[str]]) -> list[str]:
     everything = _EVERYTHING in names[INPUT]
-    if not everything and not names[BEGINNING]:
+    if source.subscribe_pattern is None or not (everything or names[BEGINNING]):
         return []
     which = "every topic of the cluster" if everything else "all topics that begin like it"
     return [
-        f"ACLs know no regular expression: for subscribePattern={source.subscribe_pattern} "
-        f"{which} may be read, which is wider. To allow less, give READ on single topics in its "
-        "place: a topic without the right is not there for the source, and no error says so"
+        f"ACLs know no regular expression. For {shlex.quote(source.subscribe_pattern)} they allow "
+        f"{which}: that is wider. To allow less, give READ on single topics in their place: a "
+        "topic without the right is not there for the source, and no error says so"
     ]
