@@ -1,29 +1,20 @@
 """Raw requests over SASL and TLS, with rights that are missing, and with three brokers."""
 
+# ruff: noqa: F811 - a fixture is imported, and named again by who takes it
+
 from __future__ import annotations
 
 import dataclasses
 import time
 import uuid
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewTopic, ResourcePatternType, ResourceType
 
 from connectors import KafkaSink, KafkaSource
 from connectors.clients.client_settings import librdkafka_settings
-from connectors.cluster.broker_settings import choose_addresses
-from connectors.cluster.local_cluster import LocalCluster
 from connectors.doctor.facts import Wanted
 from connectors.doctor.probe import gather
 from connectors.doctor.verdict import Level
@@ -35,6 +26,7 @@ from connectors.native.native_reader import NativePartitionReader
 from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.both_halves import KafkaBothHalves
 from tests.certificates import self_signed
+from tests.integration.secure_broker import grant, secure  # noqa: F401 - one is a fixture
 from tests.integration.wire_helpers import (
     begin,
     committable,
@@ -47,63 +39,6 @@ from transactions.clock import Deadline
 from transactions.committable import Outcome
 from transactions.errors import AuthenticationError, SparkOnceError
 from transactions.sink import Attempt, Owner
-
-JAAS = (
-    "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    'username="{user}" password="{password}";'
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Secure:
-    plain: str
-    sasl: str
-    tls: str
-    certificate: str
-
-    def login(self, user: str, password: str) -> dict[str, str]:
-        return {
-            "bootstrap.servers": self.sasl,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.jaas.config": JAAS.format(user=user, password=password),
-        }
-
-    def trusting(self, certificate: str) -> dict[str, str]:
-        return {
-            "bootstrap.servers": self.tls,
-            "security.protocol": "SSL",
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": certificate,
-        }
-
-
-@pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    folder = tmp_path_factory.mktemp("tls")
-    broker = self_signed(folder, "broker")
-    one, other = choose_addresses(2, None)
-    plain, sasl, tls = (
-        f"127.0.0.1:{port}" for port in (one.port, other.port, other.controller_port)
-    )
-    listeners = f"PLAINTEXT://{plain},LOGIN://{sasl},TLS://{tls}"
-    properties = {
-        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{one.controller_port}",
-        "advertised.listeners": listeners,
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-        "LOGIN:SASL_PLAINTEXT,TLS:SSL",
-        "controller.quorum.voters": f"1@127.0.0.1:{one.controller_port}",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.login.plain.sasl.jaas.config": JAAS.format(user="b", password="b")[:-1]
-        + ' user_root="right" user_alice="right" user_carol="right" user_dave="right";',
-        "listener.name.tls.ssl.keystore.type": "PEM",
-        "listener.name.tls.ssl.keystore.location": str(broker.both),
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS;User:root",
-    }
-    with LocalCluster(port=one.port, properties=properties) as cluster:
-        cluster.create_topic("secure")
-        yield Secure(plain, sasl, tls, str(broker.path))
 
 
 def commit_through(kafka: dict[str, str], name: str) -> None:
@@ -165,26 +100,6 @@ def test_missing_rights_are_permanent(secure):
                     verb()
         assert allowed.commit([token], soon()) == {name: Outcome.COMMITTED}
     eventually(lambda: "acl" in values(secure.plain, "secure"), True)
-
-
-def grant(
-    admin: AdminClient,
-    resource: ResourceType,
-    name: str,
-    pattern: ResourcePatternType,
-    *rights: str,
-    user: str = "carol",
-) -> None:
-    """Give somebody these rights."""
-    bindings = [
-        AclBinding(
-            *(resource, name, pattern, f"User:{user}", "*"),
-            *(AclOperation[right], AclPermissionType.ALLOW),
-        )
-        for right in rights
-    ]
-    for done in admin.create_acls(bindings).values():
-        done.result(timeout=20)
 
 
 def test_a_task_without_source_offsets_needs_the_right_to_read_its_output(secure):
