@@ -41,7 +41,12 @@ _RIGHTS: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "an ACL: READ on the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "an ACL: DESCRIBE on the group; READ to write offsets",
 }
-_BROKEN_LOGIN = "handshake failed: Local: "
+#: The connection broke; or it logs in again within a second, as it does with the rest of a token's
+#: life, and the broker's state, not the token, forbids that (KafkaChannel.java).
+_BROKEN_LOGIN: Final = (
+    "handshake failed: Local: ",
+    "SASL OAUTHBEARER mechanism handshake failed: Broker: Request not valid in current SASL state",
+)
 _NO_TOKEN: Final = (
     "Failed to acquire SASL OAUTHBEARER token",
     "there is no token available",
@@ -197,7 +202,8 @@ def is_refused(error: KafkaError) -> bool:
     SASL handshake (rd_kafka_broker_handle_SaslHandshake); and so has a token that could not be had.
     Only its text tells them apart.
     """
-    return error.code() in _REFUSED and _BROKEN_LOGIN not in error.str() and not lacks_token(error)
+    passes = any(text in error.str() for text in _BROKEN_LOGIN) or lacks_token(error)
+    return error.code() in _REFUSED and not passes
 
 
 def lacks_token(error: KafkaError) -> bool:

@@ -397,12 +397,14 @@ class WireClient:
             raise foreign from error
 
     def _foreign(self, error: Exception) -> SparkOnceError:
-        refused = (
+        refused: tuple[type[Exception], ...] = (
             kafka_errors.SaslAuthenticationFailedError,
             kafka_errors.UnsupportedSaslMechanismError,
-            kafka_errors.IllegalSaslStateError,
             kafka_errors.AuthorizationError,
         )
+        # With a token it can be a second login of one connection; see `client_errors`.
+        if self._tokens is None:
+            refused += (kafka_errors.IllegalSaslStateError,)
         if isinstance(error, refused):
             return AuthenticationError(
                 "The broker refused our credentials.",

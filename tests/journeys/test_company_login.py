@@ -39,6 +39,8 @@ LIFE_S = 15.0
 MOUNTED = ("password", "secret", "key_password", "client.pem", "client.key", "ca.pem")
 #: Whatever has something to log logs it, in the driver and in each worker.
 TALKATIVE = f"import logging\n\nlogging.basicConfig(level=logging.DEBUG)\n\n\n{CLEAN}"
+#: What the log says about Spark's pages and the metrics.
+PAGES = re.compile(r"(?:'SparkUI' on port (?P<ui>\d+)|metrics of .*:(?P<metrics>\d+)/metrics)")
 MOST_PAGES = 150
 
 
@@ -115,6 +117,7 @@ def test_nobody_finds_a_secret(company: Company, tmp_path: Path, mode: str):
         (folder / name).mkdir(parents=True)
     spark = f"""\
 metrics_port = 0
+log_level = "INFO"
 [spark]
 "spark.ui.enabled" = "true"
 "spark.ui.port" = "0"
@@ -143,10 +146,9 @@ metrics_port = 0
         types("doctor", "--job", str(job))
         with stranger.runs(job, **environment) as pipeline:
             stranger.more_comes_out(reader, pipeline, records=300)
-            for port in doors(pipeline):
-                seen |= pages(f"http://127.0.0.1:{port}/") | pages(
-                    f"http://127.0.0.1:{port}/metrics"
-                )
+            for door in PAGES.finditer(pipeline.text):
+                port, path = (door["ui"], "") if door["ui"] else (door["metrics"], "metrics")
+                seen |= pages(f"http://127.0.0.1:{port}/{path}")
             seen["ps"] = command_lines(pipeline)
             types("savepoint", "take", str(job), "--to", str(folder / "savepoints"))
             types("transactions", "list", "--job", str(job))
@@ -202,16 +204,6 @@ def command_lines(pipeline: Process) -> str:
             found.append(" ".join(psutil.Process(pid).cmdline()))
     assert len(found) > 2
     return "\n".join(found)
-
-
-def doors(pipeline: Process) -> list[int]:
-    """Return all ports on which a pipeline listens; not each of them speaks HTTP."""
-    found = set()
-    for pid in processes_of_session(pipeline.process.pid):
-        with contextlib.suppress(psutil.Error):
-            sockets = psutil.Process(pid).net_connections("tcp")
-            found |= {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
-    return sorted(found)
 
 
 def pages(start: str) -> dict[str, str]:

@@ -169,12 +169,21 @@ def test_a_right_on_a_group_that_is_missing_is_named(cluster):
     assert error.option.startswith("an ACL: DESCRIBE on the group")
 
 
+#: A broker's answer to the second login of a connection within a second.
+AGAIN = (
+    "SASL OAUTHBEARER mechanism handshake failed: Broker: Request not valid in current SASL state: "
+    "broker's supported mechanisms:  (after 29ms in state AUTH_HANDSHAKE)"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "final"),
     [
         ("SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's", False),
         ("SASL PLAIN mechanism handshake failed: Local: Timed out: broker's supported", False),
         ("SASL PLAIN mechanism handshake failed: Broker: Unsupported SASL mechanism: ", True),
+        ("SASL PLAIN mechanism handshake failed: Broker: Request not valid in current SASL", True),
+        (AGAIN, False),
         ("SASL authentication error: Authentication failed: Invalid username", True),
     ],
 )

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.errors import IllegalSaslStateError
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
@@ -182,4 +183,17 @@ def test_a_connection_without_a_token_has_sent_nothing():
     connection = SimpleNamespace(connected=False, init_future=None)
     wire._manager = SimpleNamespace(get_connection=lambda _: connection, wait_for=logs_in)
     with pytest.raises(NotSentError, match=r"No token\. away"):
+        asyncio.run(wire._ready(1, Deadline(1)))
+
+
+def test_a_second_login_within_a_second_has_refused_nobody():
+    """A connection logs in again with the rest of a token's life; see KafkaChannel.java."""
+
+    async def logs_in(*_: Any) -> None:
+        raise IllegalSaslStateError("again")
+
+    wire = with_tokens("127.0.0.1:1", "http://127.0.0.1:1/token")
+    connection = SimpleNamespace(connected=False, init_future=None)
+    wire._manager = SimpleNamespace(get_connection=lambda _: connection, wait_for=logs_in)
+    with pytest.raises(NotSentError, match="again"):
         asyncio.run(wire._ready(1, Deadline(1)))
