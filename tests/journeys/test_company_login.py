@@ -24,6 +24,7 @@ from tests.journeys.company_broker import OAUTH, PLAIN, Company, company_broker
 from tests.journeys.conftest import (
     CLEAN,
     CONTINUOUS,
+    MICRO_BATCH,
     MODES,
     PATIENCE_S,
     SPARKONCE,
@@ -87,7 +88,11 @@ arrow = "flights:clean"
     return path
 
 
-@MODES
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param(MICRO_BATCH, marks=long), CONTINUOUS],
+    ids=["micro-batch", "continuous"],
+)
 def test_a_pipeline_outlives_its_tokens(company: Company, tmp_path: Path, mode: str):
     stranger = company.stranger(tmp_path)
     job = job_of(company, stranger, mode)
@@ -109,6 +114,7 @@ def test_a_pipeline_outlives_its_tokens(company: Company, tmp_path: Path, mode: 
 
 
 @long
+@pytest.mark.timeout(600)  # eleven commands and a hundred pages
 @MODES
 def test_nobody_finds_a_secret(company: Company, tmp_path: Path, mode: str):
     stranger = company.stranger(tmp_path / "home")
