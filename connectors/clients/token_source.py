@@ -215,6 +215,8 @@ class TokenSource:
         while True:
             self._wake.wait(self._until_renewal_s())
             self._wake.clear()
+            if self.failure is None and self._until_renewal_s() > 0:
+                continue  # renewed meanwhile, or the clock is slower than the one that `wait` reads
             with self._lock:
                 if not self._used:  # no login since the last renewal
                     self._keeper = None
