@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from connectors.clients.client_errors import ErrorWatch, is_refused
-from connectors.clients.client_settings import check_login, librdkafka_settings, settings_checked
+from connectors.clients.client_settings import admin_client
 from connectors.clients.topic_leaders import has_leaders
 from connectors.wire.coordinator_wire import CoordinatorWire
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -50,10 +50,7 @@ class BenchTopics:
         self._replication_factor = replication_factor
         self._clock = clock
         self._errors = ErrorWatch()
-        check_login(kafka)
-        settings = librdkafka_settings(kafka) | {"error_cb": self._errors, "log_level": 2}
-        with settings_checked(kafka, "admin client"):
-            self._admin = AdminClient(settings)
+        self._admin = admin_client(kafka, error_cb=self._errors)
         self._names: list[str] = []
         self._made: list[str] = []
 

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from connectors.clients.client_errors import is_final, translate
-from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.clients.client_settings import admin_client
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.errors import SparkOnceError
 
@@ -37,7 +37,7 @@ class EndWatcher:
     def __init__(self, kafka: Mapping[str, str], topic: str, partitions: int) -> None:
         self._kafka = kafka
         self._topic = topic
-        self._admin = self._client()
+        self._admin = admin_client(kafka)
         self._ask = {TopicPartition(topic, n): OffsetSpec.latest() for n in range(partitions)}
         #: When a new end was seen, ns of the wall clock.
         self.times: list[int] = []
@@ -60,16 +60,13 @@ class EndWatcher:
                 if is_final(error.args[0]) or deadline.expired():
                     raise translate(error.args[0], self._topic, self._kafka) from error
                 deadline.pause(_AGAIN_S)
-                self._admin = self._client()  # the old client can keep the leaders that it knows
+                # The old client can keep the leaders that it knows.
+                self._admin = admin_client(self._kafka)
         now = time.time_ns()  # after the answer: a broker under load answers late
         if not self.ends or ends != self.ends[-1]:
             self.times.append(now)
             self.ends.append(ends)
         return sum(ends)
-
-    def _client(self) -> AdminClient:
-        with settings_checked(self._kafka, "admin client"):
-            return AdminClient(librdkafka_settings(self._kafka) | {"log_level": 2})
 
     def _ends(self) -> tuple[int, ...]:
         answers = self._admin.list_offsets(

@@ -15,9 +15,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from connectors.clients import login
 from connectors.clients.client_errors import lacks_token, translate
+from connectors.clients.client_log import log_settings
 from connectors.clients.login import Login
 from connectors.clients.login_oauth import OAuth
 from connectors.clients.login_tls import JAVA_NAMES
@@ -179,6 +181,24 @@ def settings_checked(kafka: Mapping[str, str], client: str) -> Iterator[None]:
             cause=told_with_the_nearest(text, named, {*login.NAMES, *_LIBRDKAFKA_NAMES, *_ALIASES}),
             option=", ".join(visible(name, kafka[name]) for name in named) or "kafka.*",
         ) from error
+
+
+def admin_client(
+    kafka: Mapping[str, str], *, newer_than_s: float = 60.0, **ours: Any
+) -> AdminClient:
+    """Make an admin client, which connects at its first question. On the driver.
+
+    Args:
+        kafka: the user's settings.
+        newer_than_s: see `check_login`.
+        ours: settings that no user may change.
+
+    Raises:
+        SparkOnceError: see `check_login` and `settings_checked`.
+    """
+    check_login(kafka, newer_than_s=newer_than_s)
+    with settings_checked(kafka, "admin client"):
+        return AdminClient({**log_settings(), **librdkafka_settings(kafka), **ours})
 
 
 def _named_in(text: str, kafka: Mapping[str, str]) -> list[str]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from connectors.clients.client_log import log_settings
-from connectors.clients.client_settings import librdkafka_settings
+from connectors.clients.client_settings import admin_client, librdkafka_settings
 from connectors.clients.topic_leaders import has_leaders
 from connectors.demo.demo_reader import read_committed
 from connectors.operations.bounded_scan import TopicEnds
@@ -36,7 +36,7 @@ class DemoTopics:
         self._names = tuple(names)
         self._clock = clock
         self._kafka = {"bootstrap.servers": bootstrap}
-        self._admin = AdminClient(log_settings() | librdkafka_settings(self._kafka))
+        self._admin = admin_client(self._kafka)
         self._ends = TopicEnds(self._kafka)
 
     def create(self) -> None:

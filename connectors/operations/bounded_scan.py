@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import ConfigResource, OffsetSpec
 
 from connectors.clients.client_errors import (
     is_about_the_group,
@@ -26,7 +26,7 @@ from connectors.clients.client_errors import (
     translate,
 )
 from connectors.clients.client_log import log_settings
-from connectors.clients.client_settings import check_login, librdkafka_settings, settings_checked
+from connectors.clients.client_settings import admin_client, librdkafka_settings, settings_checked
 from connectors.operations.identity_search import ROW, Rows
 from connectors.operations.record_identity import Identify
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -87,7 +87,7 @@ class TopicEnds:
         self._clock = clock
         self._kafka = kafka
         self._last_error: KafkaError | None = None
-        self._admin = self._client()
+        self._admin = admin_client(kafka, error_cb=self._remember)
 
     def committed(self, topics: Sequence[str], deadline: Deadline) -> list[Range]:
         """Return every partition up to its last stable offset, sorted.
@@ -169,13 +169,8 @@ class TopicEnds:
                 if deadline.expired() or not again:
                     raise self._reason(broker_said or failure) from failure
                 deadline.pause(_POLL_S)
-                self._admin = self._client()  # the old client can keep the leaders that it knows
-
-    def _client(self) -> AdminClient:
-        check_login(self._kafka)
-        settings = log_settings() | librdkafka_settings(self._kafka) | {"error_cb": self._remember}
-        with settings_checked(self._kafka, "admin client"):
-            return AdminClient(settings)
+                # The old client can keep the leaders that it knows.
+                self._admin = admin_client(self._kafka, error_cb=self._remember)
 
     def _reason(self, error: KafkaException) -> SparkOnceError:
         self._admin.poll(0)  # a refusal of credentials comes by callback; the call only times out

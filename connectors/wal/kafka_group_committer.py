@@ -16,8 +16,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from connectors.clients.client_errors import translate
-from connectors.clients.client_log import log_settings
-from connectors.clients.client_settings import check_login, librdkafka_settings, settings_checked
+from connectors.clients.client_settings import admin_client
 from connectors.wal.checkpoint_committer import CheckpointCommitter
 from transactions.clock import Deadline
 
@@ -103,10 +102,7 @@ class KafkaGroupCheckpointCommitter(CheckpointCommitter):
         error comes another client: one keeps the coordinators that it knows.
         """
         if self._admin is None:
-            check_login(self._settings)
-            settings = librdkafka_settings(self._settings)
-            with settings_checked(self._settings, "admin client"):
-                self._admin = AdminClient({**log_settings(), **settings})
+            self._admin = admin_client(self._settings)
         group = f"{self.job_id}.{self.operator_id}.{subtask}"
         try:
             yield self._admin, group

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from connectors.bench import end_watcher
 from connectors.bench.end_watcher import EndWatcher
+from connectors.clients import client_settings
 from transactions.errors import BrokerUnavailableError, MissingTopicError
 
 
@@ -37,7 +38,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
                 done.set_exception(KafkaException(KafkaError(code)))
             return dict.fromkeys(asked, done)
 
-    monkeypatch.setattr(end_watcher, "AdminClient", Admin)
+    monkeypatch.setattr(client_settings, "AdminClient", Admin)
     return script
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from connectors.wal import kafka_group_committer
+from connectors.clients import client_settings
 from connectors.wal.kafka_group_committer import KafkaGroupCheckpointCommitter
 from tests.mock_cluster import MockCluster
 from tests.unit.test_checkpoint_committer import (  # noqa: F401 - the suite
@@ -46,13 +46,13 @@ def make(cluster: MockCluster) -> Iterator[Make]:
 def test_all_marks_have_one_client(make: Make, monkeypatch):
     """Each client is a login: two for each subtask and checkpoint would be many."""
     made: list[dict[str, Any]] = []
-    client = kafka_group_committer.AdminClient
+    client = client_settings.AdminClient
 
     def counted(settings: dict[str, Any]) -> Any:
         made.append(settings)
         return client(settings)
 
-    monkeypatch.setattr(kafka_group_committer, "AdminClient", counted)
+    monkeypatch.setattr(client_settings, "AdminClient", counted)
     committer = make()
     for number in range(3):
         for subtask in range(2):

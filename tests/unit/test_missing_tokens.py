@@ -113,7 +113,7 @@ def transactional_producer() -> None:
 @pytest.mark.parametrize("make", [group_offsets, settings, transactional_producer])
 def test_a_client_that_got_no_token_when_it_was_made_may_get_one(make, monkeypatch):
     """confluent-kafka says it with the code of a broker that refuses a login."""
-    monkeypatch.setattr("connectors.kafka.source.group_offsets.AdminClient", refusing)
+    monkeypatch.setattr("connectors.clients.client_settings.AdminClient", refusing)
     with pytest.raises(SparkOnceError) as caught:
         make()
     assert type(caught.value) is TokenUnavailableError

@@ -12,6 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from connectors import KafkaSink, KafkaSource
+from connectors.bench.bench_topics import BenchTopics
+from connectors.bench.end_watcher import EndWatcher
 from connectors.clients import client_settings, token_source
 from connectors.clients.client_errors import ErrorWatch
 from connectors.clients.client_settings import (
@@ -25,9 +27,11 @@ from connectors.doctor.preflight import check_clusters
 from connectors.doctor.probe import gather
 from connectors.kafka.sink.plain_producer import PlainProducer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from connectors.kafka.source.group_offsets import GroupOffsets
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.native.producer_client import ProducerClient
 from connectors.operations.bounded_scan import TopicEnds
+from connectors.wal.kafka_group_committer import KafkaGroupCheckpointCommitter
 from tests.simulation.virtual_clock import VirtualClock
 from tests.token_endpoint import TokenEndpoint, unsigned
 from transactions.clock import Deadline
@@ -97,18 +101,16 @@ def test_without_http_in_librdkafka_a_token_source_asks(endpoint: TokenEndpoint,
     del client
 
 
-def planner(kafka: dict[str, str], patience_ms: int = 1000) -> SourcePlanner:
+def source_of(kafka: dict[str, str], patience_ms: int = 1000) -> KafkaSource:
     rest = {name: value for name, value in kafka.items() if name != "bootstrap.servers"}
     address = kafka["bootstrap.servers"]
-    return SourcePlanner(
-        KafkaSource(
-            bootstrap_servers=address, subscribe="in", kafka=rest, poll_timeout_ms=patience_ms
-        )
+    return KafkaSource(
+        bootstrap_servers=address, subscribe="in", kafka=rest, poll_timeout_ms=patience_ms
     )
 
 
 def ask_source(kafka: dict[str, str]) -> None:
-    planner(kafka).latest_offsets()
+    SourcePlanner(source_of(kafka)).latest_offsets()
 
 
 def ask_sink(kafka: dict[str, str]) -> None:
@@ -125,7 +127,26 @@ def ask_doctor(kafka: dict[str, str]) -> None:
     gather(kafka, Wanted(application_id="app", inputs=("in",), outputs=("out",)), Deadline(1))
 
 
-STARTS = [ask_source, ask_sink, ask_ends, ask_doctor]
+def ask_groups(kafka: dict[str, str]) -> None:
+    GroupOffsets(source_of(kafka), "app")
+
+
+def ask_marks(kafka: dict[str, str]) -> None:
+    rest = {name: value for name, value in kafka.items() if name != "bootstrap.servers"}
+    marks = KafkaGroupCheckpointCommitter(kafka["bootstrap.servers"], "marks", kafka=rest)
+    marks.set_job_id("app")
+    marks.is_checkpoint_committed(0, 1)
+
+
+def ask_bench(kafka: dict[str, str]) -> None:
+    BenchTopics(kafka)
+
+
+def ask_end(kafka: dict[str, str]) -> None:
+    EndWatcher(kafka, "out", 1)
+
+
+STARTS = [ask_source, ask_sink, ask_ends, ask_doctor, ask_groups, ask_marks, ask_bench, ask_end]
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -171,7 +192,7 @@ def test_a_question_that_misses_a_token_asks_whether_it_is_refused(endpoint: Tok
     check_login(provider(endpoint))
     endpoint.status, endpoint.answer = 401, b'{"error": "invalid_client"}'
     with pytest.raises(AuthenticationError, match="invalid_client"):
-        planner(provider(endpoint), 20_000).latest_offsets()
+        SourcePlanner(source_of(provider(endpoint), 20_000)).latest_offsets()
     assert len(endpoint.requests) == 3  # the check, librdkafka, and the check again
 
 

@@ -13,10 +13,8 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from connectors.clients.client_log import log_settings
-from connectors.clients.client_settings import librdkafka_settings, settings_checked
+from connectors.clients.client_settings import admin_client
 from connectors.kafka.source.offsets import split_key
 from connectors.options.kafka_source import KafkaSource
 from transactions.clock import Deadline
@@ -36,9 +34,7 @@ class GroupOffsets:
     """
 
     def __init__(self, source: KafkaSource, group: str) -> None:
-        settings = librdkafka_settings(source.client_settings)
-        with settings_checked(source.client_settings, "admin client"):
-            self._admin = AdminClient({**log_settings(), **settings})
+        self._admin = admin_client(source.client_settings)
         self._source = source
         self._group = group
         self._next = Deadline(0.0)

@@ -10,8 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectors.clients import client_errors
 from connectors.clients.client_errors import ErrorWatch
-from connectors.clients.client_log import log_settings
-from connectors.clients.client_settings import check_login, librdkafka_settings, settings_checked
+from connectors.clients.client_settings import admin_client
 from connectors.options.kafka_source import KafkaSource
 from transactions.clock import Clock, Deadline
 
@@ -84,10 +83,10 @@ class SourceQuestions:
     def client(self) -> AdminClient:
         """Return the client of the next question."""
         if self._admin is None:
-            kafka = self._source.client_settings
-            # A client of the try before has found that it gets no token: the answer is no more.
-            check_login(kafka, newer_than_s=0.0 if self._trouble.lacking else 60.0)
-            settings = librdkafka_settings(kafka)
-            with settings_checked(kafka, "admin client"):
-                self._admin = AdminClient({**log_settings(), **settings, "error_cb": self._trouble})
+            self._admin = admin_client(
+                self._source.client_settings,
+                # A client of the try before has found that it gets no token: the answer is no more.
+                newer_than_s=0.0 if self._trouble.lacking else 60.0,
+                error_cb=self._trouble,
+            )
         return self._admin
