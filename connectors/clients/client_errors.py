@@ -122,14 +122,18 @@ class ErrorWatch:
             self._lacked_until = Deadline(_EXPLAINS_S, self._clock)
         elif is_final(error):
             of_login = error.code() == KafkaError._AUTHENTICATION
-            explained = of_login and not self._lacked_until.expired()
-            self.final = (self._lacked if explained else None) or error
+            self.final = (self.explaining if of_login else None) or error
         if is_missing(error):
             self.missing.add(error.str())
 
+    @property
+    def explaining(self) -> KafkaError | None:
+        """The missing token behind a refused login or a silence of now, None if none is."""
+        return None if self._lacked_until.expired() else self._lacked
+
     def forget(self) -> None:
-        """Forget everything: the client turns to another range. A missing token can explain a
-        refusal that comes later: it is said once, when a fifth of the old one's life is left.
+        """Forget all but `explaining`: the client turns to another range, and a missing token is
+        said once, when a fifth of the old one's life is left.
         """
         self.last = self.final = self.lacking = None
         self.missing.clear()

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from connectors import KafkaSource
 from connectors.clients.client_errors import ErrorWatch, translate
 from connectors.clients.client_settings import settings_checked
+from connectors.kafka.sink.record_producer import RecordProducer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.source.group_offsets import GroupOffsets
 from connectors.operations.bounded_scan import TopicEnds
@@ -19,6 +20,7 @@ from transactions.clock import Deadline
 from transactions.errors import (
     AuthenticationError,
     BrokerUnavailableError,
+    DeliveryError,
     SparkOnceError,
     TokenUnavailableError,
 )
@@ -74,6 +76,22 @@ def test_a_missing_token_of_long_ago_explains_no_refusal():
     clock.sleep(24 * 3600)
     watch(REFUSED)
     assert watch.final is REFUSED
+
+
+def test_a_missing_token_of_long_ago_explains_no_silence():
+    """A flush that times out days later would name an old token beside the usual cause."""
+    clock = VirtualClock()
+    producer = RecordProducer({"bootstrap.servers": "b:1"}, "a sink", {})
+    producer._producer = types.SimpleNamespace(flush=lambda _seconds: 1)
+    producer._trouble = ErrorWatch(clock)
+    producer._note_error(NO_TOKEN)
+    causes = []
+    for _ in range(2):
+        with pytest.raises(DeliveryError) as caught:
+            producer.flush(Deadline(0))
+        causes.append(caught.value.cause)
+        clock.sleep(24 * 3600)
+    assert causes[0] == f"{NO_TOKEN.str()}; or {causes[1]}"
 
 
 def test_verify_does_not_say_that_the_broker_refused_whom_it_was_shown_no_token_of():

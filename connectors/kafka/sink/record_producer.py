@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from connectors.clients.client_errors import is_unwritable, lacks_token
+from connectors.clients.client_errors import ErrorWatch, is_unwritable
 from connectors.clients.client_log import log_settings
 from connectors.clients.token_source import await_token
 from connectors.clients.weak_callback import weakly
@@ -56,7 +56,7 @@ class RecordProducer:
         self._first_failure = ""
         self._unwritable = False
         self._broke = False
-        self._no_token: KafkaError | None = None
+        self._trouble = ErrorWatch()
         await_token(settings)
         self._producer = self._make_client(
             {
@@ -129,7 +129,8 @@ class RecordProducer:
         self._check_failures()
         # Not `len(producer)`: it also counts events, and statistics come every 100 ms.
         if left:
-            token = f"{self._no_token.str()}; or " if self._no_token else ""
+            missing = self._trouble.explaining
+            token = f"{missing.str()}; or " if missing else ""
             raise DeliveryError(
                 f"{left} records were not acknowledged in time; the batch is aborted.",
                 where=self._name,
@@ -238,8 +239,7 @@ class RecordProducer:
         """Log an error. A refused connection attempt comes here too; it carried no request. A doubt
         has its line in librdkafka's log: see `TransactionalProducer`.
         """
-        if lacks_token(error):  # said once for each reason
-            self._no_token = error
+        self._trouble(error)
         logger.info("%s: %s", self._name, error)
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:

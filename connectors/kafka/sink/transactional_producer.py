@@ -114,9 +114,9 @@ class TransactionalProducer(RecordProducer):
             self._call("init_transactions", init, deadline.remaining())
         except PhaseOneError as error:
             self.serve()
-            if self._no_token is None:
+            if (missing := self._trouble.explaining) is None:
                 raise
-            raise translate(self._no_token, self.transactional_id, {}) from error
+            raise translate(missing, self.transactional_id, {}) from error
         while self.producer_id < 0:
             if deadline.expired():
                 raise PhaseOneError(
