@@ -24,7 +24,7 @@ from connectors.clients.login import Login
 from connectors.clients.login_oauth import OAuth
 from connectors.clients.login_tls import JAVA_NAMES
 from connectors.clients.setting_names import told_with_the_nearest
-from connectors.clients.token_source import await_token
+from connectors.clients.token_source import PATIENCE_S, await_token
 from connectors.options.client_options import visible
 from connectors.options.java_settings import WITHOUT_EFFECT
 from transactions.clock import Deadline
@@ -100,8 +100,6 @@ _KAFKA_PYTHON_NAMES: Final[Mapping[str, tuple[str, type]]] = MappingProxyType(
 
 _ACKS: Final = ("acks", "request.required.acks")
 
-_PATIENCE_S: Final = 10.0
-
 
 def librdkafka_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings for confluent-kafka's producers and consumers.
@@ -151,7 +149,7 @@ def check_login(kafka: Mapping[str, str], *, newer_than_s: float = 60.0) -> None
     """
     sasl = Login.of(kafka).sasl
     if isinstance(sasl, OAuth) and sasl.callback is None:
-        sasl.tokens().usable(Deadline(_PATIENCE_S), newer_than_s=newer_than_s)
+        sasl.tokens().usable(Deadline(PATIENCE_S), newer_than_s=newer_than_s)
 
 
 @contextlib.contextmanager

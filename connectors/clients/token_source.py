@@ -25,7 +25,8 @@ from transactions.errors import SparkOnceError, TokenUnavailableError
 logger = logging.getLogger(__name__)
 
 _RENEWED_AFTER: Final = 0.8  # of its life, as in librdkafka and in Java
-_PATIENCE_S: Final = 10.0
+#: How long somebody waits for a token.
+PATIENCE_S: Final = 10.0
 #: After a failure: each reconnect of each broker asks.
 _PAUSE_S: Final = 1.0
 #: After a permanent one: asked again and again, it could lock the account.
@@ -93,7 +94,7 @@ class TokenSource:
         """
         soon_s = math.inf
         try:
-            token = self._renewed(_PATIENCE_S / 2)  # confluent-kafka's constructor waits for 10 s
+            token = self._renewed(PATIENCE_S / 2)  # confluent-kafka's constructor waits for 10 s
         except SparkOnceError:
             if self._token is None or not self._is_good():
                 raise
@@ -114,7 +115,7 @@ class TokenSource:
         """
         while not self._is_good(newer_than_s):
             try:
-                patience_s = min(_PATIENCE_S, max(_PAUSE_S, deadline.remaining()))
+                patience_s = min(PATIENCE_S, max(_PAUSE_S, deadline.remaining()))
                 self._renewed(patience_s, newer_than_s)
                 return
             except TokenUnavailableError:
@@ -186,7 +187,7 @@ class TokenSource:
         """
         token, failure = None, None
         try:
-            token = self._ask(_PATIENCE_S)
+            token = self._ask(PATIENCE_S)
         except SparkOnceError as error:
             failure = copy.copy(error)  # its traceback would keep the asking frames for ever
             if str(failure) != str(self.failure):  # confluent-kafka drops it
@@ -223,7 +224,7 @@ class TokenSource:
                     return
                 self._used = False
             try:
-                self._renewed(_PATIENCE_S)
+                self._renewed(PATIENCE_S)
             except TokenUnavailableError:
                 self._used = True
             except SparkOnceError:
@@ -247,4 +248,4 @@ def await_token(settings: Mapping[str, Any]) -> None:
     """
     source = settings.get("oauth_cb")
     if isinstance(source, TokenSource):
-        source.usable(Deadline(_PATIENCE_S))
+        source.usable(Deadline(PATIENCE_S))

@@ -21,7 +21,6 @@ from connectors.clients.client_errors import (
     is_missing,
     is_passing,
     is_refused,
-    lacks_token,
     silence_in,
     translate,
 )
@@ -31,7 +30,6 @@ from connectors.operations.identity_search import ROW, Rows
 from connectors.operations.record_identity import Identify
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import (
-    AuthenticationError,
     BrokerUnavailableError,
     DataLossError,
     MissingTopicError,
@@ -174,7 +172,7 @@ class TopicEnds:
 
     def _reason(self, error: KafkaException) -> SparkOnceError:
         self._admin.poll(0)  # a refusal of credentials comes by callback; the call only times out
-        return _wrapped(self._last_error or error.args[0], self._where)
+        return translate(self._last_error or error.args[0], self._where, self._kafka)
 
     def _remember(self, error: KafkaError) -> None:
         # Later connection errors say less than the refusal that caused them.
@@ -233,7 +231,6 @@ def scan(
         BrokerUnavailableError: no progress for `patience` seconds.
         DataLossError: retention removed records that were still to be read.
     """
-    where = kafka.get("bootstrap.servers", "")
     reading = {(r.topic, r.partition): index for index, r in enumerate(ranges) if r.begin < r.end}
     position = [item.begin for item in ranges]
     with settings_checked(kafka, "consumer"):
@@ -244,7 +241,7 @@ def scan(
         while reading:
             before = sum(position)
             messages = consumer.consume(_BATCH, _POLL_S)
-            taken = [m for m in messages if _advance(m, reading, position, ranges, where)]
+            taken = [m for m in messages if _advance(m, reading, position, ranges, kafka)]
             if taken:
                 yield _rows(taken, ranges, identify, side, counted)
             ended = [key for key, index in reading.items() if position[index] >= ranges[index].end]
@@ -266,7 +263,7 @@ def _advance(
     reading: Mapping[tuple[str, int], int],
     position: list[int],
     ranges: Sequence[Range],
-    where: str,
+    kafka: Mapping[str, str],
 ) -> bool:
     """Move the position over a message or the end of a partition; return whether it is a record."""
     error = message.error()
@@ -282,7 +279,7 @@ def _advance(
             return False
         if is_passing(error):
             return False  # the client tries again; patience bounds it
-        raise _wrapped(error, where)
+        raise translate(error, kafka.get("bootstrap.servers", ""), kafka)
     index = reading.get((message.topic(), message.partition()))
     if index is None:
         return False
@@ -335,19 +332,4 @@ def _stuck(
         where=f"{item.name}, at offset {at} of {item.end}",
         cause="the leader of the partition is down, or the connection is too slow",
         option=f"--timeout={patience:g}",
-    )
-
-
-def _wrapped(error: KafkaError, where: str) -> SparkOnceError:
-    if lacks_token(error):
-        return translate(error, where, {})
-    if is_refused(error):
-        return AuthenticationError(
-            "The broker refused this client.",
-            where=where,
-            cause=error.str(),
-            option="--kafka security.protocol=..., --kafka sasl.jaas.config=...",
-        )
-    return BrokerUnavailableError(
-        "No broker answered.", where=where, cause=error.str(), option=f"--bootstrap={where}"
     )

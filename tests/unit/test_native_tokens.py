@@ -117,7 +117,7 @@ def test_a_client_is_closed_by_the_thread_that_asks_for_its_token(monkeypatch):
     """The collector runs wherever Python allocates: also in the function, which another client of
     the same login waits for; and closing a client waits for its callback.
     """
-    monkeypatch.setattr(token_source, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(token_source, "PATIENCE_S", 1.0)
     other: list[Any] = []
     may_drop, dropped, waits = threading.Event(), threading.Event(), threading.Event()
 

@@ -164,7 +164,7 @@ def test_a_refused_client_is_told_at_once_after_one_request(start, endpoint: Tok
 
 @pytest.mark.parametrize("start", STARTS)
 def test_an_endpoint_that_is_away_is_named(start, endpoint: TokenEndpoint, monkeypatch):
-    monkeypatch.setattr(client_settings, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(client_settings, "PATIENCE_S", 0.0)
     endpoint.status = 503
     with pytest.raises(SparkOnceError) as caught:
         start(provider(endpoint))

@@ -444,7 +444,7 @@ def test_whoever_waits_for_a_hanging_function_has_a_deadline_of_his_own():
 
 
 def test_a_hanging_renewal_does_not_take_the_present_token_away(monkeypatch):
-    monkeypatch.setattr(token_source, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(token_source, "PATIENCE_S", 0.2)
     hanging = Hanging()
     hanging.may_answer.set()
     assert value(hanging) == "token 1"
@@ -458,7 +458,7 @@ def test_the_collector_may_close_a_client_while_another_one_asks_for_the_token(
     issuer: Issuer, monkeypatch
 ):
     """It runs on any thread, under any lock, and closing waits for the client's callback."""
-    monkeypatch.setattr(token_source, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(token_source, "PATIENCE_S", 0.2)
     told: list[Exception] = []
 
     def callback() -> None:

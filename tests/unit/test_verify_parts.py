@@ -545,15 +545,23 @@ class TestOptions:
             asked = ends._ask([("a", 0)], OffsetSpec.latest(), committed=True, deadline=Deadline(9))
             assert asked == {("a", 0): 0}
 
-    def test_a_partition_that_stays_without_a_leader_is_named_after_the_timeout(self) -> None:
+    @pytest.mark.parametrize(
+        ("answer", "told"),
+        [
+            (KafkaError.NOT_LEADER_FOR_PARTITION, "Not leader for partition"),
+            (KafkaError.UNKNOWN_TOPIC_OR_PART, "does not exist"),
+            (KafkaError.TOPIC_AUTHORIZATION_FAILED, "an ACL: READ on the topic"),
+        ],
+    )
+    def test_an_answer_that_stays_is_told_after_the_timeout(self, answer: int, told: str) -> None:
         """Nothing is waited for without end, and the broker's own word is the cause."""
         with MockCluster() as cluster:
             cluster.topic("a"), cluster.topic("b")
-            cluster.refuse(LIST_OFFSETS, KafkaError.NOT_LEADER_FOR_PARTITION, times=1000)
+            cluster.refuse(LIST_OFFSETS, answer, times=1000)
             arguments = ["--bootstrap", cluster.bootstrap, "--input", "a", "--output", "b"]
             result = CliRunner().invoke(command, [*arguments, "--timeout", "1"])
         assert result.exit_code == 2, result.output
-        assert "Not leader for partition" in result.output
+        assert told in result.output
 
     def test_help_shows_examples(self) -> None:
         """--help is the manual."""
