@@ -73,21 +73,17 @@ def kafka_settings(
 
 
 def job_of(path: Path) -> JobDefinition:
-    """Read a job file with the environment of this process. A login in it can use a function that
-    lies beside the file.
+    """Read a job file with the environment of this process. Functions that it names can lie beside
+    it.
 
     Raises:
         ConfigurationError: the job file is wrong.
     """
-    from connectors.clients.token_request import CALLBACK
-    from connectors.kafka.sink.kafka_sink import kafka_sinks
     from connectors.options.job_file import load_job
     from connectors.records.named_function import make_importable
 
     job = load_job(path, os.environ)
-    settings = [job.source.client_settings, *(one.settings for one in kafka_sinks(job.targets))]
-    if any(CALLBACK in one for one in settings):
-        make_importable(job.path.parent)
+    make_importable(job.path.parent)
     return job
 
 

@@ -140,10 +140,8 @@ def check_job(job: JobDefinition) -> None:
     if job.decision_log is not None and SCHEME.match(str(job.decision_log.address)):
         job.decision_log.backend()  # sends nothing
     if job.function is not None or job.arrow is not None:
-        from connectors.records.named_function import make_importable
         from connectors.spark.job import find_arrow_function, find_function
 
-        make_importable(job.path.parent)
         find_function(job)
         find_arrow_function(job)
 

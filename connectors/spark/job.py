@@ -16,7 +16,6 @@ from connectors.options.job_definition import JobDefinition
 from connectors.options.table import CONTINUOUS
 from connectors.pipeline.restoring import FromSavepoint
 from connectors.records.arrow_transform import ArrowFunction, copy_records, load_function
-from connectors.records.named_function import make_importable
 from connectors.spark import driver_jvm
 from connectors.spark.failures import error_in
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed
@@ -66,7 +65,6 @@ def run_job(
         ConfigurationError: something was wrong before any data moved.
         SparkOnceError: the error that ended the job.
     """
-    make_importable(job.path.parent)
     session: SparkSession | None = None
     driver: ArrowPipeline | None = None
     try:

@@ -22,6 +22,7 @@ import orjson
 from connectors.options.job_definition import JobDefinition
 from connectors.options.job_file import load_job
 from connectors.options.table import CONTINUOUS
+from connectors.records.named_function import make_importable
 from connectors.spark import StreamingDriver, build_session
 from connectors.spark.job import run_job
 from connectors.testing.jobs import QUICK_START, WITHOUT_END, Order
@@ -109,6 +110,7 @@ def _wanted(
 
 def _run_job_file(order: Order) -> None:
     job = load_job(Path(order.job_file), os.environ)
+    make_importable(job.path.parent)
     name = "spark.driver.extraJavaOptions"
     job = dataclasses.replace(
         job,
