@@ -20,14 +20,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from connectors.cluster.broker_settings import choose_addresses
-from connectors.cluster.local_cluster import LocalCluster
 from tests.certificates import self_signed
-
-JAAS = (
-    "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    'username="{user}" password="{password}";'
-)
+from tests.locked_broker import AUTHORIZER, JAAS, locked_broker, speaks_tls, wants_password
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,26 +52,14 @@ class Secure:
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     folder = tmp_path_factory.mktemp("tls")
     broker = self_signed(folder, "broker")
-    one, other = choose_addresses(2, None)
-    plain, sasl, tls = (
-        f"127.0.0.1:{port}" for port in (one.port, other.port, other.controller_port)
+    users = dict.fromkeys(("root", "alice", "carol", "dave"), "right")
+    made, (plain, sasl, tls) = locked_broker(
+        {"LOGIN": "SASL_PLAINTEXT", "TLS": "SSL"},
+        wants_password("login", **users),
+        speaks_tls("tls", broker),
+        AUTHORIZER | {"super.users": "User:ANONYMOUS;User:root"},
     )
-    listeners = f"PLAINTEXT://{plain},LOGIN://{sasl},TLS://{tls}"
-    properties = {
-        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{one.controller_port}",
-        "advertised.listeners": listeners,
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-        "LOGIN:SASL_PLAINTEXT,TLS:SSL",
-        "controller.quorum.voters": f"1@127.0.0.1:{one.controller_port}",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.login.plain.sasl.jaas.config": JAAS.format(user="b", password="b")[:-1]
-        + ' user_root="right" user_alice="right" user_carol="right" user_dave="right";',
-        "listener.name.tls.ssl.keystore.type": "PEM",
-        "listener.name.tls.ssl.keystore.location": str(broker.both),
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS;User:root",
-    }
-    with LocalCluster(port=one.port, properties=properties) as cluster:
+    with made as cluster:
         cluster.create_topic("secure")
         yield Secure(plain, sasl, tls, str(broker.path))
 

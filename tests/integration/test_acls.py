@@ -43,10 +43,11 @@ from connectors.pipeline.restoring import _committed
 from connectors.spark import arrow_pipeline
 from tests.auditor.reader import read_committed
 from tests.integration.in_process import send, values
-from tests.integration.secure_broker import JAAS, Secure, secure  # noqa: F401 - one is a fixture
+from tests.integration.secure_broker import Secure, secure  # noqa: F401 - one is a fixture
 from tests.integration.test_names_of_a_cluster import PARTITIONS, RECORDS, committed
 from tests.integration.wire_helpers import eventually, soon
 from tests.kafka_tools import kafka_command
+from tests.locked_broker import JAAS
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long
 from transactions.errors import AuthenticationError

@@ -13,20 +13,15 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
-from connectors.cluster.broker_settings import choose_addresses
-from connectors.cluster.local_cluster import LocalCluster
 from connectors.spark import StreamingDriver
 from tests.auditor.reader import read_committed, read_uncommitted
+from tests.locked_broker import JAAS, locked_broker, wants_password
 from tests.tiers import long, sampled
 from transactions import errors
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import SparkOnceError
 
 NOBODY = "127.0.0.1:1"
-JAAS = (
-    "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    'username="{user}" password="{password}";'
-)
 
 
 @dataclass(frozen=True)
@@ -203,20 +198,10 @@ def test_an_unreachable_sink(pipeline: Pipeline):
 @pytest.fixture(scope="module")
 def secured() -> Iterator[tuple[str, str]]:
     """A broker with a plain listener and one that wants a password."""
-    one, other = choose_addresses(2, None)
-    plain, login = f"127.0.0.1:{one.port}", f"127.0.0.1:{other.port}"
-    listeners = f"PLAINTEXT://{plain},LOGIN://{login}"
-    properties = {
-        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{one.controller_port}",
-        "advertised.listeners": listeners,
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-        "LOGIN:SASL_PLAINTEXT",
-        "controller.quorum.voters": f"1@127.0.0.1:{one.controller_port}",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.login.plain.sasl.jaas.config": JAAS.format(user="b", password="b")[:-1]
-        + ' user_alice="right";',
-    }
-    with LocalCluster(port=one.port, properties=properties) as cluster:
+    made, (plain, login) = locked_broker(
+        {"LOGIN": "SASL_PLAINTEXT"}, wants_password("login", alice="right")
+    )
+    with made as cluster:
         cluster.create_topic("in")
         cluster.create_topic("out")
         produce(plain, "in", "waiting")

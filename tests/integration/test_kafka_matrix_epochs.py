@@ -17,7 +17,6 @@ from confluent_kafka.admin import (
 )
 from kafka.protocol.producer import EndTxnRequest
 
-from connectors.cluster.broker_settings import choose_addresses
 from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink import producer_pool
 from connectors.wire.wire_client import TRANSACTION, WireClient
@@ -35,6 +34,7 @@ from tests.integration.kafka_matrix import (
     set_transaction_version,
 )
 from tests.integration.wire_helpers import eventually, settled, soon
+from tests.locked_broker import AUTHORIZER, JAAS, locked_broker, wants_password
 from tests.tiers import long, sampled
 from transactions.committable import Committable, Outcome
 from transactions.errors import AuthenticationError, DeliveryError, PhaseOneError
@@ -44,10 +44,6 @@ pytestmark = long
 
 LAST_EPOCH = 32_766
 _NAMES = itertools.count()
-_LOGIN = (
-    "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    'username="alice" password="right"'
-)
 
 
 class Own:
@@ -70,22 +66,13 @@ class Own:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Own]:
-    one, other = choose_addresses(2, None)
-    plain, login = (f"127.0.0.1:{address.port}" for address in (one, other))
-    listeners = f"PLAINTEXT://{plain},LOGIN://{login}"
-    properties = {
-        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{one.controller_port}",
-        "advertised.listeners": listeners,
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-        "LOGIN:SASL_PLAINTEXT",
-        "controller.quorum.voters": f"1@127.0.0.1:{one.controller_port}",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.login.plain.sasl.jaas.config": f'{_LOGIN} user_alice="right";',
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    }
-    with LocalCluster(port=one.port, properties=properties) as cluster:
+    made, (_, login) = locked_broker(
+        {"LOGIN": "SASL_PLAINTEXT"},
+        wants_password("login", alice="right"),
+        AUTHORIZER | {"super.users": "User:ANONYMOUS"},
+        {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"},
+    )
+    with made as cluster:
         yield Own(cluster, login)
 
 
@@ -332,7 +319,7 @@ def test_c5_transactional_ids_that_the_acls_forbid(own, make, run):
     login = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
-        "sasl.jaas.config": f"{_LOGIN};",
+        "sasl.jaas.config": JAAS.format(user="alice", password="right"),
     }
     sink = make_sink(own.login, out, checkpoint_timeout_s=10.0, kafka=login)
     try:

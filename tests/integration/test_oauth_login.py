@@ -16,8 +16,6 @@ from confluent_kafka import Producer
 
 from connectors import KafkaSource
 from connectors.clients.client_settings import librdkafka_settings
-from connectors.cluster.broker_settings import choose_addresses
-from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.native.native_producer import NativeTransactionalProducer
@@ -25,14 +23,14 @@ from connectors.native.native_reader import NativePartitionReader
 from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.certificates import Certificate, self_signed
 from tests.integration.wire_helpers import begin, committable, eventually, soon, values
+from tests.locked_broker import AUTHORIZER, locked_broker, speaks_tls, wants_token
 from tests.tiers import long
-from tests.token_endpoint import AUDIENCE, ISSUER, TokenEndpoint, unsigned
+from tests.token_endpoint import TokenEndpoint, unsigned
 from transactions.clock import Deadline
 from transactions.committable import Outcome
 from transactions.errors import AuthenticationError, TokenUnavailableError
 from transactions.restart_strategy import is_retried
 
-OAUTH = "org.apache.kafka.common.security.oauthbearer"
 TOPIC = "tokens"
 PASSWORD = "hunter2"
 
@@ -85,43 +83,20 @@ def tokens(config: str) -> tuple[str, float]:
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     folder = tmp_path_factory.mktemp("oauth")
     broker, client = self_signed(folder, "broker"), self_signed(folder, "client")
-    one, two, three = choose_addresses(3, None)
-    ports = (one.port, two.port, two.controller_port, three.port)
-    plain, unsecured, oidc, mtls = (f"127.0.0.1:{port}" for port in ports)
-    listeners = f"PLAINTEXT://{plain},UNSECURED://{unsecured},OIDC://{oidc},MTLS://{mtls}"
     with TokenEndpoint(folder) as endpoint:
-        properties = {
-            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{one.controller_port}",
-            "advertised.listeners": listeners,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-            "UNSECURED:SASL_PLAINTEXT,OIDC:SASL_PLAINTEXT,MTLS:SSL",
-            "controller.quorum.voters": f"1@127.0.0.1:{one.controller_port}",
-            "sasl.enabled.mechanisms": "OAUTHBEARER",
-            "connections.max.reauth.ms": "3600000",  # so a session ends with its token
-            "sasl.oauthbearer.jwks.endpoint.url": endpoint.keys_url,
-            "sasl.oauthbearer.expected.issuer": ISSUER,
-            "sasl.oauthbearer.expected.audience": AUDIENCE,
-            **{
-                f"listener.name.{name}.oauthbearer.sasl.jaas.config": f"{OAUTH}."
-                "OAuthBearerLoginModule required;"
-                for name in ("unsecured", "oidc")
-            },
-            "listener.name.unsecured.oauthbearer.sasl.server.callback.handler.class": f"{OAUTH}."
-            "internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler",
-            "listener.name.oidc.oauthbearer.sasl.server.callback.handler.class": f"{OAUTH}."
-            "OAuthBearerValidatorCallbackHandler",
-            "listener.name.mtls.ssl.client.auth": "required",
-            "listener.name.mtls.ssl.keystore.type": "PEM",
-            "listener.name.mtls.ssl.keystore.location": str(broker.both),
-            "listener.name.mtls.ssl.truststore.type": "PEM",
-            "listener.name.mtls.ssl.truststore.location": str(client.path),
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS;User:flights;User:CN=client",
-        }
-        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={endpoint.keys_url}"
-        with LocalCluster(port=one.port, properties=properties, jvm_options=[allowed]) as cluster:
+        made, addresses = locked_broker(
+            {"UNSECURED": "SASL_PLAINTEXT", "OIDC": "SASL_PLAINTEXT", "MTLS": "SSL"},
+            wants_token(
+                "unsecured", "internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+            ),
+            wants_token("oidc"),
+            speaks_tls("mtls", broker, client),
+            AUTHORIZER | {"super.users": "User:ANONYMOUS;User:flights;User:CN=client"},
+            issuer=endpoint,
+        )
+        with made as cluster:
             cluster.create_topic(TOPIC)
-            yield Secure(plain, unsecured, oidc, mtls, endpoint, broker, client)
+            yield Secure(*addresses, endpoint, broker, client)
 
 
 @pytest.fixture

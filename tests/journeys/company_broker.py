@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from connectors.cluster.broker_settings import choose_addresses
 from connectors.cluster.local_cluster import LocalCluster
 from tests.certificates import Certificate, self_signed
 from tests.journeys.conftest import Stranger, stranger_on
-from tests.token_endpoint import AUDIENCE, ISSUER, TokenEndpoint
-
-OAUTH = "org.apache.kafka.common.security.oauthbearer"
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+from tests.locked_broker import locked_broker, speaks_tls, wants_password, wants_token
+from tests.token_endpoint import TokenEndpoint
 
 
 @dataclass
@@ -52,36 +49,13 @@ def company_broker(folder: Path, password: str) -> Iterator[Company]:
         password: of the user `stranger`.
     """
     broker, client = self_signed(folder, "broker"), self_signed(folder, "client")
-    one, other = choose_addresses(2, None)
-    ports = (one.port, other.port, other.controller_port)
-    inside, tokens, plain = (f"127.0.0.1:{port}" for port in ports)
-    listeners = f"PLAINTEXT://{inside},TOKENS://{tokens},PASSWORD://{plain}"
-    tls = "listener.name.tokens.ssl"
     with TokenEndpoint(folder) as endpoint:
-        properties = {
-            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{one.controller_port}",
-            "advertised.listeners": listeners,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-            "TOKENS:SASL_SSL,PASSWORD:SASL_PLAINTEXT",
-            "controller.quorum.voters": f"1@127.0.0.1:{one.controller_port}",
-            "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
-            "listener.name.password.sasl.enabled.mechanisms": "PLAIN",
-            "connections.max.reauth.ms": "3600000",  # so a session ends with its token
-            "sasl.oauthbearer.jwks.endpoint.url": endpoint.keys_url,
-            "sasl.oauthbearer.expected.issuer": ISSUER,
-            "sasl.oauthbearer.expected.audience": AUDIENCE,
-            "listener.name.tokens.oauthbearer.sasl.jaas.config": f"{OAUTH}."
-            "OAuthBearerLoginModule required;",
-            "listener.name.tokens.oauthbearer.sasl.server.callback.handler.class": f"{OAUTH}."
-            "OAuthBearerValidatorCallbackHandler",
-            f"{tls}.client.auth": "required",
-            f"{tls}.keystore.type": "PEM",
-            f"{tls}.keystore.location": str(broker.both),
-            f"{tls}.truststore.type": "PEM",
-            f"{tls}.truststore.location": str(client.path),
-            "listener.name.password.plain.sasl.jaas.config": f'{PLAIN} username="b" password="b"'
-            f' user_stranger="{password}";',
-        }
-        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={endpoint.keys_url}"
-        with LocalCluster(port=one.port, properties=properties, jvm_options=[allowed]) as cluster:
+        made, (inside, tokens, plain) = locked_broker(
+            {"TOKENS": "SASL_SSL", "PASSWORD": "SASL_PLAINTEXT"},
+            wants_token("tokens"),
+            speaks_tls("tokens", broker, client),
+            wants_password("password", stranger=password),
+            issuer=endpoint,
+        )
+        with made as cluster:
             yield Company(inside, tokens, plain, endpoint, broker, client, cluster)

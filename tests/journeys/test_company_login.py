@@ -20,7 +20,7 @@ from urllib.parse import urljoin, urlsplit
 import psutil
 import pytest
 
-from tests.journeys.company_broker import OAUTH, PLAIN, Company, company_broker
+from tests.journeys.company_broker import Company, company_broker
 from tests.journeys.conftest import (
     CLEAN,
     CONTINUOUS,
@@ -32,6 +32,7 @@ from tests.journeys.conftest import (
     Stranger,
     processes_of_session,
 )
+from tests.locked_broker import OAUTH, PLAIN
 from tests.tiers import long
 
 PASSWORD, CLIENT_SECRET, KEY_PASSWORD = "canary-Passw0rd", "canary-S3cret", "canary-K3y"
