@@ -115,7 +115,7 @@ def test_a_pipeline_outlives_its_tokens(company: Company, tmp_path: Path, mode: 
 
 
 @long
-@pytest.mark.timeout(600)  # eleven commands and a hundred pages
+@pytest.mark.timeout(600)  # eight commands and a hundred pages
 @MODES
 def test_nobody_finds_a_secret(company: Company, tmp_path: Path, mode: str):
     stranger = company.stranger(tmp_path / "home")
