@@ -21,6 +21,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import weakref
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ from transactions.sink import Sink
 logger = logging.getLogger(__name__)
 
 #: Which object has written which run of a query, by the folder of its application.
-_SERVED: Final[dict[Path, tuple[str, BatchWriter]]] = {}
+_SERVED: Final[dict[Path, tuple[str, weakref.ref[BatchWriter]]]] = {}
 _LOCK: Final = threading.Lock()
 _EXIT_SECONDS: Final = 5.0
 
@@ -89,7 +90,6 @@ class BatchWriter:
         self._open: _OpenQuery | None = None
         self._before: Run | None = None
         self._failed: tuple[str, BaseException] | None = None
-        atexit.register(self._close_at_exit)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write a batch. Called by foreachBatch, or on its thread, once for each batch.
@@ -127,6 +127,7 @@ class BatchWriter:
             folder.note_call(batch_id)
             branch = make_branch(frame, self._sink)
             self._open = self._begin(execution, branch, folder, batch_id)
+            atexit.register(self._close_at_exit)
         else:
             branch = make_branch(frame, self._sink, warn=False)
         self._open.write(execution, branch, batch_id)
@@ -135,11 +136,11 @@ class BatchWriter:
         """Check that no other object has written this run of the query: it has decided its batches,
         and what this one would write is never decided.
         """
-        run_id = str(execution.runId())
+        run_id, ours = str(execution.runId()), weakref.ref(self)
         with _LOCK:
-            served, by = _SERVED.get(folder.path, (run_id, self))
-            _SERVED[folder.path] = (run_id, by if served == run_id else self)
-        if served == run_id and by is not self:
+            served, by = _SERVED.get(folder.path, (run_id, ours))
+            _SERVED[folder.path] = (run_id, by if served == run_id else ours)
+        if served == run_id and by() is not self:
             raise ConfigurationError(
                 "Two writers of one application write the same query.",
                 where=f"application {self._app_id}, run {run_id}",
@@ -240,7 +241,10 @@ class BatchWriter:
     def _close(self, opened: _OpenQuery | None) -> None:
         if opened is not None and self._open is opened:
             self._open = None
-            opened.close()
+            try:
+                opened.close()
+            finally:
+                atexit.unregister(self._close_at_exit)  # it would keep this object for ever
 
 
 class _OpenQuery(OpenRun):

@@ -1,7 +1,11 @@
-"""A `BatchWriter` whose start failed: what its next start looks at, without Spark."""
+"""A `BatchWriter` without Spark: the start after one that failed, and what stays of an object."""
 
 from __future__ import annotations
 
+import gc
+import threading
+import types
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -12,6 +16,7 @@ from connectors import KafkaSink
 from connectors.spark import BatchWriter, batch_writer
 from connectors.spark.writer_folder import WriterFolder
 from tests.unit.samples import decision
+from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog
 from transactions.errors import DecisionLogError, IdentityMismatchError, SparkOnceError
 from transactions.log_backend import LocalFileBackend
@@ -77,7 +82,7 @@ def test_an_earlier_name_is_known_whatever_host_and_process_its_log_names(
     DecisionLog.open(backend, application_id="earlier", identity={}).decide(decision(3))
     ours = WriterFolder(tmp_path, "app")
     ours.note_call(3)
-    known = {earlier.path: (served, writer)} if served else {}
+    known = {earlier.path: (served, weakref.ref(writer))} if served else {}
     monkeypatch.setattr(batch_writer, "_SERVED", known)
     execution: Any = MagicMock()
     execution.runId.return_value = "run 2"
@@ -85,3 +90,33 @@ def test_an_earlier_name_is_known_whatever_host_and_process_its_log_names(
     with pytest.raises(expected):
         writer._begin(execution, MagicMock(), ours, 3)
     assert bool(FailedRun.made) != refused, "a refused run is not opened"
+
+
+def test_a_service_that_makes_a_writer_for_each_run_does_not_keep_them(tmp_path: Path, monkeypatch):
+    """Only one that is open is closed with the process, also if nobody holds it any more."""
+    at_exit: list[Any] = []
+    registry = types.SimpleNamespace(register=at_exit.append, unregister=at_exit.remove)
+    monkeypatch.setattr(batch_writer, "atexit", registry)
+    monkeypatch.setattr(batch_writer, "checkpoint_folder", lambda _: tmp_path)
+    monkeypatch.setattr(batch_writer, "WriterFolder", lambda *_: MagicMock(path=tmp_path))
+    for name in ("Run", "_OpenQuery", "make_branch", "checkpoint_of"):
+        monkeypatch.setattr(batch_writer, name, MagicMock())
+    for name in ("refuse_sources_of_query", "refuse_state_of_query"):
+        monkeypatch.setattr(batch_writer, name, lambda *_: None)
+    ended = threading.Event()
+    execution: Any = MagicMock(awaitTermination=ended.wait)
+    kept = weakref.ref(
+        writer := BatchWriter(KafkaSink(bootstrap_servers="b", topic="t"), app_id="a")
+    )
+    writer._write(execution, MagicMock(), 0)
+    assert len(at_exit) == 1
+    del writer
+    gc.collect()
+    assert kept() is not None
+    ended.set()
+    deadline = Deadline(10)
+    while kept() is not None and not deadline.expired():
+        deadline.pause(0.01)
+        gc.collect()
+    assert at_exit == []
+    assert kept() is None
