@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AclOperation
 
+from connectors.clients.client_errors import translate
 from connectors.clients.client_log import log_settings
 from connectors.clients.client_settings import check_login, librdkafka_settings, settings_checked
 from connectors.clients.client_version import check_client_version
@@ -62,6 +65,12 @@ def check_source(source: KafkaSource, deadline: Deadline) -> SourcePlanner:
     except MissingTopicError:
         if source.fail_on_data_loss:
             raise
+    closed = []
+    with contextlib.suppress(MissingTopicError):  # that was said, or it was deleted just now
+        closed = [topic for topic, may in planner.rights().items() if AclOperation.READ not in may]
+    if closed:
+        refusal = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        raise translate(refusal, ", ".join(closed), source.client_settings)
     return planner
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Uuid
+from confluent_kafka.admin import AclOperation, TopicDescription
 
+from connectors import KafkaSource
 from connectors.clients.transaction_timeout import MOST_TIMEOUT_MS
 from connectors.doctor import preflight
 from connectors.doctor.facts import ClusterFacts, Topic, Wanted
-from connectors.doctor.preflight import check_clusters
+from connectors.doctor.preflight import check_clusters, check_source
 from connectors.kafka.sink.kafka_sink import KafkaSink, transaction_timeout_ms
+from connectors.kafka.source import source_questions
 from transactions.clock import Deadline
 from transactions.errors import AuthenticationError, ConfigurationError
 
@@ -24,6 +30,68 @@ def test_a_setting_that_no_producer_knows_is_found_on_the_driver():
         check_clusters([sink], Wanted(application_id="app"), deadline)
     assert caught.value.option == "kafka.linger.no.such=5"
     assert deadline.remaining() > 50.0
+
+
+class Described:
+    """An admin client that knows the rights on each topic; what a real one says is in test_acls.py.
+
+    Args:
+        rights: None where the brokers do not tell them.
+    """
+
+    def __init__(self, rights: dict[str, list[AclOperation] | None]) -> None:
+        self._rights = rights
+
+    def poll(self, _seconds: float) -> None:
+        pass
+
+    def describe_topics(self, asked: Any, **how: Any) -> dict[str, Future[Any]]:
+        tells = how.get("include_authorized_operations", False)
+        return {
+            name: answered(
+                TopicDescription(
+                    *(name, Uuid(0, 0), False, [SimpleNamespace(id=0)]),
+                    self._rights[name] if tells else None,
+                )
+            )
+            for name in asked.topic_names
+        }
+
+    def list_offsets(self, asked: Any, **_: Any) -> dict[Any, Future[Any]]:
+        return {one: answered(SimpleNamespace(offset=0)) for one in asked}
+
+
+def answered(what: Any) -> Future[Any]:
+    done: Future[Any] = Future()
+    done.set_result(what)
+    return done
+
+
+MAY = AclOperation
+
+
+@pytest.mark.parametrize(
+    ("rights", "refused"),
+    [
+        ({"a": [MAY.DESCRIBE, MAY.READ], "b": [MAY.DESCRIBE, MAY.WRITE]}, "b"),
+        ({"a": [MAY.DESCRIBE], "b": [MAY.WRITE]}, "a, b"),
+        ({"a": [MAY.READ, MAY.DESCRIBE], "b": None}, ""),
+    ],
+    ids=["one is closed", "both are closed", "not told"],
+)
+def test_an_input_that_may_not_be_read_is_refused_before_a_record_waits_in_it(
+    monkeypatch, rights, refused
+):
+    """ListOffsets and DescribeTopics need DESCRIBE only: the first fetch would be the first no."""
+    monkeypatch.setattr(source_questions, "admin_client", lambda *_, **__: Described(rights))
+    source = KafkaSource(bootstrap_servers="b:1", subscribe="a,b")
+    if not refused:
+        check_source(source, Deadline(5.0))
+        return
+    with pytest.raises(AuthenticationError) as caught:
+        check_source(source, Deadline(5.0))
+    assert caught.value.where == refused
+    assert caught.value.option == "an ACL: READ on the topic"
 
 
 class Broker:

@@ -194,7 +194,7 @@ class FakeCluster(SourcePlanner):
         self._describe(self.source.topics)
         return list(self.holds)
 
-    def _describe(self, topics: Any) -> dict[str, Any]:
+    def _describe(self, topics: Any, **_: bool) -> dict[str, Any]:
         there = {topic: [] for topic in topics}
         for topic, partition in map(split_key, self.holds):
             if topic in there:

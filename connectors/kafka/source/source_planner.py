@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Final, TypeVar
 
 from confluent_kafka import TopicCollection, Uuid
-from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
+from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec, TopicDescription
 
 from connectors.kafka.source import batch_ranges, offset_errors, offsets
 from connectors.kafka.source.listed_offsets import listed_offsets
@@ -205,6 +205,13 @@ class SourcePlanner:
             self._topic_ids = _ids_of(self._what_is_left())
         return self._topic_ids
 
+    def rights(self) -> dict[str, list[AclOperation]]:
+        """Return what we may do with each topic that is read, as far as its brokers tell it."""
+        topics = sorted({offsets.split_key(key)[0] for key in self.partitions()})
+        described = self._describe(topics, include_authorized_operations=True) if topics else {}
+        told = {topic: each.authorized_operations for topic, each in described.items()}
+        return {topic: rights for topic, rights in told.items() if rights}
+
     def partitions_there(self) -> list[str]:
         """Return the partitions of the topics that exist; one that is missing may come back.
 
@@ -265,11 +272,11 @@ class SourcePlanner:
                 left |= self._describe([topic])
         return left
 
-    def _describe(self, topics: Sequence[str]) -> Mapping[str, TopicDescription]:
+    def _describe(self, topics: Sequence[str], **asked: bool) -> Mapping[str, TopicDescription]:
         return self._questions.ask(
             ", ".join(topics),
             lambda admin, timeout: admin.describe_topics(
-                TopicCollection(list(topics)), request_timeout=timeout
+                TopicCollection(list(topics)), request_timeout=timeout, **asked
             ),
         )
 
