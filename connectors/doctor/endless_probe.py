@@ -94,9 +94,13 @@ async def _owners(
 
 
 def _endless(one: Unended, owner: TransactionDescription | None) -> Endless | None:
-    """Return None for a transaction that is simply open, or is about to end."""
+    """Return None for a transaction that is simply open, or is about to end. Its producer begins a
+    later one, of a higher epoch, only after the end.
+    """
     if owner is not None and owner.state in wire_requests.OPEN_STATES:
-        return None
+        is_later = owner.state == "Ongoing" and owner.producer_epoch > one.producer_epoch
+        if not is_later:
+            return None
     return Endless(
         partition=one.partition,
         start_offset=one.start_offset,

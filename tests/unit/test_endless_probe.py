@@ -139,6 +139,8 @@ def found_in(cluster: Any) -> tuple[tuple[Endless, ...], dict[str, str]]:
         ("Empty", EPOCH + 1, ""),
         ("CompleteCommit", EPOCH + 2, ""),
         ("CompleteAbort", EPOCH + 2, ""),
+        # it begins the next one only when the one before is over, and its producer goes on for ever
+        ("Ongoing", EPOCH + 1, ""),
     ],
 )
 def test_the_coordinators_word_counts_only_for_the_transaction_that_it_is_about(state, epoch, fate):
