@@ -74,22 +74,33 @@ async def _owners(
     found: dict[int, TransactionDescription] = {}
 
     async def of_broker(node: int) -> None:
-        listing = await ask(request, node)
-        answer = broker_answers.read(Request.LIST_TRANSACTIONS, listing.error_code)
-        if answer.meaning is not Meaning.DONE:
-            raise NotSentError(f"broker {node}: {answer}")
-        names = [row.transactional_id for row in listing.transaction_states]
-        if not names:
-            return
-        described = await ask(wire_requests.describe_transactions(names), node)
-        for row in described.transaction_states:
-            answer = broker_answers.read(Request.DESCRIBE_TRANSACTIONS, row.error_code)
-            if answer.meaning is Meaning.DONE:
-                found[row.producer_id] = wire_requests.description(row)
-            elif answer.meaning is not Meaning.ABSENT:  # a living owner would look like none
-                raise NotSentError(f"broker {node}: {row.transactional_id}: {answer}")
+        rows = await described(request, ask, node)
+        found.update((row.producer_id, wire_requests.description(row)) for row in rows)
 
     await wire.together(of_broker, wire.brokers())
+    return found
+
+
+async def described(listing: Any, ask: Ask, node: int) -> list[Any]:
+    """Ask one broker for a list of transactions, and describe those that are still there.
+
+    Raises:
+        NotSentError: it cannot tell them now; left out, a living one would look like none.
+    """
+    listed = await ask(listing, node)
+    answer = broker_answers.read(Request.LIST_TRANSACTIONS, listed.error_code)
+    if answer.meaning is not Meaning.DONE:
+        raise NotSentError(f"broker {node}: {answer}")
+    names = [row.transactional_id for row in listed.transaction_states]
+    if not names:
+        return []
+    found = []
+    for row in (await ask(wire_requests.describe_transactions(names), node)).transaction_states:
+        answer = broker_answers.read(Request.DESCRIBE_TRANSACTIONS, row.error_code)
+        if answer.meaning is Meaning.DONE:
+            found.append(row)
+        elif answer.meaning is not Meaning.ABSENT:
+            raise NotSentError(f"broker {node}: {row.transactional_id}: {answer}")
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from connectors.clients.offsets_topic import OFFSETS_TOPIC
 from connectors.clients.transactional_id import probe_id
 from connectors.doctor import doctor_requests
-from connectors.doctor.endless_probe import find_endless
+from connectors.doctor.endless_probe import described, find_endless
 from connectors.doctor.facts import (
     STATE_TOPIC,
     ClusterFacts,
@@ -266,13 +266,7 @@ class _Probe:
         found: list[Hanging] = []
 
         async def ask(node: int) -> None:
-            listing = await self._ask(wire_requests.list_transactions(""), node)
-            if not self._done(Request.LIST_TRANSACTIONS, listing.error_code, f"broker {node}"):
-                raise NotSentError(f"broker {node} is still reading its transaction log")
-            names = [row.transactional_id for row in listing.transaction_states]
-            if not names:
-                return
-            answer = await self._ask(wire_requests.describe_transactions(names), node)
+            rows = await described(wire_requests.list_transactions(""), self._ask, node)
             now_ms = self._clock.now_ms() + (self._skew[0] if self._skew else 0.0)
             found.extend(
                 Hanging(
@@ -281,8 +275,8 @@ class _Probe:
                     age_ms=int(now_ms - row.transaction_start_time_ms),
                     timeout_ms=row.transaction_timeout_ms,
                 )
-                for row in answer.transaction_states
-                if row.error_code == 0 and row.transaction_state in wire_requests.OPEN_STATES
+                for row in rows
+                if row.transaction_state in wire_requests.OPEN_STATES
             )
 
         await self._wire.together(ask, self._wire.brokers())

@@ -370,6 +370,7 @@ def _hanging(facts: ClusterFacts, wanted: Wanted) -> Iterator[Verdict]:
         return
     if reason := facts.unread.get("open transactions"):
         yield Verdict("open transactions", Level.WARN, reason, "not all brokers could be asked")
+        return
     old = [one for one in facts.hanging if one.age_ms > one.timeout_ms / 2]
     if not old:
         younger = f"{len(facts.hanging)} open, none older than half of its timeout"

@@ -10,7 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.admin import (
+    DescribeConfigsRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from connectors.doctor import probe
@@ -68,9 +72,52 @@ class Wire:
         return answer
 
 
-def gathered(monkeypatch: pytest.MonkeyPatch, *answers: ApiVersionsResponse | None) -> ClusterFacts:
-    monkeypatch.setattr(probe, "WireClient", lambda *_: Wire(answers))
-    wanted = Wanted(strangers=False, transactions=False)
+class OneTransaction(Wire):
+    """A broker with a transaction that is open since 1970.
+
+    Args:
+        code: of its answer when it is asked about this one.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__([LEVELS])
+        self._row = SimpleNamespace(
+            error_code=code,
+            transactional_id="x.1",
+            transaction_state="Ongoing",
+            transaction_start_time_ms=1,
+            transaction_timeout_ms=60_000,
+        )
+
+    async def send(self, node: int, request: Any, deadline: Deadline) -> Any:
+        if isinstance(request, (ListTransactionsRequest, DescribeTransactionsRequest)):
+            return SimpleNamespace(error_code=0, transaction_states=[self._row])
+        return await super().send(node, request, deadline)
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "found"),
+    [
+        (0, Level.WARN, "x.1"),
+        (14, Level.WARN, "COORDINATOR_LOAD_IN_PROGRESS"),
+        (16, Level.WARN, "NOT_COORDINATOR"),
+        (105, Level.OK, "0 open"),  # it has ended and was forgotten since the list
+    ],
+)
+def test_a_transaction_that_cannot_be_described_now_is_not_taken_for_none(
+    monkeypatch, code, level, found
+):
+    facts = gathered(monkeypatch, wire=OneTransaction(code))
+    (row,) = (one for one in judge(facts, Wanted()) if one.check == "open transactions")
+    assert row.level is level
+    assert found in f"{row}"
+
+
+def gathered(
+    monkeypatch: pytest.MonkeyPatch, *answers: ApiVersionsResponse | None, wire: Wire | None = None
+) -> ClusterFacts:
+    monkeypatch.setattr(probe, "WireClient", lambda *_: wire or Wire(answers))
+    wanted = Wanted(strangers=wire is not None, transactions=False)
     return probe.gather({"bootstrap.servers": "b:1"}, wanted, Deadline(0.05))
 
 
