@@ -122,6 +122,22 @@ def test_a1_the_decided_start_wins() -> None:
     assert stream.initial() == {"t": {"0": 7}}
 
 
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_pattern_that_misses_a_topic_for_a_moment_reads_it_to_the_end_of_now(lenient) -> None:
+    """A broker that starts does not list it yet: with Trigger.AvailableNow it was left out."""
+    options = {"subscribe_pattern": "t.*", "fail_on_data_loss": not lenient}
+    start = {"t": {"0": 3}, "tt": {"0": 5}}
+    stream = SourceStream(cluster := FakeCluster({"t-0": (0, 10)}, **options), json.dumps(start))
+    stream.stop_at_latest()
+    if lenient:  # it is still missing
+        assert stream.next_end(start) == {"t": {"0": 10}, "tt": {"0": 5}}
+    cluster.holds = {"t-0": (0, 12), "tt-0": (0, 8), "t2-0": (0, 9)}
+    end = stream.next_end(start)
+    assert end == {"t": {"0": 10}, "tt": {"0": 8}}
+    cluster.holds = {"t-0": (0, 14), "tt-0": (0, 9), "t2-0": (0, 9)}
+    assert stream.next_end(end) == end, "the run ends"
+
+
 # --- A7: a topic made anew -----------------------------------------------------------------------
 
 

@@ -128,6 +128,10 @@ class SourceStream:
                 option = "trigger=availableNow (in any case)"
                 where = _told(anew, self._ceiling_ids)
                 raise data_loss(where, flatten(start), self._ceiling, option, _MADE_ANEW)
+            # A pattern misses what a broker does not list yet: that ends at what exists now.
+            if missed := flatten(begin).keys() - self._ceiling.keys():
+                ends = self._planner.next_end({})
+                self._ceiling |= {key: ends[key] for key in missed & ends.keys()}
         flat, ids = flatten(begin), self.ids_in(begin)
         end = self._planner.next_end(flat, self._ceiling)
         # A run that reads to a ceiling would take a batch that waits for its end.
