@@ -21,7 +21,13 @@ from connectors.spark.stop_signals import StopFlag, stop_signals
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointReport
 from transactions.decision_log import DecisionLog
-from transactions.errors import FencedError, SavepointError, SparkOnceError, StoppedError
+from transactions.errors import (
+    FencedError,
+    SavepointError,
+    SavepointNotMadeError,
+    SparkOnceError,
+    StoppedError,
+)
 from transactions.events import publish
 from transactions.log_state import LogState
 from transactions.savepoint import (
@@ -280,6 +286,14 @@ class DriverLife(abc.ABC):
                 return  # a newer driver will answer
             except SparkOnceError as error:
                 made = error
+            except FileNotFoundError as error:
+                made = SavepointNotMadeError(
+                    "A file vanished while the savepoint was made.",
+                    where=f"{folder}: {error}",
+                    cause="Spark removes old state, and each look found other files; or a link in "
+                    "the checkpoint leads nowhere",
+                    option="take the savepoint again",
+                )
             except (OSError, ValueError) as error:
                 made = unwritten(folder, error)
             self._requests.answer(request, made)

@@ -205,8 +205,10 @@ def test_files_that_the_engine_removes_meanwhile_are_listed_again(driver, tmp_pa
     driver.files = files
     assert set(verify_savepoint(ask(tmp_path)).files) == {"a"}
     looks[:] = [1] * driver_life._TRIES
-    with pytest.raises(SavepointError, match="removed"):
+    with pytest.raises(SavepointError, match="removed") as caught:
         ask(tmp_path)
+    assert "disk" not in caught.value.cause
+    assert "again" in caught.value.option
 
 
 @pytest.mark.parametrize("when", ["before", "while"])
