@@ -15,7 +15,6 @@ from connectors.native import librdkafka
 
 #: Kafka's numbers of requests.
 LIST_OFFSETS: Final = 2
-FIND_COORDINATOR: Final = 10
 INIT_PRODUCER_ID: Final = 22
 END_TXN: Final = 26
 

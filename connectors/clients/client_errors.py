@@ -189,11 +189,6 @@ def is_passing(error: KafkaError) -> bool:
     return error.code() in _PASSING
 
 
-def is_unstable(error: KafkaError) -> bool:
-    """Return whether offsets of a group lie in a transaction that is still open."""
-    return bool(error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT)
-
-
 def is_missing(error: KafkaError) -> bool:
     """Return whether the topic or partition does not exist."""
     return error.code() in _MISSING

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from connectors.clients.client_log import log_settings
@@ -14,8 +14,9 @@ from connectors.clients.client_settings import admin_client, librdkafka_settings
 from connectors.clients.topic_leaders import has_leaders
 from connectors.demo.demo_reader import read_committed
 from connectors.operations.bounded_scan import TopicEnds
+from connectors.wire.coordinator_wire import CoordinatorWire
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
-from transactions.errors import BrokerUnavailableError
+from transactions.errors import BrokerUnavailableError, SparkOnceError
 
 PARTITIONS: Final = 2
 SABOTAGES: Final = ("duplicate", "loss")
@@ -72,14 +73,13 @@ class DemoTopics:
     def is_consumed(self, group: str, topic: str) -> bool:
         """Return whether the group's committed offsets have reached the ends of the topic."""
         ends = self._ends.committed([topic], Deadline(_ASK_S, self._clock))
-        asked = [TopicPartition(item.topic, item.partition) for item in ends]
-        request = ConsumerGroupTopicPartitions(group, asked)
+        names = [item.name for item in ends]
         try:
-            answer = self._admin.list_consumer_group_offsets([request], request_timeout=_ASK_S)
-            offsets = {p.partition: p.offset for p in answer[group].result().topic_partitions}
-        except KafkaException:
+            with CoordinatorWire(self._kafka) as wire:
+                found = wire.read_markers(group, names, Deadline(_ASK_S), stable=False)
+        except SparkOnceError:
             return False  # the coordinator moves; the caller asks again
-        return all(offsets.get(item.partition, -1) >= item.end for item in ends)
+        return all(item.name in found and found[item.name][0] >= item.end for item in ends)
 
     def sabotage(self, how: str, topic: str) -> None:
         """Damage the output, to show that the proof can fail.

@@ -126,7 +126,11 @@ TABLE: Final[Mapping[int, _Row]] = MappingProxyType(
         ),
         16: _Row("NOT_COORDINATOR", Meaning.REFIND, "the coordinator has moved to another broker"),
         29: _Row("TOPIC_AUTHORIZATION_FAILED", Meaning.AUTHORIZATION, "a right on the topic"),
-        30: _Row("GROUP_AUTHORIZATION_FAILED", Meaning.AUTHORIZATION, "a right on the group"),
+        30: _Row(
+            "GROUP_AUTHORIZATION_FAILED",
+            Meaning.AUTHORIZATION,
+            "a right on the group: DESCRIBE to read its offsets, READ to commit them",
+        ),
         31: _Row("CLUSTER_AUTHORIZATION_FAILED", Meaning.AUTHORIZATION, "a right on the cluster"),
         35: _Row("UNSUPPORTED_VERSION", Meaning.CONFIGURATION, "the broker is too old for this"),
         40: _Row("INVALID_CONFIG", Meaning.CONFIGURATION, "the broker knows no such setting"),

@@ -370,7 +370,8 @@ class WireClient:
                 "The broker refuses a request: the principal lacks a right.",
                 where=where,
                 cause=str(answer),
-                option=f"kafka.security.protocol={self._protocol}, and the ACLs of its principal",
+                option=f"kafka.security.protocol={self._protocol}, and the ACLs of its principal: "
+                f"{answer.sentence}",
             )
         if answer.meaning is Meaning.CONFIGURATION:
             raise ConfigurationError(

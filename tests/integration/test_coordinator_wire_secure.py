@@ -22,6 +22,7 @@ from connectors.doctor.verdicts import judge
 from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.kafka.source.range_reader import read_range
+from connectors.kafka.source.starting_group import committed_offsets
 from connectors.native.native_reader import NativePartitionReader
 from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.both_halves import KafkaBothHalves
@@ -100,6 +101,16 @@ def test_missing_rights_are_permanent(secure):
                     verb()
         assert allowed.commit([token], soon()) == {name: Outcome.COMMITTED}
     eventually(lambda: "acl" in values(secure.plain, "secure"), True)
+
+
+def test_a_starting_group_that_may_not_be_described_is_named(secure):
+    kafka = secure.login("alice", "right")
+    servers = kafka.pop("bootstrap.servers")
+    source = KafkaSource(bootstrap_servers=servers, kafka=kafka, subscribe="secure")
+    with pytest.raises(AuthenticationError) as caught:
+        committed_offsets(source, "analysts", ["secure-0"], soon())
+    assert "'analysts'" in caught.value.where
+    assert "DESCRIBE to read its offsets" in caught.value.option
 
 
 def test_a_task_without_source_offsets_needs_the_right_to_read_its_output(secure):

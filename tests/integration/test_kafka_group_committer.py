@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from connectors.clients import client_settings
+from connectors.wal import kafka_group_committer
 from connectors.wal.kafka_group_committer import KafkaGroupCheckpointCommitter
 from tests.unit.test_checkpoint_committer import (  # noqa: F401 - the suite
     JOB,
@@ -23,7 +27,7 @@ from tests.unit.test_checkpoint_committer import (  # noqa: F401 - the suite
     test_subtasks_operators_and_jobs_do_not_see_each_other,
     test_two_sinks_cannot_share_one_object,
 )
-from transactions.errors import MissingTopicError, SparkOnceError
+from transactions.errors import ConfigurationError, MissingTopicError, SparkOnceError
 
 
 @pytest.fixture
@@ -44,6 +48,37 @@ def test_any_client_sees_the_mark_in_the_group(make, bootstrap: str, marks: str)
     (found,) = consumer.committed([TopicPartition(marks, 0)], timeout=30)
     consumer.close()
     assert found.offset == 7
+
+
+def test_all_marks_have_one_client_to_read_and_one_to_write(make, monkeypatch):
+    """Each client is a login: two for each subtask and checkpoint would be many."""
+    made: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        client = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, **k: made.append(name) or client(*a, **k))
+
+    counted(client_settings, "AdminClient")
+    counted(kafka_group_committer, "CoordinatorWire")
+    committer = make()
+    for number in range(3):
+        for subtask in range(2):
+            committer.commit_checkpoint(subtask, number)
+            assert committer.is_checkpoint_committed(subtask, number)
+    assert sorted(made) == ["AdminClient", "CoordinatorWire"]
+    assert pickle.loads(pickle.dumps(committer)).describe() == committer.describe()
+    committer.close()
+    committer.open()
+    assert committer.is_checkpoint_committed(1, 2)
+    assert sorted(made) == ["AdminClient", "CoordinatorWire", "CoordinatorWire"]
+
+
+def test_a_wrong_setting_is_told_as_such(bootstrap: str, marks: str):
+    wrong = KafkaGroupCheckpointCommitter(bootstrap, marks, kafka={"linger.ms": "often"})
+    wrong.set_job_id(JOB)
+    wrong.open()
+    with pytest.raises(ConfigurationError, match="linger"):
+        wrong.commit_checkpoint(0, 1)
 
 
 def test_a_broker_that_is_away_is_an_error_not_a_no():

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from connectors import KafkaSink, KafkaSource
+from connectors.cluster.local_cluster import LocalCluster
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.modes import MODES
 from connectors.spark.pipeline import arrow_pipeline
@@ -123,6 +124,17 @@ def test_an_open_transaction_in_a_topic_that_is_not_read_delays_nothing(
     asked = {"starting_group": application_id, "starting_offsets": "earliest"}
     with moving(application_id, bootstrap, TopicPartition(other, 0, 5)):
         assert begins(bootstrap, busy, poll_timeout_ms=1000, **asked) == {"-0": 2, "-1": 0}
+
+
+def test_a_broker_that_has_never_had_a_group():
+    """Its coordinator answers NOT_COORDINATOR at first, as one does that moves. librdkafka's admin
+    client then ended the whole process, with a segmentation fault and not a word.
+    """
+    with LocalCluster() as new:
+        new.create_topic("in", 2)
+        produce(new.bootstrap_servers, "in", range(3), range(4))
+        asked = {"starting_group": "first", "starting_offsets": "earliest"}
+        assert begins(new.bootstrap_servers, "in", **asked) == {"-0": 0, "-1": 0}
 
 
 @long

@@ -16,8 +16,7 @@ from connectors.clients.client_errors import is_final
 from connectors.kafka.source.offsets import split_key
 from connectors.kafka.source.source_planner import _NO_ID, SourcePlanner
 from connectors.kafka.source.source_questions import SourceQuestions
-from connectors.kafka.source.starting_group import committed_offsets
-from tests.mock_cluster import FIND_COORDINATOR, LIST_OFFSETS, MockCluster
+from tests.mock_cluster import LIST_OFFSETS, MockCluster
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import AuthenticationError, BrokerUnavailableError, MissingTopicError
 
@@ -125,29 +124,6 @@ def test_an_error_from_before_a_question_says_nothing_about_it():
         questions.ask("it", meets)
 
 
-def test_a_group_is_asked_only_about_the_partitions_that_are_read_and_by_one_client():
-    """Each client costs a login, and an open transaction is no fault of a client."""
-    source = KafkaSource(bootstrap_servers="b:1", subscribe="in")
-    questions = SourceQuestions(source, SYSTEM_CLOCK)
-    unstable = KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT)
-    stands = [(-1, unstable), (-1, unstable), (7, None)]
-
-    def answer(asked: Sequence[Any], **options: Any) -> dict[str, Any]:
-        assert options["require_stable"]
-        ((group, places),) = [(one.group_id, one.topic_partitions) for one in asked]
-        offset, error = stands.pop(0)
-        rows = [
-            SimpleNamespace(topic=one.topic, partition=one.partition, offset=offset, error=error)
-            for one in places
-        ]
-        return {group: done(SimpleNamespace(topic_partitions=rows))}
-
-    questions._admin = Admin(questions)
-    questions._admin.list_consumer_group_offsets = answer
-    assert committed_offsets(questions, "g", ["in-0", "in-1"]) == {"in-0": 7, "in-1": 7}
-    assert committed_offsets(questions, "g", []) == {}
-
-
 def test_a_right_on_a_topic_that_is_missing_is_named(cluster):
     cluster.refuse(LIST_OFFSETS, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(AuthenticationError) as caught:
@@ -156,19 +132,6 @@ def test_a_right_on_a_topic_that_is_missing_is_named(cluster):
     assert error.where == "in-0, in-1"
     assert "authorization failed" in error.cause
     assert error.option.startswith("an ACL: READ on the topic")
-
-
-def test_a_right_on_a_group_that_is_missing_is_named(cluster):
-    # A right that is missing stays missing. librdkafka asks its bootstrap connection, and once more
-    # if the first metadata ends that connection before the answer is read.
-    cluster.refuse(FIND_COORDINATOR, KafkaError.GROUP_AUTHORIZATION_FAILED, times=10)
-    source = KafkaSource(bootstrap_servers=cluster.bootstrap, subscribe="in")
-    with pytest.raises(AuthenticationError) as caught:
-        committed_offsets(SourceQuestions(source, SYSTEM_CLOCK), "analysts", ["in-0"])
-    error = caught.value
-    assert error.where == "the consumer group analysts"
-    assert "authorization failed" in error.cause
-    assert error.option.startswith("an ACL: DESCRIBE on the group")
 
 
 #: A broker's answer to the second login of a connection within a second.

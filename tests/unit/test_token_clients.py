@@ -133,7 +133,8 @@ def ask_groups(kafka: dict[str, str]) -> None:
 
 def ask_marks(kafka: dict[str, str]) -> None:
     rest = {name: value for name, value in kafka.items() if name != "bootstrap.servers"}
-    marks = KafkaGroupCheckpointCommitter(kafka["bootstrap.servers"], "marks", kafka=rest)
+    servers = kafka["bootstrap.servers"]
+    marks = KafkaGroupCheckpointCommitter(servers, "marks", kafka=rest, timeout_s=1)
     marks.set_job_id("app")
     marks.is_checkpoint_committed(0, 1)
 

@@ -322,7 +322,7 @@ class SourcePlanner:
 
     def _in_group(self, place: Place, there: Sequence[str]) -> dict[str, int]:
         """Return the offsets of a group, and the fallback's where the group has none."""
-        committed = committed_offsets(self._questions, place.said, there)
+        committed = committed_offsets(self.source, place.said, there, self._questions.deadline())
         wanted = {key: committed[key] for key in there if key in committed}
         if missing := set(there) - set(wanted):
             fallback = self.source.start_without_group

@@ -57,8 +57,7 @@ class SourceQuestions:
             SparkOnceError: no answer in time, or an error that no other try can cure.
         """
         settings = self._source.client_settings
-        longest = min(_PLANNING_TIMEOUT_S, self._source.poll_timeout_ms / 1000)
-        deadline = Deadline(longest, self._clock)
+        deadline = self.deadline()
         patience = _FIRST_TIMEOUT_S
         while True:
             admin = self.client()
@@ -76,9 +75,13 @@ class SourceQuestions:
                 if client_errors.is_final(error) or deadline.expired():
                     raise client_errors.translate(error, where, settings) from failure
                 deadline.pause(_RETRY_PAUSE_S)
-                if not client_errors.is_unstable(error):  # else the client is well
-                    self._admin = None
+                self._admin = None
                 patience = min(2 * patience, _REQUEST_TIMEOUT_S)
+
+    def deadline(self) -> Deadline:
+        """Return when a question that is asked now is given up."""
+        longest = min(_PLANNING_TIMEOUT_S, self._source.poll_timeout_ms / 1000)
+        return Deadline(longest, self._clock)
 
     def client(self) -> AdminClient:
         """Return the client of the next question."""

@@ -4,49 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-
-from connectors.kafka.source.offsets import partition_key, split_key
-from connectors.kafka.source.source_questions import SourceQuestions
+from connectors.options.kafka_source import KafkaSource
 from connectors.options.read_place import Place
-from transactions.errors import ConfigurationError
+from connectors.wire.coordinator_wire import CoordinatorWire
+from transactions.clock import Deadline
+from transactions.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    OutcomeUnknownError,
+)
 
 
 def committed_offsets(
-    questions: SourceQuestions, group: str, keys: Iterable[str]
+    source: KafkaSource, group: str, keys: Iterable[str], deadline: Deadline
 ) -> dict[str, int]:
     """Return what a group has committed, per ``topic-partition``. Offsets in a transaction count
     when it has ended, so the question is repeated until then.
 
+    A raw request: librdkafka's admin client ends its whole process with a segmentation fault when a
+    coordinator that moves, or a new broker, answers NOT_COORDINATOR (its issue 5040; seen).
+
     Args:
-        questions: to the brokers.
+        source: has the brokers.
         group: its name.
         keys: the partitions that are read. The group's transactions in others may stay open.
+        deadline: when to give up.
 
     Raises:
-        AuthorizationError: the principal may not describe the group.
-        SparkOnceError: no answer.
+        AuthenticationError: the principal may not describe the group.
+        BrokerUnavailableError: no answer, or a transaction of the group is still open.
     """
-    places = [TopicPartition(*split_key(key)) for key in keys]
-    if not places:
-        return {}
-    found = questions.ask(
-        f"the consumer group {group}",
-        lambda admin, timeout: admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)],
-            require_stable=True,
-            request_timeout=timeout,
-        ),
-        # An open transaction is the error of a partition, in an answer that is a good one.
-        trouble_in=lambda answers: next(
-            (each.error for each in answers[group].topic_partitions if each.error is not None), None
-        ),
-    )[group]
-    return {
-        partition_key(each.topic, each.partition): each.offset
-        for each in found.topic_partitions
-        if each.offset >= 0
-    }
+    with CoordinatorWire(source.client_settings) as wire:
+        try:
+            found = wire.read_markers(group, [*keys], deadline)
+        except OutcomeUnknownError as error:
+            raise BrokerUnavailableError(
+                "The offsets of a consumer group are unstable: a transaction holds them.",
+                where=f"the consumer group {group}",
+                cause=f"a client of the group has not ended its transaction ({error.cause})",
+                option=f"startingGroupId={group}; pollTimeoutMs={source.poll_timeout_ms}",
+            ) from error
+    return {key: offset for key, (offset, _) in found.items()}
 
 
 def nothing_committed(place: Place, keys: Iterable[str]) -> ConfigurationError:
