@@ -6,8 +6,7 @@ import contextlib
 import re
 import urllib.request
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -53,7 +52,6 @@ def end_of(bootstrap: str, topic: str, partitions: int, isolation: str) -> int:
 def group_offset(bootstrap: str, group: str, topic: str, partitions: int) -> int:
     """Return the committed offsets of a group, added up, as a lag tool reads them."""
     places = [TopicPartition(topic, number) for number in range(partitions)]
-    asked = [ConsumerGroupTopicPartitions(group, places)]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    found = admin.list_consumer_group_offsets(asked)[group].result(30)
-    return sum(one.offset for one in found.topic_partitions)
+    settings = {"bootstrap.servers": bootstrap, "group.id": group}
+    with contextlib.closing(Consumer(settings | {"isolation.level": "read_uncommitted"})) as member:
+        return sum(one.offset for one in member.committed(places, timeout=30))

@@ -17,13 +17,12 @@ import psutil
 import pyarrow as pa
 import pytest
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
+    Consumer,
     KafkaError,
     KafkaException,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -410,7 +409,5 @@ def assert_fenced(*producers: Producer) -> None:
 
 def group_offset(bootstrap: str, group: str, topic: str) -> int:
     """Return what the group has committed for partition 0."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
-    answer = admin.list_consumer_group_offsets([asked], require_stable=True)[group].result(30)
-    return int(answer.topic_partitions[0].offset)
+    with contextlib.closing(Consumer({"bootstrap.servers": bootstrap, "group.id": group})) as one:
+        return int(one.committed([TopicPartition(topic, 0)], timeout=30)[0].offset)
