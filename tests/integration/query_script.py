@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -70,10 +71,10 @@ writer.option("checkpointLocation", "{}").option("job.id", "{}").save()
 """
 
 
-def text_files(folder: Path) -> Path:
+def text_files(folder: Path, files: int = FILES) -> Path:
     """Make the input: one file is one batch, and each line is there once."""
     folder.mkdir()
-    for number in range(FILES):
+    for number in range(files):
         lines = (str(number * PER_FILE + line) for line in range(PER_FILE))
         path = folder / f"{number}.txt"
         path.write_text("\n".join(lines) + "\n")
@@ -128,6 +129,23 @@ class Script:
         with started([sys.executable, self.path.name], self.folder, **environment) as process:
             code = process.wait(PATIENCE_S)
         return code, self.said()
+
+    def die_at_each(self, points: Sequence[str], died: Callable[[str, int, str], None]) -> None:
+        """Run it once per point: batch 1 ends the first run at the first point, batch 2 the second
+        one at the second, and so on. A last run goes to the end, and a reader sees all batches.
+
+        Args:
+            points: of the protocol.
+            died: called with the point, the exit code and what this run has printed.
+        """
+        for batch, point in enumerate(points, 1):
+            code, said = self.run(f"{point}@{batch}")
+            died(point, code, said)
+            (self.folder / "out").unlink()
+            (self.folder / "log").unlink()
+        code, said = self.run()
+        assert code == 0, said
+        assert self.values() == list(range((len(points) + 1) * PER_FILE))
 
     def said(self) -> str:
         """Return what its processes have printed so far."""

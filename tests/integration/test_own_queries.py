@@ -163,36 +163,35 @@ def test_x7_a_network_that_holds_requests_back_all_the_time(script, cluster, way
     assert one.values() == ALL
 
 
+def killed(script: Script, way: str, *points: str) -> None:
+    """Start the script once per point; each run dies there."""
+    for point in points:
+        code, said = script.run(point)
+        assert code == KILLED[way], (point, said)
+
+
 @WAYS
-@pytest.mark.parametrize("point", ["recovery_fenced", "recovery_settled"])
-def test_a_kill_in_recovery(script, way: str, point: str):
-    """The next run finds what two dead runs have left."""
+def test_kills_in_recovery(script, way: str):
+    """The last run finds what three dead runs have left."""
     one = script(way)
     number = 0 if way == WRITE else 1
-    code, said = one.run(f"decision_durable@{number}")
-    assert code == KILLED[way], said
-    code, said = one.run(point)
-    assert code == KILLED[way], said
-    code, said = one.run()
-    assert code == 0, said
+    killed(one, way, f"decision_durable@{number}", "recovery_fenced", "recovery_settled")
+    until_done(one, starts=1)
     assert one.values() == ALL
 
 
-@pytest.mark.parametrize(
-    ("way", "point"),
-    [*((WORD, point) for point in HEALING_POINTS), (FUNCTION, "heal_durable")],
-)
-def test_a_kill_while_lost_records_are_written_again(script, way: str, point: str):
-    """What was decided is aborted by the broker; the run that writes it again dies."""
+#: Behind the third, the next run has nothing more to heal.
+HEALING = [(WORD, HEALING_POINTS[:3]), (WORD, HEALING_POINTS[3:]), (FUNCTION, ("heal_durable",))]
+
+
+@pytest.mark.parametrize(("way", "points"), HEALING)
+def test_kills_while_lost_records_are_written_again(script, way: str, points: tuple[str, ...]):
+    """What was decided is aborted by the broker; the runs that write it again die."""
     one = script(way)
-    number = 0 if way == WRITE else 1
-    code, said = one.run(f"decision_durable@{number}")
-    assert code == KILLED[way], said
+    killed(one, way, "decision_durable@1")
     one.abort_decided()
-    code, said = one.run(point)
-    assert code == KILLED[way], said
-    code, said = one.run()
-    assert code == 0, said
+    killed(one, way, *points)
+    until_done(one, starts=1)
     assert one.values() == ALL
 
 

@@ -51,11 +51,15 @@ from tests.tiers import long
 from transactions.clock import Deadline
 
 ALL = list(range(FILES * PER_FILE))
+MANY_STARTS = pytest.mark.timeout(1200)
 PROCESS = "connectors.spark.commit_process"
 
 
 #: Points that the commit process reaches.
 DRIVER_POINTS = [point for point in POINTS if point not in WORKER_POINTS]
+#: One job can die at every point up to its decision; behind it, its next run has no more to do.
+DECIDED = POINTS.index("decision_durable")
+ONE_JOB_DIES_AT = [POINTS[: DECIDED + 1], *([point] for point in POINTS[DECIDED + 1 :])]
 
 
 def commit_processes(folder: str) -> list[psutil.Process]:
@@ -97,17 +101,20 @@ def from_files(script, tmp_path) -> Script:
 
 
 @long
-@pytest.mark.parametrize("point", POINTS)
-def test_a_kill_in_a_batch_loses_and_doubles_nothing(from_files, point):
-    """A worker dies, or the commit process: the query fails, and says so."""
-    code, said = from_files.run(f"{point}@1")
-    assert code == 1, said
-    if point not in WORKER_POINTS:
-        assert "The process that commits has died" in said
-    code, said = from_files.run()
-    assert code == 0, said
-    assert from_files.values() == ALL
-    assert (from_files.ours / "decisions").is_dir()
+@MANY_STARTS
+def test_a_kill_in_a_batch_loses_and_doubles_nothing(script, tmp_path):
+    """One query dies in one batch after the other, each time at the next point: a worker dies, or
+    the commit process. The query fails, and says so.
+    """
+    files = text_files(tmp_path / "in", len(POINTS) + 1)
+    query = script({"examples/*.py": str(files)})
+
+    def died(point: str, code: int, said: str) -> None:
+        assert code == 1, (point, said)
+        assert (point in DRIVER_POINTS) == ("The process that commits has died" in said), said
+
+    query.die_at_each(POINTS, died)
+    assert (query.ours / "decisions").is_dir()
 
 
 @long
@@ -137,48 +144,79 @@ def test_the_word_is_changed_on_the_checkpoint_of_another_sink(script, tmp_path,
 
 
 @long
-@pytest.mark.parametrize("point", POINTS)
-def test_a_source_that_counts_and_a_query_that_is_stopped(script, point):
+@MANY_STARTS
+def test_a_source_that_counts_and_a_query_that_is_stopped(script):
+    """It dies in one batch after the other, and a run of three batches is stopped at the end."""
     rate = script({FILE_SOURCE: RATE_SOURCE, TO_THE_END: THREE_BATCHES})
-    code, said = rate.run(f"{point}@1")
-    assert code == 1, said
+    for batch, point in enumerate(POINTS, 1):
+        code, said = rate.run(f"{point}@{batch}")
+        assert code == 1, said
     code, said = rate.run()
     assert code == 0, said
     values = rate.values()
     assert values == list(range(len(values)))
-    assert len(values) >= 60
+    assert len(values) >= 20 * (len(POINTS) + 1)
 
 
 @long
-@pytest.mark.parametrize("point", DRIVER_POINTS)
-@pytest.mark.parametrize("what", ["files", "counts", "job"])
-def test_a_driver_killed_while_its_commit_process_sleeps(request, script, point, what):
-    """The JVM and its Python die; the commit process stands still, and wakes up too late."""
-    if what == "counts":
-        written = script({FILE_SOURCE: RATE_SOURCE, TO_THE_END: ENDLESS})
+@MANY_STARTS
+@pytest.mark.parametrize("what", ["files", "counts"])
+def test_a_driver_killed_while_its_commit_process_sleeps(script, tmp_path, what):
+    """The JVM and its Python die, in one batch after the other; each commit process stands still,
+    and wakes up too late.
+    """
+    if what == "files":
+        files = text_files(tmp_path / "in", len(DRIVER_POINTS) + 1)
+        query = script({"examples/*.py": str(files)})
     else:
-        written = request.getfixturevalue({"files": "from_files", "job": "job"}[what])
-    number = 0 if what == "job" else 1
-    environment = written.environment(
-        SPARKONCE_CRASH_AT=f"{point}@{number}", SPARKONCE_CRASH_SIGNAL="STOP"
-    )
+        query = script({FILE_SOURCE: RATE_SOURCE, TO_THE_END: ENDLESS})
+    asleep: list[psutil.Process] = []
+    for batch, point in enumerate(DRIVER_POINTS, 1):
+        asleep += killed_beside_a_sleeper(query, f"{point}@{batch}", known=asleep)
+    if what == "counts":
+        query.path.write_text(query.path.read_text().replace(ENDLESS, THREE_BATCHES))
+    per_batch = PER_FILE if what == "files" else 20
+    assert_sleepers_change_nothing(query, asleep, at_least=(len(DRIVER_POINTS) + 1) * per_batch)
+
+
+@long
+@MANY_STARTS
+@pytest.mark.parametrize("points", ONE_JOB_DIES_AT)
+def test_a_job_killed_while_its_commit_process_sleeps(job, points):
+    asleep: list[psutil.Process] = []
+    for point in points:
+        if point in DRIVER_POINTS:
+            asleep += killed_beside_a_sleeper(job, point, known=asleep)
+    assert_sleepers_change_nothing(job, asleep, at_least=len(ALL))
+
+
+def killed_beside_a_sleeper(
+    written: Script, crash_at: str, known: list[psutil.Process]
+) -> list[psutil.Process]:
+    """Kill a driver when its commit process stands still at a point; return that process."""
+    environment = written.environment(SPARKONCE_CRASH_AT=crash_at, SPARKONCE_CRASH_SIGNAL="STOP")
     with started([sys.executable, written.path.name], written.folder, **environment):
         deadline = Deadline(120)
-        while not (asleep := stopped(written.folder)):
-            assert not deadline.expired(), written.said()
+        while not (asleep := [one for one in stopped(written.folder) if one not in known]):
+            assert not deadline.expired(), (crash_at, written.said())
             deadline.pause(0.05)
-    if what == "counts":
-        written.path.write_text(written.path.read_text().replace(ENDLESS, THREE_BATCHES))
+    return asleep
+
+
+def assert_sleepers_change_nothing(
+    written: Script, asleep: list[psutil.Process], at_least: int
+) -> None:
+    """Run to the end, then wake the commit processes of older runs up."""
     code, said = written.run()
     assert code == 0, said
     values = written.values()
-    assert values == (list(range(len(values))) if what == "counts" else ALL)
-    assert len(values) >= len(ALL)
+    assert values == list(range(len(values)))
+    assert len(values) >= at_least
     for one in asleep:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.resume()
     await_no_commit_process(str(written.folder))
-    assert written.values() == values, "the sleeper has changed what the newer run wrote"
+    assert written.values() == values, "a sleeper has changed what a newer run wrote"
     assert_no_open_transaction(written.bootstrap, written.ours.name)
 
 
@@ -547,10 +585,12 @@ def job(script, bootstrap, topic, tmp_path, application_id) -> Script:
 
 
 @long
-@pytest.mark.parametrize("point", POINTS)
-def test_a_job_that_is_killed_is_completed_by_its_next_run(job, point):
-    code, said = job.run(point)
-    assert code == 1, said
+@MANY_STARTS
+@pytest.mark.parametrize("points", ONE_JOB_DIES_AT)
+def test_a_job_that_is_killed_is_completed_by_its_next_run(job, points):
+    for point in points:
+        code, said = job.run(point)
+        assert code == 1, (point, said)
     code, said = job.run()
     assert code == 0, said
     assert job.values() == ALL
