@@ -33,11 +33,14 @@ from transactions.errors import ConfigurationError
 ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 
 _NO_GROUP: Final = "the source joins no group; offsets are committed to the application's own"
+_NO_WRITER: Final = "the source writes nothing"
 _BY_TIME: Final = "questions are repeated for a time; see kafkaConsumer.pollTimeoutMs"
-#: Options of Spark's own source that mean nothing here, and why.
+#: Options of Spark's own source and sink that mean nothing here, and why.
 WITHOUT_EFFECT: Final = {
     "groupIdPrefix": _NO_GROUP,
     "kafka.group.id": _NO_GROUP,
+    "kafka.enable.idempotence": _NO_WRITER,
+    "kafka.transaction.timeout.ms": _NO_WRITER,
     "fetchOffset.numRetries": _BY_TIME,
     "fetchOffset.retryIntervalMs": _BY_TIME,
     "useDeprecatedOffsetFetching": "offsets are always asked for without a consumer",
@@ -48,7 +51,7 @@ _SINCE: Final = "milliseconds since 1970 (UTC)"
 _TIMES: Final = ("startingTimestamp", "endingTimestamp")
 _RACK: Final = "client.rack"
 _WITHOUT_EFFECT_BY_LOWER_NAME = {name.lower(): name for name in WITHOUT_EFFECT}
-_PLACE: Final = "options of the source"
+PLACE: Final = "options of the source"  # for the log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +133,10 @@ class KafkaSource:
             raise _two_levels(level, self.isolation_level)
         object.__setattr__(self, "isolation_level", level)
         found = [(f"kafka.{name}", JAVA[name]) for name in kafka if name in JAVA]
-        if kafka.pop("group.id", None) is not None:
-            found.append(("kafka.group.id", _NO_GROUP))
-        tell_without_effect(_PLACE, found)
+        useless = {name.removeprefix(SOURCE.prefix): name for name in WITHOUT_EFFECT}
+        given = [full for short, full in useless.items() if kafka.pop(short, None) is not None]
+        found += [(name, WITHOUT_EFFECT[name]) for name in given]
+        tell_without_effect(PLACE, found)
         object.__setattr__(self, "kafka", kafka)
 
     @property
@@ -298,7 +302,7 @@ class KafkaSource:
             if SOURCE.passes(name):
                 kafka[name[len(SOURCE.prefix) :].lower()] = value
             elif useless := _WITHOUT_EFFECT_BY_LOWER_NAME.get(name.lower()):
-                tell_without_effect(_PLACE, [(useless, WITHOUT_EFFECT[useless])])
+                tell_without_effect(PLACE, [(useless, WITHOUT_EFFECT[useless])])
             elif option := SOURCE.find(name):
                 fields[option.python_name] = _parsed(option, value)
             else:

@@ -64,7 +64,7 @@ class BrokerReader:
                     bootstrap_servers=sink.bootstrap_servers,
                     subscribe=[sink.topic],
                     poll_timeout_ms=int(_ANSWER_S * 1000),
-                    kafka=sink.kafka,
+                    kafka=sink.settings,
                 )
             )
             for sink in sinks

@@ -35,7 +35,8 @@ from connectors.kafka.source.offsets import OffsetRange
 from connectors.kafka.source.range_reader import read_range
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import SourceStream
-from connectors.options.kafka_source import KafkaSource
+from connectors.options.java_settings import tell_elsewhere
+from connectors.options.kafka_source import PLACE, KafkaSource
 from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 from connectors.spark.batch_size import SIZE_FILE_OPTION, read_size
 from connectors.spark.range_rows import RANGES_OPTION, RANGES_SCHEMA, range_row
@@ -66,7 +67,7 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return Spark's Kafka columns; called first, so all options are checked here."""
-        source = self._source()
+        source = self._source(is_first=START_FILE_OPTION not in self.options)
         if self._gives_ranges():
             return from_arrow_schema(RANGES_SCHEMA)
         return from_arrow_schema(
@@ -118,7 +119,15 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
         """
         self.__dict__.update(state, _is_copy=True)
 
-    def _source(self) -> KafkaSource:
+    def _source(self, *, is_first: bool = False) -> KafkaSource:
+        """Parse the options, in each process that Spark makes the source in.
+
+        Args:
+            is_first: nobody has parsed them yet, so this process names those without effect. For a
+                driver, the driver did.
+        """
+        if not is_first:
+            tell_elsewhere(PLACE)
         options = dict(self.options)
         for ours in (START_FILE_OPTION, SIZE_FILE_OPTION, RANGES_OPTION):
             options.pop(ours, None)

@@ -459,15 +459,25 @@ def test_asynchronous_progress_is_refused(lines, bootstrap, topic, checkpoint):
 
 
 @long
-def test_a_setting_without_effect_is_named_once(script, tmp_path):
-    """Spark plans each batch anew, in any of its workers."""
-    option = '.option("kafka.partitioner.class", "X").option("topic"'
-    files = {"examples/*.py": str(text_files(tmp_path / "in"))}
-    query = script(files | {'.option("topic"': option})
+def test_settings_that_source_and_sink_share_are_named_once_each(script, bootstrap, topic):
+    """Spark reads the source's in three processes, and plans each batch in any of its workers."""
+    shared = (
+        '.option("kafka.group.id", "g").option("kafka.isolation.level", "read_committed")'
+        '.option("kafka.max.block.ms", "1").option("kafka.enable.idempotence", "true")'
+        '.option("kafka.transaction.timeout.ms", "660000")'
+    )
+    full = topic(2, name="in")
+    produce(bootstrap, full, range(30), range(30, 60))
+    source = KAFKA_SOURCE.format(bootstrap, full).replace(
+        ".load()", f'{shared}.load().select("value")'
+    )
+    query = script({FILE_SOURCE: source, '.option("topic"': f'{shared}.option("topic"'})
     code, said = query.run()
     assert code == 0, said
     assert query.values() == ALL
-    assert said.count("kafka.partitioner.class (") == 1, said
+    assert said.count("options of the source: no effect") == 1, said
+    assert said.count("options of the Kafka sink: no effect") == 1, said
+    assert said.count("kafka.max.block.ms (") == said.count("kafka.group.id (") == 2, said
 
 
 def test_a_socket_is_refused(spark, bootstrap, topic, checkpoint):
@@ -503,7 +513,8 @@ def test_state_that_spark_cannot_make_twice_is_refused(spark, bootstrap, topic, 
         ({"checkpointTimeout": "soon"}, "The value of checkpointTimeout cannot be used"),
         ({"job.id": "a"}, "The option job.id does not belong here."),
         ({"app.id": "a.b"}, "An application id may have only letters"),
-        ({"kafka.transaction.timeout.ms": "1000"}, "kafka.transaction.timeout.ms has no effect"),
+        ({"kafka.transaction.timeout.ms": "900"}, "A transaction timeout below a second"),
+        ({"kafka.partitioner.class": "com.example.Mine"}, "A partitioner of Java's client cannot"),
     ],
 )
 def test_an_option_that_is_wrong_is_refused(lines, bootstrap, topic, checkpoint, options, says):

@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 
 from connectors.cli.doctor import _cases
+from connectors.clients.client_settings import librdkafka_settings
 from connectors.continuous.kafka_task import KafkaTask
 from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.kafka_stage_writer import KafkaStageWriter
 from connectors.kafka.sink.plain_stage_writer import PlainStageWriter
+from connectors.options import java_settings
 from connectors.options.client_options import servers_of
 from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES, NO_GUARANTEE
 from connectors.options.kafka_source import KafkaSource
@@ -66,17 +68,8 @@ def test_an_option_of_transactions_is_refused_where_there_are_none(guarantee, mo
     assert "no transaction that could time out" in error.cause
 
 
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
-        ("transaction.timeout.ms", "transactionTimeoutMs=60000"),
-        ("delivery.timeout.ms", "checkpoint_timeout"),
-        ("message.timeout.ms", "checkpoint_timeout"),
-        ("socket.max.fails", "leave it out"),
-        ("log.connection.close", "leave it out"),
-    ],
-)
-def test_what_a_transactional_producer_would_override_is_refused(name, instead):
+@pytest.mark.parametrize("name", ["socket.max.fails", "log.connection.close"])
+def test_what_a_transactional_producer_would_override_is_refused(name):
     """Before Spark starts, in Python and in a job file; what cannot be had is not taken."""
     with pytest.raises(ConfigurationError) as caught:
         options(EXACTLY_ONCE, kafka={name: "60000"})
@@ -84,8 +77,90 @@ def test_what_a_transactional_producer_would_override_is_refused(name, instead):
     assert f"kafka.{name}" in error.what
     assert error.where == "sink 'out'"
     assert error.cause
-    assert error.option == f"kafka.{name}=60000; instead: {instead}"
+    assert error.option == f"kafka.{name}=60000; instead: leave it out"
     assert refused(text(sink=f'kafka.{name} = "60000"')).option == error.option
+
+
+#: Settings of a Java producer, or of a dictionary that source and sink share.
+PASTED = {
+    "acks": "all",
+    "enable.idempotence": "true",
+    "delivery.timeout.ms": "120000",
+    "group.id": "reports",
+    "isolation.level": "read_committed",
+    "max.block.ms": "60000",
+    "partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner",
+}
+
+
+@pytest.fixture
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java_settings, "_told", set())
+
+
+@pytest.mark.usefixtures("nothing_told")
+def test_settings_that_mean_nothing_to_a_sink_are_named_and_given_to_no_client(caplog):
+    given = {**PASTED, "linger.ms": "20"}
+    sink = options(EXACTLY_ONCE, kafka=given)
+    kept = librdkafka_settings(sink.settings)
+    assert kept.keys() == {"bootstrap.servers", "security.protocol", "linger.ms"}
+    (line,) = caplog.messages
+    silent = {"acks", "enable.idempotence", "linger.ms"}
+    named = {name for name in given if f"kafka.{name} (" in line}
+    assert named == given.keys() - silent
+
+
+@pytest.mark.usefixtures("nothing_told")
+def test_they_are_read_from_a_dictionary_that_source_and_sink_share(caplog):
+    shared = {f"kafka.{name}": value for name, value in PASTED.items()}
+    shared |= {"kafka.bootstrap.servers": "b:9092", "groupIdPrefix": "reports"}
+    shared["kafka.transaction.timeout.ms"] = "700000"
+    sink = KafkaSink.from_options({**shared, "topic": "out"})
+    assert sink.transaction_timeout_ms == 700_000
+    source = KafkaSource.from_options({**shared, "subscribe": "in"})
+    assert source.isolation_level == "read_committed"
+    kept = librdkafka_settings(source.client_settings).keys()
+    assert not kept & {"transaction.timeout.ms", "enable.idempotence", "group.id"}
+    assert sum("of the Kafka sink" in line for line in caplog.messages) == 1
+    assert "kafka.transaction.timeout.ms (the source writes nothing)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("more", "what", "option"),
+    [
+        (
+            {"transaction.timeout.ms": "10 minutes"},
+            "The transaction timeout is a number of ms.",
+            "kafka.transaction.timeout.ms=10 minutes",
+        ),
+        (
+            {"transaction.timeout.ms": "60000"},
+            "The transaction timeout is given twice.",
+            "kafka.transaction.timeout.ms=60000, transactionTimeoutMs=70000",
+        ),
+        (
+            {"partitioner.class": "com.example.ByCustomer"},
+            "A partitioner of Java's client cannot run here.",
+            "kafka.partitioner.class=com.example.ByCustomer: leave it out, and give each row its "
+            "partition in a column `partition`",
+        ),
+    ],
+)
+def test_settings_that_mean_something_else_here_are_refused(more, what, option):
+    with pytest.raises(ConfigurationError) as caught:
+        options(EXACTLY_ONCE, transaction_timeout_ms=70_000, kafka=more)
+    error = caught.value
+    assert (error.what, error.option) == (what, option)
+    assert error.where
+    assert error.cause
+
+
+def test_idempotence_can_be_asked_for_and_not_be_taken_away():
+    for guarantee in GUARANTEES:
+        sink = options(guarantee, kafka={"enable.idempotence": "TRUE"})
+        assert "enable.idempotence" not in librdkafka_settings(sink.settings)
+    with pytest.raises(ConfigurationError, match=r"enable\.idempotence"):
+        librdkafka_settings(options(EXACTLY_ONCE, kafka={"enable.idempotence": "false"}).settings)
 
 
 @pytest.mark.parametrize("guarantee", WITHOUT)

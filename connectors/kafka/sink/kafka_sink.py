@@ -27,24 +27,34 @@ if TYPE_CHECKING:
 #: Where its options are given, for the log.
 PLACE: Final = "options of the Kafka sink"
 _BOOTSTRAP: Final = "bootstrap.servers"
-_OF_TRANSACTIONS: Final = ("transaction.timeout.ms",)
-_LIVES: Final = (
-    "a record is retried until its transaction times out",
-    "checkpoint_timeout",
-)
-_BREAKS: Final = ("sparkonce sets it: a broken connection must be detected", "leave it out")
-#: Client setting for which a producer with transactions has its own value -> why, and what to write
-#: instead.
-_NOT_WITH_TRANSACTIONS: Final[Mapping[str, tuple[str, str]]] = {
-    "transaction.timeout.ms": (
-        "the driver gives every producer one value, checked against broker and checkpoint timeout",
-        "transactionTimeoutMs={value}",
-    ),
-    "delivery.timeout.ms": _LIVES,
-    "message.timeout.ms": _LIVES,
+_BREAKS: Final = "sparkonce sets it: a broken connection must be detected"
+#: Client setting that a producer with transactions must have as it is -> why.
+_NOT_WITH_TRANSACTIONS: Final[Mapping[str, str]] = {
     "socket.max.fails": _BREAKS,
     "log.connection.close": _BREAKS,
 }
+#: Client setting that means nothing to a sink -> why: people give source and sink the same ones.
+_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "group.id": "a sink joins no group",
+    "isolation.level": "a sink reads nothing; readers of its topic choose read_committed",
+}
+_LIVES: Final = "a record is retried until its transaction times out; see checkpoint_timeout"
+#: The same, where it is written in transactions.
+_WITHOUT_EFFECT_IN_TRANSACTIONS: Final[Mapping[str, str]] = {
+    **_WITHOUT_EFFECT,
+    "delivery.timeout.ms": _LIVES,
+    "message.timeout.ms": _LIVES,
+}
+_IDEMPOTENCE: Final = "enable.idempotence"
+_TIMEOUT: Final = "transaction.timeout.ms"
+_PARTITIONER: Final = "partitioner.class"
+#: Kafka's own partitioners put a record without a key anywhere, and so does librdkafka's.
+_KAFKAS_OWN: Final = "org.apache.kafka.clients.producer."
+#: Options of Spark's source and sink that its sink accepts and does not need, in small letters.
+_NOT_NEEDED: Final = (
+    "includeheaders",  # a column `headers` is written in any case
+    "groupidprefix",  # a sink joins no group
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +93,7 @@ class KafkaSink:
             ConfigurationError: an option is wrong.
         """
         object.__setattr__(self, "kafka", ClientOptions(self.kafka))
+        self._take_over_timeout()
         self.tell_without_effect()
         if not self.bootstrap_servers:
             raise _wrong("A Kafka sink needs brokers.", "kafka.bootstrap.servers=(absent)")
@@ -95,6 +106,7 @@ class KafkaSink:
                 f"The guarantee must be one of {', '.join(GUARANTEES)}.",
                 f"guarantee={self.guarantee}",
             )
+        self._refuse_partitioner()
         self._refuse_transaction_options()
         timeout = self.transaction_timeout_ms
         if timeout is not None and timeout < 1000:
@@ -103,10 +115,41 @@ class KafkaSink:
                 f"transactionTimeoutMs={timeout}",
             )
 
+    def _take_over_timeout(self) -> None:
+        """Give `transaction.timeout.ms` its meaning, that of `transactionTimeoutMs`."""
+        text = self.kafka.get(_TIMEOUT)
+        if text is None or not self.is_transactional:
+            return
+        if not text.strip().isdecimal():
+            raise _wrong("The transaction timeout is a number of ms.", f"kafka.{_TIMEOUT}={text}")
+        timeout = int(text)
+        if self.transaction_timeout_ms not in {None, timeout}:
+            given = f"kafka.{_TIMEOUT}={text}, transactionTimeoutMs={self.transaction_timeout_ms}"
+            raise _wrong("The transaction timeout is given twice.", given)
+        object.__setattr__(self, "transaction_timeout_ms", timeout)
+        others = {name: value for name, value in self.kafka.items() if name != _TIMEOUT}
+        object.__setattr__(self, "kafka", ClientOptions(others))
+
     def tell_without_effect(self) -> None:
-        """Name the settings of Java's client that mean nothing here, once in a process."""
-        found = [(f"kafka.{name}", JAVA[name]) for name in self.kafka if name in JAVA]
+        """Name the client settings that mean nothing here, once in a process."""
+        known = {**JAVA, **self._without_effect}
+        found = [(f"kafka.{name}", known[name]) for name in self.kafka if name in known]
         tell_without_effect(PLACE, found)
+
+    @property
+    def _without_effect(self) -> Mapping[str, str]:
+        return _WITHOUT_EFFECT_IN_TRANSACTIONS if self.is_transactional else _WITHOUT_EFFECT
+
+    def _refuse_partitioner(self) -> None:
+        name = self.kafka.get(_PARTITIONER, _KAFKAS_OWN)
+        if not name.startswith(_KAFKAS_OWN):
+            raise ConfigurationError(
+                "A partitioner of Java's client cannot run here.",
+                where=f"sink {self.name!r}",
+                cause="without it a key would go to another partition than it does today",
+                option=f"kafka.{_PARTITIONER}={name}: leave it out, and give each row its "
+                "partition in a column `partition`",
+            )
 
     def _refuse_transaction_options(self) -> None:
         if self.is_transactional:
@@ -114,7 +157,7 @@ class KafkaSink:
             return
         timeout = self.transaction_timeout_ms
         given = {"transactionTimeoutMs": None if timeout is None else str(timeout)}
-        given |= {f"kafka.{name}": self.kafka.get(name) for name in _OF_TRANSACTIONS}
+        given[f"kafka.{_TIMEOUT}"] = self.kafka.get(_TIMEOUT)
         for name, value in given.items():
             if value is not None:
                 raise ConfigurationError(
@@ -127,12 +170,11 @@ class KafkaSink:
 
     def _refuse_what_transactions_set(self) -> None:
         for name in self.kafka.keys() & _NOT_WITH_TRANSACTIONS.keys():
-            value, (why, instead) = self.kafka[name], _NOT_WITH_TRANSACTIONS[name]
             raise ConfigurationError(
-                f"kafka.{name} has no effect on a sink with the guarantee {EXACTLY_ONCE}.",
+                f"kafka.{name} cannot be set on a sink with the guarantee {EXACTLY_ONCE}.",
                 where=f"sink {self.name!r}",
-                cause=why,
-                option=f"kafka.{name}={value}; instead: {instead.format(value=value)}",
+                cause=_NOT_WITH_TRANSACTIONS[name],
+                option=f"kafka.{name}={self.kafka[name]}; instead: leave it out",
             )
 
     def identity(self) -> Mapping[str, str | None]:
@@ -190,8 +232,11 @@ class KafkaSink:
 
     @property
     def settings(self) -> ClientOptions:
-        """Client settings with the brokers in them."""
-        return ClientOptions({**self.kafka, "bootstrap.servers": self.bootstrap_servers})
+        """Client settings with the brokers in them, without those that mean nothing here."""
+        kept = {k: text for k, text in self.kafka.items() if k not in self._without_effect}
+        if kept.get(_IDEMPOTENCE, "").strip().lower() == "true":
+            del kept[_IDEMPOTENCE]  # every producer of ours has it
+        return ClientOptions({**kept, "bootstrap.servers": self.bootstrap_servers})
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], *, also: Sequence[str] = ()) -> Self:
@@ -209,8 +254,8 @@ class KafkaSink:
         for name, value in options.items():
             if KAFKA_SINK.passes(name):
                 kafka[name[len(KAFKA_SINK.prefix) :].lower()] = value
-            elif name.lower() == "includeheaders":
-                continue  # Spark's sink accepts it; a column `headers` is written in any case
+            elif name.lower() in _NOT_NEEDED:
+                continue
             elif option := KAFKA_SINK.find(name):
                 try:
                     fields[option.python_name] = option.kind.parse(value)
