@@ -19,6 +19,7 @@ import pytest
 
 from benchmarks.peers import SPARK_VERSION
 from benchmarks.peers.install import jars
+from tests.integration.query_script import plain_spark
 from tests.journeys.conftest import (
     MICRO_BATCH,
     MODES,
@@ -29,6 +30,7 @@ from tests.journeys.conftest import (
     Stranger,
     started,
 )
+from tests.journeys.test_one_word import one_word
 from tests.pages import block, commands, replaced
 from tests.tiers import long, sampled
 
@@ -188,4 +190,33 @@ def test_a_query_that_is_stopped_at_any_moment(stranger: Stranger, mode: str):
             stranger.comes_to(stranger.input_ends(), reader, pipeline)
             assert pipeline.sigterm() == 0, pipeline.text
     assert "startingOffsets=earliest is not used" in pipeline.text
+    assert_each_record_once(stranger)
+
+
+@long
+@pytest.mark.timeout(600)
+def test_both_words_are_changed_on_the_checkpoint_of_the_query(stranger: Stranger):
+    """The new query writes the batch that was planned. Of a first batch that was planned nobody
+    knows where it begins, so the old query has to end it.
+    """
+    script = one_word(stranger)
+    here = {"checkpoint": str(stranger.folder / "checkpoint")}
+    environment = plain_spark()
+    with stranger.follows_output() as reader, contextlib.ExitStack() as writing:
+        writing.enter_context(stranger.busy_topic())
+        with old_query(stranger, **here, hold="0 before") as query:
+            query.until_it_says("batch 0 is held")
+            query.kill_all()
+        with stranger.runs(script, **environment) as query:
+            assert query.ends() == 1, query.text
+        assert "The first batch of this checkpoint does not say where it begins." in query.text
+        assert stranger.reads_output() == []
+        with old_query(stranger, **here, hold=f"{HELD} before") as query:
+            query.until_it_says(f"batch {HELD} is held")
+            query.kill_all()
+        with stranger.runs(script, **environment) as query:
+            stranger.more_comes_out(reader, query)
+            writing.close()
+            stranger.comes_to(stranger.input_ends(), reader, query)
+            assert f"begins with batch {HELD} of the query" in query.text
     assert_each_record_once(stranger)

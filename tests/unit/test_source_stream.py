@@ -93,6 +93,17 @@ def test_a1_the_place_where_a_query_begins_is_in_no_later_batch() -> None:
     assert text(stream.next_end(second)) == text(second)
 
 
+@pytest.mark.parametrize("ends", [10, 12])
+def test_a1_a_batch_0_that_another_source_has_planned_is_refused(ends: int) -> None:
+    """Even where `latest` is at its end by now: its records would be left out in silence."""
+    stream = SourceStream(FakeCluster({"t-0": (0, 12)}, fail_on_data_loss=False))
+    with pytest.raises(ConfigurationError, match="does not say where it begins") as caught:
+        stream.plan(stream.initial(), {"t": {"0": ends}})
+    assert caught.value.where == f"batch 0, planned up to t-0: {ends}"
+    assert caught.value.cause
+    assert caught.value.option
+
+
 def test_a1_an_empty_batch_0_is_planned_again_as_an_empty_one() -> None:
     first = SourceStream(FakeCluster({"t-0": (0, 10)}))
     empty = first.next_end(first.initial())

@@ -157,11 +157,13 @@ class SourceStream:
 
         Raises:
             DataLossError: see `SourcePlanner.plan`; or the offsets are of a topic that is gone.
-            ConfigurationError: `start` is of another source.
+            ConfigurationError: `start` is of another source; or nobody knows where batch 0 begins.
         """
         self._refuse_other_topics(start)
         if _is_initial(start):
-            start = end.get(INITIAL_OFFSETS, start)
+            if INITIAL_OFFSETS not in end:
+                raise _unknown_start(end)
+            start = end[INITIAL_OFFSETS]
         was, will = self._ids(start), self._ids(end)
         begin = {key: at for key, at in flatten(start).items() if _same(key, was, will)}
         last = flatten(end)
@@ -226,6 +228,19 @@ def _is_initial(offsets: Nested) -> bool:
     once more, and does no harm.
     """
     return INITIAL_OFFSETS in offsets and flatten(offsets) == flatten(offsets[INITIAL_OFFSETS])
+
+
+def _unknown_start(end: Nested) -> ConfigurationError:
+    """Another source has planned batch 0: Spark's own keeps its start in a file that is not for us.
+    What `latest` finds now lies behind records of that batch, which would be left out in silence.
+    """
+    return ConfigurationError(
+        "The first batch of this checkpoint does not say where it begins.",
+        where=f"batch 0, planned up to {', '.join(f'{k}: {n}' for k, n in flatten(end).items())}",
+        cause="another source has planned it, such as Spark's own, and did not finish it",
+        option="format: start the query once more with its old source and sink and "
+        "trigger(availableNow=True), then change both; or take another checkpoint",
+    )
 
 
 def _same(key: str, was: Mapping[str, str], will: Mapping[str, str]) -> bool:
