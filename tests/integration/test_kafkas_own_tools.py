@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
-from connectors.spark import StreamingDriver
+from connectors.options.modes import MODES
+from connectors.spark.pipeline import arrow_pipeline
 from tests.auditor.reader import read_committed
 from tests.kafka_tools import kafka_command
 from tests.parity.query import produce
@@ -33,28 +34,26 @@ def topics(bootstrap: str, topic: Callable[..., str]) -> tuple[str, str]:
     return source, sink
 
 
-@pytest.fixture
+@pytest.fixture(params=MODES)
 def copies(
-    spark: SparkSession, bootstrap: str, topics, application_id, checkpoint
+    request, spark: SparkSession, bootstrap: str, topics, application_id, checkpoint
 ) -> Callable[[], None]:
     """Copy the full topic to the other one, as one start of a pipeline does."""
     source, sink = topics
 
     def run() -> None:
-        driver = StreamingDriver(
+        arrow_pipeline(
             spark,
             app_id=application_id,
             checkpoint=checkpoint,
+            source=KafkaSource(
+                bootstrap_servers=bootstrap, subscribe=source, starting_offsets="earliest"
+            ),
+            sink=KafkaSink(bootstrap_servers=bootstrap, topic=sink),
+            mode=request.param,
             trigger="available-now",
             restart_strategy="none",
-        )
-        reads = KafkaSource(
-            bootstrap_servers=bootstrap, subscribe=source, starting_offsets="earliest"
-        )
-        driver.write(
-            driver.read(reads).select("value"), KafkaSink(bootstrap_servers=bootstrap, topic=sink)
-        )
-        driver.run()
+        ).run()
 
     return run
 

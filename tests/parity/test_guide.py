@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import lit
 
 from connectors.spark.data_source import NAME
 from connectors.testing.auditor.reader import read_committed
@@ -108,7 +109,8 @@ def test_a_stream_and_a_batch_write(
         options = {"kafka.bootstrap.servers": bootstrap, "checkpointLocation": checkpoint}
         if way == "option":
             return key_and_value(frame), {**options, "topic": output}
-        return frame.selectExpr(f"'{output}' AS topic", "key", "value"), options
+        named = frame.withColumn("topic", lit(output))
+        return named.selectExpr("topic", "CAST(key AS STRING)", "CAST(value AS STRING)"), options
 
     reads = {"kafka.bootstrap.servers": bootstrap, "subscribe": topics[1]}
     stream = spark.readStream.format(NAME).options(**reads, startingOffsets="earliest").load()
