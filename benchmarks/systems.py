@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from connectors.bench.system import Task, our_system
+from connectors.bench.system import System, Task, our_system
 from connectors.options.guarantee import AT_LEAST_ONCE, NO_GUARANTEE
 from connectors.options.table import CONTINUOUS, MICRO_BATCH
 from transactions.errors import SparkOnceError
@@ -23,6 +23,18 @@ def python_job(script: Path, python: Path = Path(sys.executable)) -> Callable[[T
 
 
 OURS = our_system(MICRO_BATCH)
+_QUERY = Path(__file__).parent / "peers" / "spark_kafka_job.py"
+
+
+def _one_word(task: Task) -> list[str]:
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    words = {"format": "kafka-exactly-once", "conf": {**task["conf"], **conf}}
+    return python_job(_QUERY)({**task, **words})
+
 
 #: Our own modes, by the word that chooses them.
 MODES = {
@@ -32,6 +44,8 @@ MODES = {
     "micro-batch-arrow-3": our_system(
         MICRO_BATCH, name="sparkonce micro-batch, Arrow in three stages", stages=3
     ),
+    # The script of Spark's own job with one other word on each side, in a plain session.
+    "one-word": System(name="sparkonce one word", command=_one_word, versions=OURS.versions),
     "continuous": our_system(CONTINUOUS),
     # A backfill: it reads what is there, commits it and ends. Only for throughput.
     "continuous-available-now": our_system(

@@ -39,7 +39,7 @@ def _spark(task: Task) -> list[str]:
         "spark.sql.shuffle.partitions": "2",
     }
     return python_job(HERE / "spark_kafka_job.py", python)(
-        {**task, "conf": {**task["conf"], **conf}}
+        {**task, "format": "kafka", "conf": {**task["conf"], **conf}}
     )
 
 

@@ -1,7 +1,8 @@
-"""The same job on Spark's own Kafka source and sink, which is at least once.
+"""The same job as a query of Spark alone, on the Kafka source and sink that `format` names.
 
-It runs in an environment of its own (another PySpark) and imports nothing of this project. Its
-argument and its report are those of connectors/bench/bench_job.py.
+`kafka` is Spark's own, at least once; it runs in an environment of its own (another PySpark).
+`kafka-exactly-once` is ours. This script imports nothing of this project. Its argument and its
+report are those of connectors/bench/bench_job.py.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
     spark = builder.getOrCreate()
     mark(folder, "session")
     reader = (
-        spark.readStream.format("kafka")
+        spark.readStream.format(task["format"])
         .option("kafka.bootstrap.servers", task["bootstrap"])
         .option("subscribe", task["input"])
         .option("startingOffsets", "earliest")
@@ -41,7 +42,7 @@ def main() -> None:
     query = (
         reader.load()
         .selectExpr("key", task["value_sql"] + " AS value")
-        .writeStream.format("kafka")
+        .writeStream.format(task["format"])
         .option("kafka.bootstrap.servers", task["bootstrap"])
         .option("topic", task["output"])
         .option("checkpointLocation", str(folder / "checkpoint"))
