@@ -92,7 +92,7 @@ def command(
 
 
 def _old_folder(old: str) -> Path:
-    from connectors.machine.user_folders import local_path
+    from transactions.checkpoint_location import local_path
     from transactions.errors import ConfigurationError
 
     path = local_path(old)

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from connectors.machine.user_folders import checkpoint_folder
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError
 from transactions.log_backend import LogBackend
 from transactions.log_location import LogLocation
 
 
-def existing_log(checkpoint: str, decision_log: LogLocation | None = None) -> LogBackend:
+def existing_log(
+    checkpoint: CheckpointLocation, decision_log: LogLocation | None = None
+) -> LogBackend:
     """Return the backend of the decision log of a pipeline that has started before.
 
     Args:
-        checkpoint: the folder of its driver.
-        decision_log: the place of its log, if not in the checkpoint folder.
+        checkpoint: where the checkpoint of its driver lies.
+        decision_log: the place of its log, if not there.
 
     Raises:
-        ConfigurationError: the folder has no log, or an address is wrong.
+        ConfigurationError: the checkpoint has no log, or an address is wrong.
+        OSError: an object store does not answer.
     """
     if decision_log is not None:
         return decision_log.backend()
-    folder = checkpoint_folder(checkpoint) / "decisions"
     # The backend would create the folder, but a misspelt folder must not appear.
-    if not folder.is_dir():
+    if not checkpoint.has_log():
         raise ConfigurationError(
             "There is no decision log in this checkpoint.",
-            where=str(folder.parent),
-            cause="the path is wrong, no driver has ever started on it, or its job keeps the "
-            "log elsewhere ([decision_log])",
-            option=f"--checkpoint {checkpoint}, or --job JOB.toml",
+            where=str(checkpoint),
+            cause="the path or address is wrong, no driver has ever started on it, or its job "
+            "keeps the log elsewhere ([decision_log])",
+            option=f"--checkpoint {checkpoint.address}, or --job JOB.toml",
         )
-    return LogLocation(folder).backend()
+    return checkpoint.log.backend()

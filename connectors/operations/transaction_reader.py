@@ -13,10 +13,10 @@ import orjson
 
 from connectors.kafka.sink.kafka_committer import KafkaCommitter
 from connectors.kafka.sink.kafka_sink import KafkaSink
-from connectors.machine.user_folders import BOUND_TO, checkpoint_folder
 from connectors.operations.existing_log import existing_log
 from connectors.operations.transaction_table import Row, Seen, Standing, join
 from connectors.wire.partition_leaders import Unended
+from transactions.checkpoint_location import BOUND_TO, CheckpointLocation
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
 from transactions.decision_log import read_log
@@ -30,17 +30,17 @@ _LOOK_S = 2.0
 
 
 class TransactionReader:
-    """One checkpoint folder and the clusters of its sinks; reads, and appends nothing.
+    """One checkpoint and the clusters of its sinks; reads, and appends nothing.
 
     Args:
-        checkpoint: the folder of a driver.
+        checkpoint: of a driver: a folder, an address, or an address with options of its store.
         kafka: client settings for every sink, without prefix; empty when no broker is known.
         sinks: sinks of a job file, by name; they win over `kafka`.
         decision_log: where a job file keeps the log.
 
     Raises:
         ConfigurationError: there is no log, or the sinks of the job file are not those of the log.
-        IdentityMismatchError: the folder belongs to another log.
+        IdentityMismatchError: the checkpoint belongs to another log.
         LogCorruptedError, LogVersionError: the log cannot be read.
 
     Attributes:
@@ -52,19 +52,19 @@ class TransactionReader:
 
     def __init__(
         self,
-        checkpoint: str,
+        checkpoint: str | CheckpointLocation,
         kafka: Mapping[str, str],
         sinks: Mapping[str, KafkaSink] | None = None,
         decision_log: LogLocation | None = None,
     ) -> None:
-        self._folder = checkpoint_folder(checkpoint)
-        self.backend = existing_log(checkpoint, decision_log)
+        self._place = CheckpointLocation.of(checkpoint)
+        self.backend = existing_log(self._place, decision_log)
         self.state = read_log(self.backend)
         self._refuse_other_folder()
         self.open_ids: dict[str, list[str]] = {}
         self.sinks = {
             name: KafkaCommitter(name, options.settings)
-            for name, options in _options(self._folder, self.state, kafka, sinks or {}).items()
+            for name, options in _options(self._place, self.state, kafka, sinks or {}).items()
         }
 
     def __enter__(self) -> TransactionReader:
@@ -137,7 +137,7 @@ class TransactionReader:
         if others:
             raise ConfigurationError(
                 "The last decision has transactions of sinks that are not Kafka.",
-                where=f"{self._folder}: sinks {sorted(others)}",
+                where=f"{self._place}: sinks {sorted(others)}",
                 cause="only the pipeline knows their target; its next start commits all of them",
                 option="start the pipeline",
             )
@@ -161,12 +161,12 @@ class TransactionReader:
 
     def _refuse_other_folder(self) -> None:
         """What Spark has finished in a folder proves a commit only for the folder's own log."""
-        bound = self._folder / BOUND_TO
-        owner = bound.read_text("utf-8") if bound.exists() else self.state.log_id
+        bound = self._place.read(BOUND_TO)
+        owner = self.state.log_id if bound is None else bound.decode()
         if owner != self.state.log_id:
             raise IdentityMismatchError(
                 "The decision log does not belong to this checkpoint folder.",
-                where=f"{self._folder}, log {self.state.log_id or '(new)'} in "
+                where=f"{self._place}, log {self.state.log_id or '(new)'} in "
                 f"{self.backend.describe()}",
                 cause=f"the folder belongs to the log {owner}: one of them was changed, moved or "
                 "restored without the other",
@@ -204,13 +204,18 @@ class TransactionReader:
         )
 
     def _finished(self) -> int:
-        commits = self._folder / "spark" / "commits"
+        if self._place.folder is None:
+            return -1
+        commits = self._place.folder / "spark" / "commits"
         names = (path.name for path in commits.iterdir()) if commits.is_dir() else ()
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def _options(
-    folder: Path, state: LogState, kafka: Mapping[str, str], given: Mapping[str, KafkaSink]
+    place: CheckpointLocation,
+    state: LogState,
+    kafka: Mapping[str, str],
+    given: Mapping[str, KafkaSink],
 ) -> dict[str, KafkaSink]:
     """Return options for the sinks that the log names; it does not say where their brokers are."""
     if not kafka and not given:
@@ -221,9 +226,9 @@ def _options(
     if given and given.keys() != named.keys():
         raise ConfigurationError(
             "The job file does not belong to this checkpoint: its sinks differ.",
-            where=f"{folder}: {sorted(named)}; job file: {sorted(given)}",
+            where=f"{place}: {sorted(named)}; job file: {sorted(given)}",
             cause="the file is of another pipeline, or its sinks were changed since the last start",
-            option=f"checkpoint={folder} and [[sink]], in the job file",
+            option=f"checkpoint={place} and [[sink]], in the job file",
         )
     if given:
         return dict(given)

@@ -19,10 +19,10 @@ import orjson
 
 from connectors.kafka.source.offsets import merged_offsets, split_key, without_topics
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.machine.user_folders import BOUND_TO
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline.run import CONNECT_SECONDS, RunOptions
 from connectors.wire.coordinator_wire import CoordinatorWire
+from transactions.checkpoint_location import BOUND_TO, CheckpointLocation
 from transactions.clock import Deadline
 from transactions.decision_log import read_log
 from transactions.errors import SavepointError
@@ -102,7 +102,8 @@ def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Save
         BrokerUnavailableError, AuthenticationError, MissingTopicError: it is not known whether
             newer output exists.
     """
-    if _was_restored(wanted, run):
+    folder = restorable_folder(run.checkpoint)
+    if _was_restored(wanted, run, folder):
         return None
     savepoint = verify_savepoint(wanted.place)
     gone = _check_fits(savepoint, wanted, run, engine)
@@ -110,28 +111,45 @@ def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Save
     kept = tuple(without_topics(one, gone) for one in offsets) if gone else offsets
     _refuse_newer_output(kept, wanted, run)
     # It has a name of its own: another process may restore at this very moment.
-    staged = run.checkpoint.with_name(f".{run.checkpoint.name}.{secrets.token_hex(4)}.restoring")
+    staged = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.restoring")
     try:
         staged.mkdir(parents=True)
         copy_files(wanted.place, savepoint, staged)
         engine.fit(staged, savepoint.decision.checkpoint_id, len(run.sources), gone)
         _bind(staged, savepoint, wanted.place, run, kept)
-        staged.rename(run.checkpoint)  # over an empty folder, or none
-        sync_folder(run.checkpoint.parent)
+        staged.rename(folder)  # over an empty folder, or none
+        sync_folder(folder.parent)
     except OSError as error:
         raise SavepointError(
             "The checkpoint folder could not be made from the savepoint.",
-            where=f"{run.checkpoint}: {error}",
+            where=f"{folder}: {error}",
             cause="the disk is full or read-only; the folder is a mount point; or another process "
             "created it at the same moment",
-            option=f"checkpoint={run.checkpoint}: a folder that does not exist, on a disk with "
+            option=f"checkpoint={folder}: a folder that does not exist, on a disk with "
             f"{savepoint.size:,} bytes",
         ) from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     if run.decision_log is not None:
-        _begin_elsewhere(savepoint, _facts(run.checkpoint), run)
+        _begin_elsewhere(savepoint, _facts(folder), run, folder)
     return savepoint
+
+
+def restorable_folder(checkpoint: CheckpointLocation) -> Path:
+    """Return the folder of a checkpoint that a savepoint can begin.
+
+    Raises:
+        SavepointError: it lies in an object store.
+    """
+    if checkpoint.folder is None:
+        raise SavepointError(
+            "A savepoint is restored into a folder of a file system only.",
+            where=str(checkpoint),
+            cause="the restored folder appears by a rename, which an object store does not have",
+            option="checkpoint: a folder. Or begin a new pipeline at this address, with another id "
+            "and startingGroupId: the id of the pipeline that has stopped",
+        )
+    return checkpoint.folder
 
 
 def _bind(
@@ -158,9 +176,8 @@ def _facts(checkpoint: Path) -> dict[str, Any]:
     return facts
 
 
-def _was_restored(wanted: FromSavepoint, run: RunOptions) -> bool:
+def _was_restored(wanted: FromSavepoint, run: RunOptions, checkpoint: Path) -> bool:
     """Return whether the folder is the savepoint's already; begin its log if that was not done."""
-    checkpoint = run.checkpoint
     if not checkpoint.exists() or not any(checkpoint.iterdir()):
         return False
     facts = _facts(checkpoint)
@@ -182,16 +199,18 @@ def _was_restored(wanted: FromSavepoint, run: RunOptions) -> bool:
         )
     begun = run.decision_log is None or (checkpoint / _LOG_BEGUN).exists()
     if not begun:
-        _begin_elsewhere(verify_savepoint(wanted.place), facts, run)
+        _begin_elsewhere(verify_savepoint(wanted.place), facts, run, checkpoint)
     log = read_log(run.log_location.backend())
     if not has_decided(log):  # its first start failed, and time has passed
         _refuse_newer_output(facts["end_offsets"], wanted, run)
     return True
 
 
-def _begin_elsewhere(savepoint: Savepoint, facts: Mapping[str, Any], run: RunOptions) -> None:
+def _begin_elsewhere(
+    savepoint: Savepoint, facts: Mapping[str, Any], run: RunOptions, checkpoint: Path
+) -> None:
     _begin_log(savepoint, facts, run, run.log_location.backend())
-    LocalFileBackend(run.checkpoint).put_if_absent(_LOG_BEGUN, b"")
+    LocalFileBackend(checkpoint).put_if_absent(_LOG_BEGUN, b"")
 
 
 def _begin_log(

@@ -10,7 +10,6 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import orjson
 import pyarrow as pa
@@ -21,16 +20,15 @@ from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.kafka.source.group_offsets import GroupOffsets
 from connectors.kafka.source.offsets import merged_offsets
 from connectors.kafka.source.source_planner import SourcePlanner
-from connectors.machine.user_folders import BOUND_TO
 from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.sink import identity_of
 from connectors.pipeline.takeover import Takeover
+from transactions.checkpoint_location import BOUND_TO, CheckpointLocation
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.errors import HiddenCommitError, IdentityMismatchError, SparkOnceError
-from transactions.log_backend import LocalFileBackend
 from transactions.log_location import LogLocation
 from transactions.log_state import LogState
 from transactions.recovery import Settlement, recover, sweep_overtaken
@@ -59,7 +57,7 @@ class RunOptions:
 
     Attributes:
         app_id: stable name of the pipeline.
-        checkpoint: its folder; the decision log lies in ``decisions`` in it.
+        checkpoint: where it lies; the decision log lies in ``decisions`` in it.
         sources: what it reads.
         sinks: what it writes, in the order of the branches.
         checkpoint_timeout_s: how long one checkpoint may take.
@@ -67,13 +65,13 @@ class RunOptions:
         identity: further options that must be the same at every restart on one checkpoint.
         schemas: of the branches, by the names of their sinks.
         interval_s: the longest time between two barriers; 0 where a batch is a checkpoint.
-        decision_log: where the log lies, if not in that folder.
+        decision_log: where the log lies, if not there.
         accept_duplicates: start even if a cluster has output that the log does not know; that
             output is then written twice.
     """
 
     app_id: str
-    checkpoint: Path
+    checkpoint: CheckpointLocation
     sources: Sequence[KafkaSource]
     sinks: Sequence[Sink]
     checkpoint_timeout_s: float
@@ -87,7 +85,7 @@ class RunOptions:
     @property
     def log_location(self) -> LogLocation:
         """Where the decision log of this driver lies."""
-        return self.decision_log or LogLocation(self.checkpoint / "decisions")
+        return self.decision_log or self.checkpoint.log
 
     @property
     def fills_s(self) -> float:
@@ -271,22 +269,20 @@ class Run:
         self._log = log
 
     def _check_one_checkpoint(self, log: LogState, finished: int) -> None:
-        """Check that folder and log belong together. With another log, what the folder's own log
+        """Check that checkpoint and log belong together. With another log, what its own log
         decided would be written again, and what is pending there would never be committed.
 
         It runs before the Fence: a wrong address must not stop the driver that runs on that log.
         """
         options = self._options
-        folder = LocalFileBackend(options.checkpoint)
         last = -1 if log.decision is None else log.decision.checkpoint_id
-        own = options.checkpoint / "decisions"
-        bound = folder.get(BOUND_TO)
+        bound = options.checkpoint.files().get(BOUND_TO)
         problem = ""
         if bound is not None and bound.decode() != log.log_id:
             problem = f"the folder belongs to the log {bound.decode()}"
         elif finished > last:
             problem = f"checkpoint {finished} is finished, and the log ends with {last}"
-        elif bound is None and options.decision_log is not None and own.is_dir():
+        elif bound is None and options.decision_log and options.checkpoint.has_log():
             problem = "the folder has a log of its own"
         if problem:
             raise IdentityMismatchError(
@@ -298,9 +294,9 @@ class Run:
             )
 
     def _bind(self, log: DecisionLog, finished: int) -> None:
-        """Write down which log is this folder's; after the Fence, so that the log has an id."""
-        folder = LocalFileBackend(self._options.checkpoint)
-        if not folder.put_if_absent(BOUND_TO, log.log_id.encode()):
+        """Write down which log is this checkpoint's; after the Fence, so that the log has an id."""
+        files = self._options.checkpoint.files()
+        if not files.put_if_absent(BOUND_TO, log.log_id.encode()):
             self._check_one_checkpoint(log.state, finished)  # written earlier, or by another start
 
     def show_offsets(self) -> None:

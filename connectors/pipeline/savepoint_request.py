@@ -50,15 +50,18 @@ class SavepointRequests:
     cannot read, answer or remove: such a file must not end a pipeline.
 
     Args:
-        checkpoint: folder of the driver.
+        checkpoint: folder of the driver; None: its checkpoint is in an object store, and nobody can
+            ask.
     """
 
-    def __init__(self, checkpoint: Path) -> None:
-        self._folder = checkpoint / _FOLDER
+    def __init__(self, checkpoint: Path | None) -> None:
+        self._folder = None if checkpoint is None else checkpoint / _FOLDER
         self._ignored: set[str] = set()
 
     def pending(self) -> list[SavepointRequest]:
         """Return the asks of now; it removes expired asks."""
+        if self._folder is None:
+            return []
         try:
             paths = sorted(self._folder.glob(f"*{_ASK}"))
         except OSError as error:
@@ -69,6 +72,7 @@ class SavepointRequests:
 
     def answer(self, request: SavepointRequest, made: Path | SparkOnceError) -> None:
         """Answer where the savepoint is, or why there is none."""
+        assert self._folder is not None, "nobody has asked"
         if isinstance(made, Path):
             text = {"place": str(made)}
         else:

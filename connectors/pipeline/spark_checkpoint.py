@@ -20,7 +20,7 @@ from typing import Final
 import orjson
 
 from connectors.kafka.source.offsets import INITIAL_OFFSETS, TOPIC_IDS, flatten
-from connectors.machine.user_folders import BOUND_TO
+from transactions.checkpoint_location import BOUND_TO
 from transactions.errors import ConfigurationError
 
 _VERSIONS: Final = ("v1", "v2")

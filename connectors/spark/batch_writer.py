@@ -42,6 +42,7 @@ from connectors.spark.session import RUNTIME_CONF, refuse_connect
 from connectors.spark.sink_stage import COMMITTABLE_DDL
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.writer_folder import WriterFolder
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, ReplayMismatchError, StoppedError
 from transactions.log_state import LogState
@@ -203,7 +204,7 @@ class BatchWriter:
     def _run_options(self, folder: Path, branch: Branch) -> RunOptions:
         return RunOptions(
             app_id=self._app_id,
-            checkpoint=folder,
+            checkpoint=CheckpointLocation(folder),
             sources=(),
             sinks=(self._sink,),
             schemas={self._sink.name: branch.schema},

@@ -63,6 +63,7 @@ from connectors.spark.driver_life import DriverLife
 from connectors.spark.failures import error_in
 from connectors.spark.restarts import Restarts
 from connectors.spark.session import refuse_connect
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.errors import ConfigurationError, FencedError, SparkOnceError, StoppedError
@@ -150,9 +151,9 @@ class ContinuousDriver(DriverLife):
         check_options(CONTINUOUS, {} if trigger is None else {"trigger": trigger})
         load_function(transform)
         check_source(CONTINUOUS, source)
-        folder = checkpoint_folder(str(checkpoint))
+        location = CheckpointLocation(checkpoint_folder(checkpoint))
         restarts = Restarts(app_id, restart_strategy, tolerable_failed_checkpoints=0)
-        super().__init__(spark, restarts, folder, from_savepoint)
+        super().__init__(spark, restarts, location, from_savepoint)
         self._source = source
         self._transform = fitted(transform, columns)
         self._parallelism = parallelism
@@ -163,7 +164,7 @@ class ContinuousDriver(DriverLife):
         self._schemas = told_columns(sink, columns, spark)
         self._options = RunOptions(
             app_id=checked_app_id(app_id),
-            checkpoint=folder,
+            checkpoint=location,
             sources=[source],
             sinks=[sink],
             schemas=self._schemas,

@@ -18,6 +18,7 @@ from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.savepoint_request import SavepointRequests
 from connectors.spark.restarts import Restarts
 from connectors.spark.stop_signals import StopFlag, stop_signals
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointReport
 from transactions.decision_log import DecisionLog
@@ -54,7 +55,7 @@ class DriverLife(abc.ABC):
     Args:
         spark: a classic session.
         restarts: decides what happens after a run failed.
-        checkpoint: folder of the driver.
+        checkpoint: where the driver's checkpoint lies.
         from_savepoint: the savepoint with which an empty folder begins.
     """
 
@@ -69,12 +70,12 @@ class DriverLife(abc.ABC):
         self,
         spark: SparkSession,
         restarts: Restarts,
-        checkpoint: Path,
+        checkpoint: CheckpointLocation,
         from_savepoint: FromSavepoint | None,
     ) -> None:
         self._spark = spark
         self._restarts = restarts
-        self._requests = SavepointRequests(checkpoint)
+        self._requests = SavepointRequests(checkpoint.folder)
         self._from_savepoint = from_savepoint
         self._claim: Path | None = None
         self._waits = False

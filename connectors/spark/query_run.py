@@ -29,6 +29,7 @@ from connectors.spark.query_options import QueryOptions, query_id
 from connectors.spark.replayable_query import refuse_sources_of_batch, refuse_state_of_batch
 from connectors.spark.sink_stage import BatchOrder, told_by_tasks
 from connectors.spark.writer_folder import WriterFolder
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.errors import ConfigurationError, FencedError, PhaseOneError
@@ -245,7 +246,7 @@ class QueryRun:
         options = self._options
         return RunOptions(
             app_id=options.app_id,
-            checkpoint=self._folder.path,
+            checkpoint=CheckpointLocation(self._folder.path),
             sources=(),
             sinks=(options.sink,),
             schemas={options.sink.name: self._schema},

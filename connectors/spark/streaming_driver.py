@@ -53,6 +53,7 @@ from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import SinkStage
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.worker_warm_up import warm_workers
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
@@ -114,11 +115,11 @@ class StreamingDriver(DriverLife):
         from_savepoint: FromSavepoint | None = None,
         accept_duplicates: bool = False,
     ) -> None:
-        folder = checkpoint_folder(str(checkpoint))
+        folder = checkpoint_folder(checkpoint)
         restarts = Restarts(
             app_id, restart_strategy, tolerable_failed_checkpoints=tolerable_failed_checkpoints
         )
-        super().__init__(spark, restarts, folder, from_savepoint)
+        super().__init__(spark, restarts, CheckpointLocation(folder), from_savepoint)
         self._app_id = checked_app_id(app_id)
         self._checkpoint = folder
         self._trigger_ms = trigger_ms(trigger)
@@ -358,7 +359,7 @@ class StreamingDriver(DriverLife):
     def _run_options(self) -> RunOptions:
         return RunOptions(
             app_id=self._app_id,
-            checkpoint=self._checkpoint,
+            checkpoint=CheckpointLocation(self._checkpoint),
             sources=self._plan.sources,
             sinks=[branch.sink for branch in self._plan.branches],
             decision_log=self._decision_log,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline.run import Run, RunOptions
 from tests.both_halves import plain_writer
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.sink import Cluster, OpenSink
 
 
@@ -71,7 +71,7 @@ def found(sources: list[Source], **writers: Any) -> str | None:
     none: Any = None
     options = RunOptions(
         app_id="app",
-        checkpoint=Path("/none"),
+        checkpoint=CheckpointLocation("/none"),
         sources=[],
         sinks=[],
         checkpoint_timeout_s=1.0,

@@ -15,6 +15,7 @@ from connectors.doctor import probe
 from connectors.doctor.facts import STATE_TOPIC, ClusterFacts, Topic, Wanted
 from connectors.doctor.verdicts import judge
 from connectors.pipeline.run import RunOptions
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import Deadline
 
 ROOT = Path(__file__).parents[2]
@@ -152,7 +153,7 @@ def test_a_pattern_of_topics_is_not_said_to_be_checked(monkeypatch, job: Path, u
 def test_the_rows_that_a_driver_leaves_out_are_named_where_its_checks_are_promised():
     driver = RunOptions(
         app_id="flights",
-        checkpoint=Path("state"),
+        checkpoint=CheckpointLocation("state"),
         sources=(),
         sinks=(),
         checkpoint_timeout_s=600.0,

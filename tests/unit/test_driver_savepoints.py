@@ -17,6 +17,7 @@ from connectors.spark import driver_life
 from connectors.spark.driver_life import DriverLife
 from connectors.spark.restarts import Restarts
 from tests.unit.samples import decision
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog
 from transactions.errors import (
@@ -38,7 +39,7 @@ class ScriptedDriver(DriverLife):
 
     def __init__(self, checkpoint: Path) -> None:
         restarts = Restarts("app", RESTARTS, tolerable_failed_checkpoints=0)
-        super().__init__(None, restarts, checkpoint, None)  # type: ignore[arg-type]
+        super().__init__(None, restarts, CheckpointLocation(checkpoint), None)  # type: ignore[arg-type]
         self._metrics = DriverMetrics("app", None)
         self.backend = MemoryBackend()
         self.log = self.open()

@@ -28,6 +28,7 @@ from tests.both_halves import KafkaBothHalves, plain_writer
 from tests.simulation.fake_broker import FakeBroker, FakeSink
 from tests.unit.samples import committable
 from tests.unit.test_job import parse, refused, text
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator
@@ -194,7 +195,7 @@ def run_options(*guarantees: str) -> RunOptions:
     source = KafkaSource(bootstrap_servers="b:9092", subscribe="in")
     return RunOptions(
         app_id="app",
-        checkpoint=Path("/data/app"),
+        checkpoint=CheckpointLocation("/data/app"),
         sources=[source],
         sinks=sinks,
         checkpoint_timeout_s=60.0,

@@ -10,6 +10,7 @@ import pytest
 
 from connectors.pipeline.run import Run, RunOptions
 from tests.unit.samples import committable
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.decision_log import DecisionLog
 from transactions.errors import IdentityMismatchError
 from transactions.log_backend import LocalFileBackend, MemoryBackend
@@ -40,7 +41,7 @@ def new_log(decided: int = -1) -> DecisionLog:
 def check(folder: Path, log: DecisionLog, finished: int = -1, elsewhere: str = "") -> None:
     options = RunOptions(
         app_id="app",
-        checkpoint=folder,
+        checkpoint=CheckpointLocation(folder),
         sources=[],
         sinks=[],
         **TIMES,
@@ -61,7 +62,8 @@ def test_a_sink_that_cannot_be_closed_keeps_no_other_one_open(tmp_path: Path):
             if self.name == "own":
                 raise OSError("the target is gone")
 
-    run = Run(RunOptions(app_id="app", checkpoint=tmp_path, sources=[], sinks=[], **TIMES))
+    place = CheckpointLocation(tmp_path)
+    run = Run(RunOptions(app_id="app", checkpoint=place, sources=[], sinks=[], **TIMES))
     writer: Any = None
     run.sinks = {name: OpenSink(writer, Committing(name)) for name in ("own", "other")}
     run.close()

@@ -18,6 +18,7 @@ from connectors.pipeline.restoring import FromSavepoint, restore
 from connectors.pipeline.run import RunOptions
 from connectors.spark.checkpoint_files import SparkFiles, files_of, finished_checkpoint
 from tests.unit.samples import decision
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import SavepointError
 from transactions.log_backend import LocalFileBackend, MemoryBackend
@@ -36,7 +37,7 @@ STEPS = ("copy_files", "_bind", "restored_log", "sync_folder")
 def options(checkpoint: Path, *, topics: str = "in,other", sink: str = "out", **more: Any):
     return RunOptions(
         app_id=more.pop("app_id", "app"),
-        checkpoint=checkpoint,
+        checkpoint=CheckpointLocation(checkpoint),
         sources=[KafkaSource(bootstrap_servers="nobody:1", subscribe=topics)],
         sinks=[KafkaSink(bootstrap_servers="nobody:1", topic=sink)],
         checkpoint_timeout_s=1.0,
@@ -100,7 +101,9 @@ def test_a_folder_begins_as_the_first_one_was(place: Path, tmp_path: Path):
     made = restored(place, run)
     assert made is not None
     files = {
-        p.relative_to(run.checkpoint).as_posix() for p in run.checkpoint.rglob("*") if p.is_file()
+        p.relative_to(run.checkpoint.folder).as_posix()
+        for p in run.checkpoint.folder.rglob("*")
+        if p.is_file()
     }
     assert files == {
         *(f"spark/{n}" for n in ("offsets/6", "offsets/7", "offsets/.7.crc", "commits/6")),
@@ -109,9 +112,9 @@ def test_a_folder_begins_as_the_first_one_was(place: Path, tmp_path: Path):
         "restored-from",
         f"decisions/{1:020d}",
     }
-    assert finished_checkpoint(run.checkpoint / "spark") == 7
-    state = read_log(LocalFileBackend(run.checkpoint / "decisions"))
-    assert state.log_id == (run.checkpoint / "log-id").read_text()
+    assert finished_checkpoint(run.checkpoint.folder / "spark") == 7
+    state = read_log(LocalFileBackend(run.checkpoint.folder / "decisions"))
+    assert state.log_id == (run.checkpoint.folder / "log-id").read_text()
     assert state.log_id != made.log.log_id
     assert state.decision is not None
     assert (state.decision.checkpoint_id, state.decision.committables) == (7, ())
@@ -121,7 +124,7 @@ def test_a_folder_begins_as_the_first_one_was(place: Path, tmp_path: Path):
 def test_the_same_command_again_goes_on_where_it_is(place: Path, tmp_path: Path):
     run = options(tmp_path / "second")
     restored(place, run)
-    backend = LocalFileBackend(run.checkpoint / "decisions")
+    backend = LocalFileBackend(run.checkpoint.folder / "decisions")
     log = DecisionLog.open(backend, application_id="app", identity=run.all_identity())
     log.decide(decision(8, generation=1))
     assert restored(place, run) is None
@@ -142,7 +145,7 @@ def test_a_restored_folder_that_never_ran_is_checked_again(
     """Its first start failed, and the first pipeline went on for a day."""
     run = options(tmp_path / "second")
     restored(place, run)
-    backend = LocalFileBackend(run.checkpoint / "decisions")
+    backend = LocalFileBackend(run.checkpoint.folder / "decisions")
     DecisionLog.open(backend, application_id="app", identity=run.all_identity())
     committed["in-1"] = 21
     with pytest.raises(SavepointError, match="produced twice"):
@@ -174,8 +177,8 @@ def test_two_restores_at_once_make_one_folder(
     monkeypatch.setattr(restoring, "copy_files", and_another)
     with pytest.raises(SavepointError, match="could not be made"):
         restored(place, run)
-    assert (run.checkpoint / "log-id").read_text() == read_log(
-        LocalFileBackend(run.checkpoint / "decisions")
+    assert (run.checkpoint.folder / "log-id").read_text() == read_log(
+        LocalFileBackend(run.checkpoint.folder / "decisions")
     ).log_id
     assert list(tmp_path.glob(".second.*")) == []
 
@@ -209,30 +212,30 @@ def test_a_crash_at_each_step_then_the_same_command(
     assert state.decision is not None
     assert state.decision.checkpoint_id == 7
     assert state.tail == 1
-    assert (run.checkpoint / "log-id").read_text() == state.log_id
-    assert finished_checkpoint(run.checkpoint / "spark") == 7
+    assert (run.checkpoint.folder / "log-id").read_text() == state.log_id
+    assert finished_checkpoint(run.checkpoint.folder / "spark") == 7
     assert list(tmp_path.glob(".second.*")) == []
 
 
 def test_a_folder_in_use_is_not_overwritten(place: Path, tmp_path: Path):
     run = options(tmp_path / "first")
-    before = sorted(run.checkpoint.rglob("*"))
+    before = sorted(run.checkpoint.folder.rglob("*"))
     with pytest.raises(SavepointError, match="empty checkpoint folder"):
         restored(place, run)
-    assert sorted(run.checkpoint.rglob("*")) == before
+    assert sorted(run.checkpoint.folder.rglob("*")) == before
 
 
 def test_another_savepoint_of_the_same_name_is_told_apart(place: Path, tmp_path: Path):
     run = options(tmp_path / "second")
     restored(place, run)
-    text = (run.checkpoint / "restored-from").read_text()
-    (run.checkpoint / "restored-from").unlink()
+    text = (run.checkpoint.folder / "restored-from").read_text()
+    (run.checkpoint.folder / "restored-from").unlink()
     was = read_savepoint(place).savepoint_id
-    (run.checkpoint / "restored-from").write_text(text.replace(was, "00000000", 1))
+    (run.checkpoint.folder / "restored-from").write_text(text.replace(was, "00000000", 1))
     with pytest.raises(SavepointError, match="another savepoint of this name") as refused:
         restored(place, run)
     assert str(place) in refused.value.cause
-    assert str(run.checkpoint) in refused.value.where
+    assert str(run.checkpoint.folder) in refused.value.where
 
 
 def test_one_of_another_application_or_mode_is_refused(place: Path, tmp_path: Path):
@@ -249,17 +252,17 @@ def test_state_of_what_is_gone_is_refused_unless_allowed(place: Path, tmp_path: 
     with pytest.raises(SavepointError, match="does not have") as caught:
         restored(place, run)
     assert "--allow-non-restored-state" in caught.value.option
-    assert not run.checkpoint.exists()
+    assert not run.checkpoint.folder.exists()
     assert restored(place, run, allow_non_restored_state=True) is not None
-    state = read_log(LocalFileBackend(run.checkpoint / "decisions"))
+    state = read_log(LocalFileBackend(run.checkpoint.folder / "decisions"))
     assert state.identity == run.all_identity()
     kept = {"in": {"0": 10, "1": 20}}
     wanted = kept if "topics" in change else {**kept, "other": {"0": 30}}
     assert state.decision is not None
     assert orjson.loads(state.decision.end_offsets[0]) == wanted
-    lines = (run.checkpoint / "spark/offsets/7").read_text().splitlines()
+    lines = (run.checkpoint.folder / "spark/offsets/7").read_text().splitlines()
     assert [orjson.loads(line) for line in lines[2:]] == [wanted]
-    assert (run.checkpoint / "spark/offsets/.7.crc").exists() is ("sink" in change)
+    assert (run.checkpoint.folder / "spark/offsets/.7.crc").exists() is ("sink" in change)
 
 
 def reading(checkpoint: Path, **how: Any) -> RunOptions:
@@ -277,11 +280,11 @@ def test_topics_that_are_named_in_another_way_are_not_gone(place: Path, tmp_path
     """To leave them out would empty the offsets: the whole input would be read again."""
     run = reading(tmp_path / "second", **how)
     assert restored(place, run) is not None
-    state = read_log(LocalFileBackend(run.checkpoint / "decisions"))
+    state = read_log(LocalFileBackend(run.checkpoint.folder / "decisions"))
     assert state.identity == run.all_identity()
     assert state.decision is not None
     assert state.decision.end_offsets == (OFFSETS,)
-    assert (run.checkpoint / "spark/offsets/7").read_text().endswith(OFFSETS)
+    assert (run.checkpoint.folder / "spark/offsets/7").read_text().endswith(OFFSETS)
 
 
 @pytest.mark.parametrize("before", ["in|other", ".*"])
@@ -297,7 +300,7 @@ def test_a_topic_that_an_older_pattern_had_found_is_gone(
         restored(place, run)
     assert "topics ['other']" in caught.value.where
     assert restored(place, run, allow_non_restored_state=True) is not None
-    state = read_log(LocalFileBackend(run.checkpoint / "decisions"))
+    state = read_log(LocalFileBackend(run.checkpoint.folder / "decisions"))
     assert state.decision is not None
     assert orjson.loads(state.decision.end_offsets[0]) == {"in": {"0": 10, "1": 20}}
 
@@ -307,7 +310,7 @@ def test_what_is_new_needs_no_permission(place: Path, tmp_path: Path):
     more = KafkaSink(bootstrap_servers="nobody:1", topic="more")
     run = dataclasses.replace(run, sinks=[*run.sinks, more])
     restored(place, run)
-    state = read_log(LocalFileBackend(run.checkpoint / "decisions"))
+    state = read_log(LocalFileBackend(run.checkpoint.folder / "decisions"))
     assert state.identity == run.all_identity()
     assert state.decision is not None
     assert state.decision.end_offsets == (OFFSETS,)
@@ -325,7 +328,7 @@ def test_state_is_found_by_place_so_the_sinks_stay_as_they_are(
     with pytest.raises(SavepointError, match="must keep its sinks"):
         restored(place, dataclasses.replace(run, sinks=changed), allow_non_restored_state=True)
     assert restored(place, run) is not None
-    assert (run.checkpoint / "spark/state/0/0/8.delta").read_bytes() == b"state"
+    assert (run.checkpoint.folder / "spark/state/0/0/8.delta").read_bytes() == b"state"
 
 
 def test_another_number_of_sources_is_refused(place: Path, tmp_path: Path):
@@ -333,7 +336,7 @@ def test_another_number_of_sources_is_refused(place: Path, tmp_path: Path):
     run = dataclasses.replace(run, sources=[*run.sources, *run.sources])
     with pytest.raises(SavepointError, match="another number of sources"):
         restored(place, run)
-    assert not run.checkpoint.exists()
+    assert not run.checkpoint.folder.exists()
 
 
 @pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (2, 2), (3, 2)])
@@ -346,9 +349,9 @@ def test_one_source_has_a_place_for_each_branch_that_reads_it(
     run = options(tmp_path / "second")
     restored(saved(tmp_path, spark, committed), run, places=now)
     for number in (6, 7):
-        lines = (run.checkpoint / f"spark/offsets/{number}").read_text().splitlines()
+        lines = (run.checkpoint.folder / f"spark/offsets/{number}").read_text().splitlines()
         assert lines == ["v1", "{}", *[OFFSETS] * now]
-    assert (run.checkpoint / "spark/offsets/.7.crc").exists() is (before == now)
+    assert (run.checkpoint.folder / "spark/offsets/.7.crc").exists() is (before == now)
 
 
 def test_another_plan_above_state_is_refused(
@@ -360,7 +363,7 @@ def test_another_plan_above_state_is_refused(
     run = options(tmp_path / "second")
     with pytest.raises(SavepointError, match="another number of sources"):
         restored(saved(tmp_path, spark, committed), run, places=2)
-    assert not run.checkpoint.exists()
+    assert not run.checkpoint.folder.exists()
 
 
 def test_places_of_different_sources_are_not_guessed(
@@ -371,7 +374,7 @@ def test_places_of_different_sources_are_not_guessed(
     run = options(tmp_path / "second")
     with pytest.raises(SavepointError, match="another number of sources"):
         restored(saved(tmp_path, spark, committed), run, places=1)
-    assert not run.checkpoint.exists()
+    assert not run.checkpoint.folder.exists()
 
 
 def test_topics_stay_in_offsets_of_an_unknown_format(
@@ -382,7 +385,7 @@ def test_topics_stay_in_offsets_of_an_unknown_format(
     run = options(tmp_path / "second", topics="in")
     with pytest.raises(SavepointError, match="another version of Spark"):
         restored(place, run, allow_non_restored_state=True)
-    assert not run.checkpoint.exists()
+    assert not run.checkpoint.folder.exists()
     assert restored(place, options(tmp_path / "second")) is not None
 
 
@@ -395,7 +398,7 @@ def test_output_that_is_newer_would_be_produced_twice(
         restored(place, run)
     assert "in-1 [20, 1020), in-2 [0, 5)" in caught.value.where
     assert "--accept-duplicates" in caught.value.option
-    assert not run.checkpoint.exists()
+    assert not run.checkpoint.folder.exists()
     assert restored(place, run, accept_duplicates=True) is not None
     assert "1,006 offsets" in caplog.text
 
@@ -405,4 +408,4 @@ def test_a_broken_one_changes_nothing(place: Path, tmp_path: Path):
     run = options(tmp_path / "second")
     with pytest.raises(SavepointError, match="cannot be trusted"):
         restored(place, run)
-    assert not run.checkpoint.exists()
+    assert not run.checkpoint.folder.exists()

@@ -25,6 +25,7 @@ from tests.simulation.fake_cluster import FakeCluster, Transaction
 from tests.simulation.fake_wire import FakeWire
 from tests.simulation.virtual_clock import VirtualClock
 from tests.unit.samples import committable, decision
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import (
@@ -501,7 +502,7 @@ def test_after_that_either_of_the_two_can_go_on(cluster):
 def options(folder: Path, **where: LogLocation) -> RunOptions:
     return RunOptions(
         app_id="app",
-        checkpoint=folder,
+        checkpoint=CheckpointLocation(folder),
         sources=[],
         sinks=[],
         checkpoint_timeout_s=10,

@@ -13,7 +13,6 @@ from click.testing import CliRunner, Result
 from connectors.cli.transactions import command
 from connectors.kafka.sink.kafka_committer import KafkaCommitter
 from connectors.kafka.sink.kafka_sink import KafkaSink
-from connectors.machine.user_folders import BOUND_TO
 from connectors.operations import transaction_reader
 from connectors.wire.coordinator_wire import CoordinatorWire
 from connectors.wire.partition_leaders import Unended
@@ -22,6 +21,7 @@ from tests.simulation.fake_cluster import FakeCluster, Transaction
 from tests.simulation.fake_wire import FakeWire
 from tests.simulation.virtual_clock import VirtualClock
 from tests.unit.samples import committable, decision
+from transactions.checkpoint_location import BOUND_TO
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import (
     BrokerUnavailableError,
