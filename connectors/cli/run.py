@@ -122,7 +122,7 @@ def command(
 
 
 def check_job(job: JobDefinition) -> None:
-    """Check what the parser cannot check: the folder of the checkpoint, the client settings, the
+    """Check what the parser cannot check: the place of the checkpoint, the client settings, the
     address of the decision log and the import of the function.
 
     Raises:
@@ -130,9 +130,14 @@ def check_job(job: JobDefinition) -> None:
     """
     from connectors.clients.client_settings import kafka_python_settings, librdkafka_settings
     from connectors.machine.user_folders import checkpoint_folder
+    from connectors.options.table import CONTINUOUS
+    from connectors.pipeline.checkpoint_address import checked_location
     from transactions.log_location import SCHEME
 
-    checkpoint_folder(job.checkpoint)
+    if job.mode == CONTINUOUS:
+        checked_location(job.location, job.targets)
+    else:
+        checkpoint_folder(job.location)
     librdkafka_settings(job.source.client_settings)
     for sink in kafka_sinks(job.targets):
         librdkafka_settings(sink.settings)

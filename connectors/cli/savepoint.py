@@ -15,6 +15,7 @@ from connectors.kafka.sink.kafka_sink import kafka_sinks
 if TYPE_CHECKING:
     from connectors.operations.transaction_reader import TransactionReader
     from connectors.options.job_definition import JobDefinition
+    from transactions.checkpoint_location import CheckpointLocation
     from transactions.log_state import LogState
     from transactions.savepoint import Savepoint
 
@@ -59,14 +60,15 @@ def take(*, job_file: Path, folder: Path, stop: bool, stopped: bool, timeout: fl
         raise click.UsageError("Give --stop or --stopped: a stopped pipeline needs no stop.")
     from rich.console import Console
 
-    from connectors.machine.user_folders import checkpoint_folder
     from connectors.operations.transaction_reader import TransactionReader
 
     job = job_of(job_file)
     sinks = {sink.name: sink for sink in kafka_sinks(job.targets)}
-    checkpoint = checkpoint_folder(job.checkpoint)
-    with TransactionReader(job.checkpoint, {}, sinks, job.decision_log) as reader:
+    checkpoint = job.location
+    with TransactionReader(checkpoint, {}, sinks, job.decision_log) as reader:
         alive = False if stopped else reader.run_alive()
+        if alive is not False and checkpoint.folder is None:
+            raise _not_asked(checkpoint, _driver_of(reader.state), job_file)
         if alive is None:
             driver = _driver_of(reader.state)
             unseen = f"waiting for {driver}, which this machine cannot see"
@@ -83,8 +85,25 @@ def _driver_of(state: LogState) -> str:
     return f"run {state.run_epoch} of {state.application_id} ({state.host})"
 
 
+def _not_asked(checkpoint: CheckpointLocation, driver: str, job_file: Path) -> Exception:
+    from transactions.errors import ConfigurationError
+
+    return ConfigurationError(
+        "A running pipeline whose checkpoint is in an object store makes no savepoint.",
+        where=f"{checkpoint}, {driver}",
+        cause="its driver would have to list the store several times a second to see a request",
+        option="stop the pipeline in order; then: sparkonce savepoint take "
+        f"{job_file} --to FOLDER --stopped",
+    )
+
+
 def _of_running(
-    reader: TransactionReader, checkpoint: Path, folder: Path, *, stop: bool, timeout_s: float
+    reader: TransactionReader,
+    checkpoint: CheckpointLocation,
+    folder: Path,
+    *,
+    stop: bool,
+    timeout_s: float,
 ) -> Path:
     from connectors.pipeline.savepoint_request import ask_for_savepoint
     from transactions.clock import Deadline
@@ -103,8 +122,9 @@ def _of_running(
 
     waiting = Deadline(timeout_s)
     try:
+        assert checkpoint.folder is not None, "nobody can be asked"
         return ask_for_savepoint(
-            checkpoint, folder, stop=stop, timeout_s=timeout_s, while_waiting=check_alive
+            checkpoint.folder, folder, stop=stop, timeout_s=timeout_s, while_waiting=check_alive
         )
     except SavepointNotMadeError as error:
         if not waiting.expired():
@@ -120,11 +140,12 @@ def _of_running(
 def _of_stopped(
     job: JobDefinition,
     reader: TransactionReader,
-    checkpoint: Path,
+    checkpoint: CheckpointLocation,
     folder: Path,
     timeout_s: float,
 ) -> Path:
     """Take the last checkpoint of a pipeline that does not run, if that checkpoint is finished."""
+    from connectors.machine.user_folders import checkpoint_folder
     from connectors.options.table import CONTINUOUS
     from connectors.spark.checkpoint_files import SPARK, files_of, is_finished
     from transactions.decision_log import read_log
@@ -138,14 +159,15 @@ def _of_stopped(
 
     savepoint = savepoint_of(reader.state)
     number = savepoint.decision.checkpoint_id
-    spark = None if job.mode == CONTINUOUS else checkpoint / SPARK
+    place = None if job.mode == CONTINUOUS else checkpoint_folder(checkpoint)
+    spark = None if place is None else place / SPARK
     unsettled = [f"checkpoint {number}"] if spark and not is_finished(spark, number) else []
     if not unsettled:
         unsettled = _unsettled(reader, checkpoint, timeout_s)
     if unsettled:
         raise unfinished(f"{checkpoint}: {', '.join(unsettled[:5])}")
     try:
-        files = files_of(checkpoint, number) if spark else {}
+        files = {} if place is None else files_of(place, number)
         made = write_savepoint(folder, savepoint, files)
     except OSError as error:
         gone = Path(error.filename or "")
@@ -160,7 +182,7 @@ def _of_stopped(
     return made
 
 
-def _went_on(checkpoint: Path, where: str) -> Exception:
+def _went_on(checkpoint: CheckpointLocation, where: str) -> Exception:
     from transactions.errors import SavepointNotMadeError
 
     return SavepointNotMadeError(
@@ -171,7 +193,9 @@ def _went_on(checkpoint: Path, where: str) -> Exception:
     )
 
 
-def _unsettled(reader: TransactionReader, checkpoint: Path, timeout_s: float) -> list[str]:
+def _unsettled(
+    reader: TransactionReader, checkpoint: CheckpointLocation, timeout_s: float
+) -> list[str]:
     """Return what of the last decision is not proven committed. `Settled` in the log says that all
     of it is, and that readers see it, so that no broker is asked.
 

@@ -46,7 +46,11 @@ def _place(function: F) -> F:
             help="Limit for the whole command.",
         ),
         kafka_options,
-        click.option("--checkpoint", metavar="FOLDER", help="Checkpoint folder of the driver."),
+        click.option(
+            "--checkpoint",
+            metavar="FOLDER|URL",
+            help="Checkpoint of the driver; a store's options come from the environment.",
+        ),
     ):
         function = option(function)
     return function
@@ -72,10 +76,10 @@ def _reader(
         refuse_beside_job(job_file, "checkpoint")
         job = job_of(job_file)
         sinks = {sink.name: sink for sink in kafka_sinks(job.targets)}
-        return TransactionReader(job.checkpoint, {}, sinks, job.decision_log)
+        return TransactionReader(job.location, {}, sinks, job.decision_log)
     if checkpoint is None:
         raise ConfigurationError(
-            "No checkpoint folder is given.", option="--checkpoint FOLDER, or --job JOB.toml"
+            "No checkpoint is given.", option="--checkpoint FOLDER, or --job JOB.toml"
         )
     settings = kafka_settings(bootstrap, pairs, config)
     if "bootstrap.servers" not in settings:

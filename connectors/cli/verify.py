@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from connectors.operations.verdict import Verdict
     from connectors.operations.verify_options import VerifyOptions
+    from transactions.checkpoint_location import CheckpointLocation
 
 PROOF_HOLDS = 0
 PROOF_FAILS = 1
@@ -68,10 +69,10 @@ was compared, or --key-id does not tell all records apart).
 )
 @click.option(
     "--checkpoint",
-    metavar="FOLDER",
+    metavar="FOLDER|URL",
     default=None,
-    help="The pipeline's checkpoint folder; older input than its first record does not count. "
-    "Default with --job: the folder of the job.",
+    help="The pipeline's checkpoint; older input than its first record does not count. The options "
+    "of a store come from the environment. Default with --job: the checkpoint of the job.",
 )
 @click.option("--ordered", is_flag=True, help="Prove order within each source partition as well.")
 @click.option("--allow-missing", is_flag=True, help="The pipeline drops records on purpose.")
@@ -137,14 +138,15 @@ def command(
     with _no_verdict(context, spill):
         kafka = ClientOptions(kafka_settings(bootstrap, pairs, config))
         decision_log = None
+        place: str | CheckpointLocation | None = checkpoint
         partitions: frozenset[str] = frozenset()
         if job_file is not None:
             job = job_of(job_file)
             of_job = JobTopics.of(job, inputs=inputs, outputs=outputs)
             kafka = ClientOptions({**of_job.kafka, **kafka})
             inputs, outputs, partitions = of_job.inputs, of_job.outputs, of_job.partitions
-            if checkpoint is None:
-                checkpoint, decision_log = job.checkpoint, job.decision_log
+            if place is None:
+                place, decision_log = job.location, job.decision_log
         options = VerifyOptions(
             kafka=kafka,
             inputs=inputs,
@@ -152,7 +154,7 @@ def command(
             outputs=outputs,
             key_id=key_id,
             output_key_id=output_key_id,
-            begins={} if checkpoint is None else pipeline_start(checkpoint, inputs, decision_log),
+            begins={} if place is None else pipeline_start(place, inputs, decision_log),
             ordered=ordered,
             allow_missing=allow_missing,
             allow_repeats=allow_repeats,

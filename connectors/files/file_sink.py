@@ -89,6 +89,11 @@ class FileSink:
                 f"compression={self.compression}",
             )
 
+    @property
+    def folder_on_disk(self) -> Path | None:
+        """See `connectors.options.sink.folder_on_disk`; prepared files lie in the target."""
+        return None if is_address(self.path) else Path(self.path)
+
     def identity(self) -> dict[str, str]:
         """Return what must be the same at every restart on one checkpoint: prepared files lie in
         this folder, in this format.

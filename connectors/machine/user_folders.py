@@ -20,7 +20,7 @@ def state_folder() -> Path:
 
 
 def checkpoint_folder(checkpoint: str | Path | CheckpointLocation) -> Path:
-    """Return the absolute folder that an option names, as a path or a ``file://`` URL.
+    """Return the absolute folder of a checkpoint of micro-batches.
 
     Raises:
         ConfigurationError: it is not on a local file system.
@@ -28,9 +28,12 @@ def checkpoint_folder(checkpoint: str | Path | CheckpointLocation) -> Path:
     location = CheckpointLocation.of(checkpoint)
     if location.folder is None:
         raise ConfigurationError(
-            "The checkpoint must be a folder of a local file system.",
-            cause="the decision log needs link() and fsync()",
-            option=f"checkpoint={location}",
+            "The checkpoint of micro-batches must be a folder of a local file system.",
+            where="a pipeline in micro-batch mode",
+            cause="Spark keeps files of its own in it, and they must survive a power cut before "
+            "each decision: that needs fsync()",
+            option=f"checkpoint={location}: name a folder, and keep the decision log at the "
+            'address ([decision_log]); or mode = "continuous", whose checkpoint can be an address',
         )
     return location.folder
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import check_source, longest_interval_s, one_sink
 from connectors.options.table import CONTINUOUS, MICRO_BATCH, PIPELINE
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError
 from transactions.log_location import LogLocation
 from transactions.sink import Sink
@@ -37,7 +38,8 @@ class JobDefinition:
     Attributes:
         path: the file.
         app_id: see `StreamingDriver`.
-        checkpoint: absolute folder.
+        checkpoint: absolute folder, or the address of an object store.
+        store: options of that object store, by its names; they may be secrets.
         mode: one of `connectors.options.modes`.
         driver: the file's options for the driver of its mode, by the names of its arguments; see
             `connectors.options.table.PIPELINE`.
@@ -57,6 +59,7 @@ class JobDefinition:
     path: Path
     app_id: str
     checkpoint: str
+    store: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     mode: str = MICRO_BATCH
     driver: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     master: str = "local[*]"
@@ -74,6 +77,15 @@ class JobDefinition:
     def targets(self) -> list[Sink]:
         """The sinks themselves, in the order of the file."""
         return [definition.sink for definition in self.sinks]
+
+    @property
+    def location(self) -> CheckpointLocation:
+        """Where the checkpoint lies.
+
+        Raises:
+            ConfigurationError: a folder is given options of a store.
+        """
+        return CheckpointLocation(self.checkpoint, self.store)
 
     def option(self, name: str) -> Any:
         """Return what the file says about an option of its driver, or the default of its mode."""
@@ -93,8 +105,12 @@ class JobDefinition:
 
         Raises:
             ConfigurationError: the mode cannot run this job. The continuous mode has one stage, so
-                a job that needs Spark's planner is refused.
+                a job that needs Spark's planner is refused. Or a folder has options of a store.
         """
+        try:
+            _ = self.location
+        except ConfigurationError as error:
+            raise self._wrong(error.what, "[app]", error.cause, error.option) from error
         if self.mode != CONTINUOUS:
             return
         try:

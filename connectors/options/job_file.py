@@ -1,10 +1,11 @@
 """A job file: the whole pipeline as TOML, parsed once into one frozen object. It reads only the
 file.
 
-    [app]        id, checkpoint, guarantee (of every sink: exactly-once, at-least-once, none;
-                 a sink can have its own), mode, checkpoint_timeout, restart_budget, master,
-                 restart_strategy ("none", "fixed-delay(attempts=3, delay=10s)", ...), log_level;
-                 of one mode only: see `connectors.options.modes`
+    [app]        id, checkpoint, store.* (options of the object store of the checkpoint), guarantee
+                 (of every sink: exactly-once, at-least-once, none; a sink can have its own), mode,
+                 checkpoint_timeout, restart_budget, master, restart_strategy ("none",
+                 "fixed-delay(attempts=3, delay=10s)", ...), log_level; of one mode only: see
+                 `connectors.options.modes`
     [source]     Spark's option names: kafka.bootstrap.servers, subscribe, startingOffsets, ...
     [transform]  sql = "SELECT ... FROM source", function = "module:name" (DataFrames), or
                  arrow = "module:name" (record batches, in both modes); without it a copy;
@@ -102,7 +103,7 @@ class _Parser:
 
     def job(self, tables: Mapping[str, Any]) -> JobDefinition:
         self._only(tables, _TABLES, "the file", "table")
-        app = self._table(tables, "app", (*APP.names, *PIPELINE.names))
+        app, store = self._app(tables)
         for name in ("id", "checkpoint"):
             if not app.get(name, "").strip():
                 what = f"[app] needs {name!r}."
@@ -123,6 +124,7 @@ class _Parser:
             path=self._path,
             app_id=self._app_id(app["id"]),
             checkpoint=self._relative(app["checkpoint"]),
+            store=store,
             mode=mode,
             driver=self._driver(app),
             source=self._source(tables),
@@ -147,6 +149,20 @@ class _Parser:
         if known:
             self._only(table, known, f"[{name}]", "key")
         return self._flat(table, name)
+
+    def _app(self, tables: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the options of [app], and those of the object store of its checkpoint."""
+        table, store = tables.get("app", {}), {}
+        if isinstance(table, dict):
+            name = APP.prefix.removesuffix(".")
+            is_store = {
+                key: APP.passes(key) or (key == name and isinstance(value, dict))
+                for key, value in table.items()
+            }
+            store = self._flat({k: v for k, v in table.items() if is_store[k]}, "app")
+            table = {k: v for k, v in table.items() if not is_store[k]}
+        app = self._table({"app": table}, "app", (*APP.names, *PIPELINE.names))
+        return app, {k.lower().removeprefix(APP.prefix): value for k, value in store.items()}
 
     def _source(self, tables: Mapping[str, Any]) -> KafkaSource:
         if isinstance(tables.get("source"), list):

@@ -27,8 +27,9 @@ from connectors.options.table import (
 PLACES: Final = (
     (
         "The application: `[app]`",
-        "",
-        Table(APP.options),
+        "`store.*` are options of the object store of the checkpoint "
+        "([continuous.md](continuous.md#a-checkpoint-in-an-object-store)).",
+        APP,
     ),
     (
         "The driver: `[app]`, or arguments in Python",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol, TypeGuard
 
 import orjson
@@ -29,6 +30,13 @@ class MessageSink(Sink, Protocol):
 def takes_messages(sink: Sink) -> TypeGuard[MessageSink]:
     """Return whether the rows of a sink are Kafka's messages."""
     return getattr(sink, "takes_messages", False)
+
+
+def folder_on_disk(sink: Sink) -> Path | None:
+    """Return the folder of a file system in which a sink keeps decided records until they are
+    committed. None: there is none, or the sink does not say so.
+    """
+    return getattr(sink, "folder_on_disk", None)
 
 
 def identity_of(sinks: Sequence[Sink]) -> str:

@@ -156,7 +156,7 @@ APP: Final = Table(
         Option(
             name="checkpoint",
             says="A folder of the pipeline's own, relative to the job file: Spark's checkpoint and "
-            "the decision log.",
+            "the decision log. In continuous mode an address works too: `s3://bucket/prefix`.",
         ),
         Option(
             name="mode",
@@ -171,12 +171,9 @@ APP: Final = Table(
             "`at-least-once` or `none`.",
         ),
         Option(name="master", default="local[*]", says="Spark's master URL."),
-        Option(
-            name="log_level",
-            default="ERROR",
-            says=f"Spark's log level: {', '.join(LOG_LEVELS)}.",
-        ),
-    ]
+        Option(name="log_level", default="ERROR", says=f"Of Spark: {', '.join(LOG_LEVELS)}."),
+    ],
+    prefix="store.",
 )
 
 #: Options of a job file: [transform]. Without one the job is a copy.

@@ -29,6 +29,7 @@ from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.errors import HiddenCommitError, IdentityMismatchError, SparkOnceError
+from transactions.log_backend import answering
 from transactions.log_location import LogLocation
 from transactions.log_state import LogState
 from transactions.recovery import Settlement, recover, sweep_overtaken
@@ -296,7 +297,9 @@ class Run:
     def _bind(self, log: DecisionLog, finished: int) -> None:
         """Write down which log is this checkpoint's; after the Fence, so that the log has an id."""
         files = self._options.checkpoint.files()
-        if not files.put_if_absent(BOUND_TO, log.log_id.encode()):
+        with answering(files):
+            is_new = files.put_if_absent(BOUND_TO, log.log_id.encode())
+        if not is_new:
             self._check_one_checkpoint(log.state, finished)  # written earlier, or by another start
 
     def show_offsets(self) -> None:

@@ -35,7 +35,6 @@ from connectors.kafka.source.offset_errors import refuse_lower_than, there_again
 from connectors.kafka.source.offsets import flatten, format_offsets, split_key
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import Nested, SourceStream
-from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import (
     MOST_INTERVAL_S,
@@ -45,6 +44,7 @@ from connectors.options.modes import (
 )
 from connectors.options.option import checked_app_id
 from connectors.options.table import CONTINUOUS
+from connectors.pipeline.checkpoint_address import checked_location
 from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.rewriting import Rewriting
@@ -82,7 +82,8 @@ class ContinuousDriver(DriverLife):
     Args:
         spark: a classic session with one slot for each task.
         app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
-        checkpoint: a folder of its own on a local file system, for the decision log.
+        checkpoint: a folder of its own, or the address of an object store (a `CheckpointLocation`
+            has options of the store), for the decision log.
         source: what to read.
         sink: what to write: a `KafkaSink`, or another two-phase sink.
         transform: see `connectors.records.arrow_transform`; a function or its ``module:name``.
@@ -120,7 +121,7 @@ class ContinuousDriver(DriverLife):
         spark: SparkSession,
         *,
         app_id: str,
-        checkpoint: str | Path,
+        checkpoint: str | Path | CheckpointLocation,
         source: KafkaSource,
         sink: Sink,
         transform: str | ArrowFunction = copy_records,
@@ -151,7 +152,7 @@ class ContinuousDriver(DriverLife):
         check_options(CONTINUOUS, {} if trigger is None else {"trigger": trigger})
         load_function(transform)
         check_source(CONTINUOUS, source)
-        location = CheckpointLocation(checkpoint_folder(checkpoint))
+        location = checked_location(checkpoint, [sink])
         restarts = Restarts(app_id, restart_strategy, tolerable_failed_checkpoints=0)
         super().__init__(spark, restarts, location, from_savepoint)
         self._source = source

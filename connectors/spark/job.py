@@ -104,7 +104,7 @@ def _micro_batches(
     driver = StreamingDriver(
         session,
         app_id=job.app_id,
-        checkpoint=job.checkpoint,
+        checkpoint=job.location,
         on_checkpoint=on_checkpoint,
         decision_log=job.decision_log,
         from_savepoint=from_savepoint,
@@ -143,7 +143,7 @@ def _continuous(
     return arrow_pipeline(
         session,
         app_id=job.app_id,
-        checkpoint=job.checkpoint,
+        checkpoint=job.location,
         source=job.source,
         transform=job.arrow or copy_records,
         columns=job.columns,

@@ -44,6 +44,7 @@ from connectors.records.message_schema import SINK_SCHEMA
 from connectors.spark.arrow_stage import ArrowStage
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.spark.streaming_driver import StreamingDriver
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, nearest
 from transactions.sink import Sink
@@ -110,7 +111,7 @@ def arrow_pipeline(
     spark: SparkSession,
     *,
     app_id: str,
-    checkpoint: str | Path,
+    checkpoint: str | Path | CheckpointLocation,
     source: KafkaSource,
     sink: Sink,
     transform: str | ArrowFunction = copy_records,
@@ -123,7 +124,8 @@ def arrow_pipeline(
     Args:
         spark: a classic session.
         app_id: stable name of the pipeline, unique on its Kafka clusters.
-        checkpoint: a folder of its own. It belongs to one mode. To change its mode, an application
+        checkpoint: a folder of its own; in continuous mode also the address of an object store. It
+            belongs to one mode. To change its mode, an application
             takes a new application id and folder, and begins at offsets that it names.
         source: what to read.
         sink: what to write; a sink that is not Kafka's refuses here the columns it cannot write.

@@ -102,7 +102,7 @@ class StreamingDriver(DriverLife):
         spark: SparkSession,
         *,
         app_id: str,
-        checkpoint: str | Path,
+        checkpoint: str | Path | CheckpointLocation,
         trigger: str = "0s",
         checkpoint_timeout_s: float = 600.0,
         restart_budget_s: float = 60.0,

@@ -118,6 +118,11 @@ class WriteAheadSink(abc.ABC):
         """
         check_comparable(schema, f"sink {self.name!r}")
 
+    @property
+    def folder_on_disk(self) -> Path:
+        """See `connectors.options.sink.folder_on_disk`; the records wait in the buffer."""
+        return Path(self.buffer)
+
     def identity(self) -> dict[str, str]:
         """Return what must be the same at every restart on one checkpoint.
 

@@ -711,6 +711,20 @@ MUTATIONS = (
         "tests/unit/test_object_store_backend.py::test_of_many_drivers_that_open_at_once_one_can_decide",
     ),
     Mutation(
+        "log: at the address of its checkpoint",
+        "transactions/checkpoint_location.py",
+        """        return LogLocation(f"{str(self.address).rstrip('/')}/{_LOG}", self.options)\n""",
+        "        return LogLocation(Path.home() / _LOG)\n",
+        "tests/unit/test_checkpoint_location.py::test_an_address_has_its_log_below_it",
+    ),
+    Mutation(
+        "log: an address has no sink that decides on one disk",
+        "connectors/pipeline/checkpoint_address.py",
+        "        folder = folder_on_disk(sink)\n",
+        "        folder = None\n",
+        "tests/unit/test_checkpoint_address.py::test_what_is_decided_may_not_lie_on_one_machine",
+    ),
+    Mutation(
         "files: what is gone was lost",
         "connectors/files/local_folder.py",
         "            return Outcome.ABORTED\n",

@@ -13,8 +13,14 @@ from transactions.errors import ConfigurationError
 @pytest.mark.parametrize("address", ["s3a://b/x", "hdfs://name/x", "dbfs:/x", " dbfs:/x", "://b/x"])
 def test_another_file_system_is_refused(address: str) -> None:
     """Also with one slash: it would be a folder ``dbfs:`` below the working directory."""
-    with pytest.raises(ConfigurationError, match="must be a folder of a local file system"):
+    with pytest.raises(
+        ConfigurationError, match="must be a folder of a local file system"
+    ) as refused:
         checkpoint_folder(address)
+    error = refused.value
+    assert all((error.what, error.where, error.cause, error.option))
+    assert "[decision_log]" in error.option
+    assert 'mode = "continuous"' in error.option
 
 
 @pytest.mark.parametrize("address", ["/data/a b:c", "file:///data/a b:c", "file:/data/a b:c"])

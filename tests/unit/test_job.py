@@ -11,6 +11,7 @@ from connectors.options.job_definition import JobDefinition
 from connectors.options.job_file import load_job, parse_job
 from connectors.spark.failures import error_in
 from transactions import errors
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError
 from transactions.log_location import LogLocation
 from transactions.restart_strategy import FixedDelay
@@ -152,6 +153,35 @@ def test_an_address_is_not_a_folder_beside_the_job_file(address):
     assert log == LogLocation(address)
     files = f'[[sink]]\nkind = "files"\npath = "{address}"\n'
     assert f"path={address}" in refused(text(more=files)).option
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        'store.endpoint = "http://s3:9"\nstore.secret_access_key = "${SECRET}"',
+        '"store.endpoint" = "http://s3:9"\n"Store.Secret_Access_Key" = "${SECRET}"',
+        'store = { endpoint = "http://s3:9", secret_access_key = "${SECRET}" }',
+    ],
+)
+def test_options_of_the_store_of_a_checkpoint(options):
+    content = text(app=f'mode = "continuous"\n{options}').replace('"state"', '"s3://b/x"')
+    job = parse(content, SECRET="hidden")
+    assert job.location == CheckpointLocation(
+        "s3://b/x", {"endpoint": "http://s3:9", "secret_access_key": "hidden"}
+    )
+    assert "hidden" not in repr(job)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ('store.region = "hidden"', "no options of a store"),
+        ('store = "hidden"', "There is no key 'store' in [app]."),
+        ('stores.region = "hidden"', "There is no key 'stores' in [app]."),
+    ],
+)
+def test_options_of_a_store_that_nothing_would_read_are_refused(options, says):
+    assert says in refused(text(app=options)).what
 
 
 def test_a_relative_path_may_have_a_colon():

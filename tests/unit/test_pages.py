@@ -112,7 +112,7 @@ def test_job_files_of_the_pages_parse(page: Path):
     jobs = job_files_in(page.read_text("utf-8"))
     assert jobs, f"{name_of(page)} shows no job file"
     for job in jobs:
-        parse_job(job, page.with_name("job.toml"), {})
+        parse_job(job, page.with_name("job.toml"), {"S3_SECRET": "secret"})
 
 
 @pytest.mark.parametrize("page", SHOWN, ids=name_of)

@@ -10,6 +10,12 @@ from click.testing import CliRunner
 from connectors.cli import run
 from tests.unit.test_job import text
 
+CONTINUOUS = 'mode = "continuous"'
+TO_FILES = (
+    text(app=CONTINUOUS).replace('"state"', '"s3://b/x"').partition("[[sink]]")[0]
+    + '[[sink]]\nkind = "files"\npath = "/data/said"\n'
+)
+
 
 @pytest.fixture(params=[("--check",), ()], ids=["check", "run"])
 def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
@@ -23,6 +29,11 @@ def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tu
     [
         (text().replace('"flights"', '"my.app"'), "id = my.app"),
         (text().replace('"state"', '"hdfs://nn/x"'), "checkpoint=hdfs://nn/x"),
+        (text().replace('"state"', '"s3://b/x"'), "micro-batches must be a folder"),
+        (text(app=CONTINUOUS).replace('"state"', '"hdfs://nn/x"'), "checkpoint=hdfs://nn/x"),
+        (text(app=CONTINUOUS).replace('"state"', '"s3:/b/x"'), "s3:/b/x"),
+        (text(app=CONTINUOUS).replace('"state"', '"memory:///"'), "cannot lie in memory"),
+        (TO_FILES, "The sink 'said' keeps decided records in a folder"),
         (text(app="metrics_port = 65536"), "metrics_port = 65536"),
         (text(sink='"kafka.buffer.memory" = "64MB"'), "kafka.buffer.memory=64MB"),
         (text(more='[decision_log]\naddress = "dbfs:/log"'), "dbfs:/log"),

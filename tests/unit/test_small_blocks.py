@@ -87,6 +87,15 @@ def test_a_job_file_names_the_log_that_python_names():
     assert found.options == {**names["log"].options, "secret_access_key": "secret"}
 
 
+def test_a_job_file_names_the_checkpoint_that_python_names():
+    page = block("docs/continuous.md", "CheckpointLocation(")
+    names: dict[str, Any] = {"secret": "secret"}
+    run_python(page.partition("driver = ")[0], names)  # the driver: journeys/test_lost_machine.py
+    file = block("docs/continuous.md", "store.region")  # a whole one
+    found = parse_job(file, Path("/jobs/job.toml"), {"S3_SECRET": "secret"})
+    assert found.location == names["checkpoint"]
+
+
 # --- sinks ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,95 @@
+"""The machine is gone with its disk; another one has the job file and the checkpoint's address.
+
+The job file is the page's. SIGKILL at whatever moment it is; then another start with another
+working folder, another home and an empty disk, and a stop in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.journeys.conftest import SPARKONCE, Stranger, started
+from tests.pages import block, replaced
+from tests.unit.s3_server import BUCKET, KEY_ID, S3Server
+
+PAGE = block("docs/continuous.md", 'checkpoint = "s3://')
+#: Java, Kafka's and Spark's jars are part of the machine's installation, not of a pipeline.
+INSTALLED = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+
+
+@dataclasses.dataclass
+class Machine:
+    """A machine with a disk of its own, on which nothing has ever run."""
+
+    disk: Path
+    secrets: dict[str, str]
+
+    def runs(self, job: str):
+        work, home, scratch = (self.disk / name for name in ("work", "home", "tmp"))
+        for folder in (work, home, scratch):
+            folder.mkdir(parents=True)
+        (work / "job.toml").write_text(job)
+        environment = {
+            **self.secrets,
+            "HOME": str(home),
+            "TMPDIR": str(scratch),
+            "SPARK_LOCAL_DIRS": str(scratch),
+            "XDG_CACHE_HOME": INSTALLED,
+            "XDG_STATE_HOME": str(home / "state"),
+        }
+        return started(SPARKONCE, "run", "job.toml", folder=work, environment=environment)
+
+    def files(self) -> set[str]:
+        """Return the files that the pipeline has left, without Spark's scratch space."""
+        return {
+            path.relative_to(self.disk).as_posix()
+            for path in self.disk.rglob("*")
+            if path.is_file() and path.relative_to(self.disk).parts[0] != "tmp"
+        }
+
+    def is_lost(self) -> None:
+        shutil.rmtree(self.disk)
+
+
+@pytest.fixture
+def store():
+    with S3Server() as server:
+        yield server
+
+
+def test_only_the_address_travels(stranger: Stranger, store: S3Server, tmp_path: Path):
+    job = replaced(
+        PAGE,
+        {
+            'id = "clean"': f'id = "{stranger.app}"',
+            "s3://state/clean": f"s3://{BUCKET}/{stranger.app}",
+            'store.region = "eu-west-1"': f'store.endpoint = "{store.endpoint}"',
+            'store.access_key_id = "pipelines"': f'store.access_key_id = "{KEY_ID}"',
+            "localhost:9092": stranger.bootstrap,
+            'subscribe = "said"': f'subscribe = "{stranger.topic}"',
+            'topic = "repeated"': f'topic = "{stranger.output}"',
+        },
+    )
+    secrets = {"S3_SECRET": "secret"}
+    first, second = (Machine(tmp_path / name, secrets) for name in ("first", "second"))
+    with stranger.busy_topic(), stranger.follows_output() as reader:
+        with first.runs(job) as pipeline:
+            stranger.more_comes_out(reader, pipeline, records=300)
+            pipeline.kill_all()
+        assert first.files() == {"work/job.toml"}
+        first.is_lost()
+        written = stranger.input_ends()
+        with second.runs(job) as pipeline:
+            stranger.comes_to(written, reader, pipeline)
+            assert pipeline.sigterm() == 0, pipeline.text
+        assert second.files() == {"work/job.toml"}
+    stranger.assert_each_record_came_once()
+    assert {key.removeprefix(f"{stranger.app}/").partition("/")[0] for key in store.objects} == {
+        "decisions",
+        "log-id",
+    }
