@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from connectors.doctor.facts import Wanted
     from connectors.doctor.verdict import Verdict
     from connectors.options.job_definition import JobDefinition
+    from transactions.checkpoint_location import CheckpointLocation
 
 ALL_WELL = 0
 REFUSED = 1
@@ -26,6 +27,7 @@ BAD_USAGE = 2
 #: The parameters that a job file answers, beside those of the clients.
 _OF_JOB = (
     "app",
+    "checkpoint",
     "inputs",
     "outputs",
     "timeout_ms",
@@ -45,6 +47,8 @@ Examples:
         --input flights --output flights-clean
   Everything from a job file
     sparkonce doctor --job job.toml
+  An object store, before a checkpoint or a decision log lies in it
+    sparkonce doctor --checkpoint s3://state/flights
   The ACLs that this job needs, as commands of Kafka; nothing is asked
     sparkonce doctor --acls job.toml
   A secured cluster
@@ -77,6 +81,12 @@ class _Case:
 @click.command(name="doctor", epilog=_EPILOG)
 @kafka_options
 @click.option("--app", default="", help="Application id, to try its rights and read the clock.")
+@click.option(
+    "--checkpoint",
+    metavar="FOLDER|URL",
+    help="Try what a storage must promise to hold a checkpoint's decision log. The options of a "
+    "store come from the environment.",
+)
 @click.option("--input", "inputs", multiple=True, help="Topic to read; repeatable.")
 @click.option("--output", "outputs", multiple=True, help="Topic to write; repeatable.")
 @click.option(
@@ -117,28 +127,26 @@ class _Case:
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     *,
     bootstrap: str | None,
     pairs: tuple[str, ...],
     config: Path | None,
     job_file: Path | None,
-    app: str,
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...],
-    timeout_ms: int | None,
-    checkpoint_timeout: float,
-    restart_budget: float,
-    barrier_interval: float,
+    checkpoint: str | None,
     timeout: float,
     as_json: bool,
     acls_file: Path | None,
     principal: str | None,
+    **wanted: Any,
 ) -> None:
     """Check a cluster before a pipeline runs on it. A driver makes the same checks at its start,
     without the rows "open transactions" and "transaction ends", which are about all clients.
 
     The doctor changes nothing. With --app it begins and aborts one transaction without records
-    under the id <app>.doctor, to try the rights and to read the broker's clock.
+    under the id <app>.doctor, to try the rights and to read the broker's clock. With --checkpoint,
+    or if the job keeps its checkpoint or its log in an object store, it puts and deletes names of
+    its own below that place.
     """
     import logging
 
@@ -147,38 +155,36 @@ def command(
         return
     if principal is not None:
         raise click.UsageError("--principal needs --acls.")
-    from connectors.doctor.facts import Wanted
     from connectors.doctor.probe import gather
+    from connectors.doctor.storage import check_storage
     from connectors.doctor.verdict import Level
     from connectors.doctor.verdicts import judge, worst
+    from transactions.checkpoint_location import CheckpointLocation
     from transactions.clock import Deadline
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors report it once
     if job_file is not None:
         refuse_beside_job(job_file, *_OF_JOB)
-        cases = _cases(job_of(job_file))
+        job = job_of(job_file)
+        cases, places = _cases(job), _addresses(job)
     else:
         settings = kafka_settings(bootstrap, pairs, config)
-        wanted = Wanted(
-            application_id=app,
-            inputs=inputs,
-            outputs=outputs,
-            timeout_ms=timeout_ms,
-            checkpoint_timeout_s=checkpoint_timeout,
-            restart_budget_s=restart_budget,
-            interval_s=barrier_interval,
-        )
-        cases = [_Case(settings, wanted)]
+        places = [] if checkpoint is None else [CheckpointLocation.of(checkpoint)]
+        # A storage can be tried without a cluster.
+        cases = [_Case(settings, _wanted(**wanted))] if settings or not places else []
+    storages = [(place, check_storage(place, timeout_s=timeout)) for place in places]
     reports = [
         (case, judge(gather(case.settings, case.wanted, Deadline(timeout)), case.wanted))
         for case in cases
     ]
     if as_json:
-        click.echo(_json(reports))
+        click.echo(_json(reports, storages))
     else:
         for case, verdicts in reports:
-            _show(case, verdicts)
-    everything = [one for _, verdicts in reports for one in verdicts]
+            _show(": ".join(filter(None, [case.bootstrap, ", ".join(case.used_by)])), verdicts)
+        for place, verdicts in storages:
+            _show(str(place), verdicts)
+    everything = [one for _, verdicts in [*reports, *storages] for one in verdicts]
     context.exit(REFUSED if worst(everything) is Level.REFUSE else ALL_WELL)
 
 
@@ -192,6 +198,41 @@ def _print_acls(path: Path, principal: str | None, *, as_json: bool) -> None:
     job = job_of(path)
     show = to_json if as_json else commands
     click.echo(show(job.app_id, acls_of(job, principal or "")))
+
+
+def _wanted(
+    *,
+    app: str,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    timeout_ms: int | None,
+    checkpoint_timeout: float,
+    restart_budget: float,
+    barrier_interval: float,
+) -> Wanted:
+    """Return what the command line wants from a cluster."""
+    from connectors.doctor.facts import Wanted
+
+    return Wanted(
+        application_id=app,
+        inputs=inputs,
+        outputs=outputs,
+        timeout_ms=timeout_ms,
+        checkpoint_timeout_s=checkpoint_timeout,
+        restart_budget_s=restart_budget,
+        interval_s=barrier_interval,
+    )
+
+
+def _addresses(job: JobDefinition) -> list[CheckpointLocation]:
+    """Return the object stores in which a job keeps its checkpoint and its log."""
+    from connectors.pipeline.checkpoint_address import location_in
+    from transactions.checkpoint_location import CheckpointLocation
+
+    places = [location_in(job.mode, job.location, job.targets)]
+    if (log := job.decision_log) is not None:
+        places.append(CheckpointLocation(str(log.address), log.options))
+    return [place for place in places if place.folder is None]
 
 
 def _cases(job: JobDefinition) -> list[_Case]:
@@ -230,7 +271,10 @@ def _cases(job: JobDefinition) -> list[_Case]:
     return cases
 
 
-def _json(reports: Sequence[tuple[_Case, list[Verdict]]]) -> str:
+def _json(
+    reports: Sequence[tuple[_Case, list[Verdict]]],
+    storages: Sequence[tuple[CheckpointLocation, list[Verdict]]],
+) -> str:
     import orjson
 
     from connectors.doctor.verdicts import worst
@@ -240,23 +284,32 @@ def _json(reports: Sequence[tuple[_Case, list[Verdict]]]) -> str:
             "bootstrap": case.bootstrap,
             "used_by": case.used_by,
             "level": worst(verdicts).value,
-            "checks": [
-                {
-                    "check": one.check,
-                    "level": one.level.value,
-                    "found": one.found,
-                    "reason": one.reason,
-                    "option": one.option,
-                }
-                for one in verdicts
-            ],
+            "checks": _rows(verdicts),
         }
         for case, verdicts in reports
     ]
-    return orjson.dumps({"clusters": clusters}, option=orjson.OPT_INDENT_2).decode()
+    tried = [
+        {"address": str(place), "level": worst(verdicts).value, "checks": _rows(verdicts)}
+        for place, verdicts in storages
+    ]
+    told = {"clusters": clusters, "storages": tried}
+    return orjson.dumps(told, option=orjson.OPT_INDENT_2).decode()
 
 
-def _show(case: _Case, verdicts: list[Verdict]) -> None:
+def _rows(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
+    return [
+        {
+            "check": one.check,
+            "level": one.level.value,
+            "found": one.found,
+            "reason": one.reason,
+            "option": one.option,
+        }
+        for one in verdicts
+    ]
+
+
+def _show(title: str, verdicts: list[Verdict]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -264,7 +317,6 @@ def _show(case: _Case, verdicts: list[Verdict]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)  # a file or a pipe gets the whole text
-    title = ": ".join(filter(None, [case.bootstrap, ", ".join(case.used_by)]))
     table = Table(title=title, title_justify="left")
     table.add_column("check", overflow="fold")
     table.add_column("")

@@ -129,15 +129,10 @@ def check_job(job: JobDefinition) -> None:
         ConfigurationError: one of them is wrong.
     """
     from connectors.clients.client_settings import kafka_python_settings, librdkafka_settings
-    from connectors.machine.user_folders import checkpoint_folder
-    from connectors.options.table import CONTINUOUS
-    from connectors.pipeline.checkpoint_address import checked_location
+    from connectors.pipeline.checkpoint_address import location_in
     from transactions.log_location import SCHEME
 
-    if job.mode == CONTINUOUS:
-        checked_location(job.location, job.targets)
-    else:
-        checkpoint_folder(job.location)
+    location_in(job.mode, job.location, job.targets)
     librdkafka_settings(job.source.client_settings)
     for sink in kafka_sinks(job.targets):
         librdkafka_settings(sink.settings)

@@ -9,10 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.sink import folder_on_disk
+from connectors.options.table import CONTINUOUS
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError
 from transactions.sink import Sink
+
+
+def location_in(
+    mode: str, checkpoint: str | Path | CheckpointLocation, sinks: Sequence[Sink]
+) -> CheckpointLocation:
+    """Return where the checkpoint of a pipeline in this mode lies; see `checked_location`.
+
+    Raises:
+        ConfigurationError: the mode cannot keep its checkpoint there.
+    """
+    if mode == CONTINUOUS:
+        return checked_location(checkpoint, sinks)
+    return CheckpointLocation(checkpoint_folder(checkpoint))
 
 
 def checked_location(

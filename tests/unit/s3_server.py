@@ -64,6 +64,7 @@ class S3Server(ThreadingHTTPServer):
         page: how many names one answer of a listing has.
         delay_s: how long each answer takes.
         is_conditional: False makes it an old store, which overwrites whatever is asked.
+        gap_s: above 0 a conditional put looks first and writes so much later, without a lock.
     """
 
     daemon_threads = True
@@ -80,6 +81,7 @@ class S3Server(ThreadingHTTPServer):
         self.page = 1000
         self.delay_s = 0.0
         self.is_conditional = True
+        self.gap_s = 0.0
         self.lock = threading.Lock()
         self._in_flight = 0
         self._done = threading.Condition()
@@ -215,6 +217,9 @@ class _Handler(BaseHTTPRequestHandler):
             return 403, *_error("InvalidAccessKeyId")
         if bucket != self.server.bucket:
             return 404, *_error("NoSuchBucket")
+        if method == "PUT" and self.server.gap_s and key not in self.server.objects:
+            time.sleep(self.server.gap_s)
+            del self.headers["If-None-Match"]  # it has looked
         with self.server.lock:
             if method in {"POST", "PART", "END"}:
                 return self._upload(method, key, body)
