@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from transactions.errors import ConfigurationError
+from transactions.errors import ConfigurationError, without_secrets
 from transactions.log_backend import LocalFileBackend, LogBackend
 from transactions.log_location import SCHEME, LogLocation, backend_for
 
@@ -116,8 +116,9 @@ class CheckpointLocation:
         return (self.folder / _LOG).is_dir()
 
     def __str__(self) -> str:
-        """Return what an error shows."""
-        return str(self.folder or self.address)
+        """Return what an error shows: credentials in an address are refused, and not shown."""
+        folder = self.folder
+        return without_secrets(str(self.address)) if folder is None else str(folder)
 
 
 def local_path(address: str) -> Path | None:

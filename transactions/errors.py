@@ -36,6 +36,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from typing import ClassVar, Final
+from urllib.parse import urlsplit
 
 #: What to do about a checkpoint folder that cannot be used. Not "restore a backup": what is newer
 #: than the backup would be written a second time.
@@ -44,6 +45,13 @@ WAY_BACK: Final = (
     "this app_id's consumer group. A start refuses an older copy of the folder, because it would "
     "write newer records again"
 )
+
+
+def without_secrets(url: str) -> str:
+    """Return an address as an error may show it: without a password and parameters."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2] if parts.password else parts.netloc
+    return parts._replace(netloc=host, query="", fragment="").geturl()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

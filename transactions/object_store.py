@@ -30,7 +30,7 @@ from obstore import exceptions
 from obstore.store import from_url
 
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
-from transactions.errors import ConfigurationError, SparkOnceError
+from transactions.errors import ConfigurationError, SparkOnceError, without_secrets
 
 #: Addresses that are understood; `file` and `memory` are for tests (they sync nothing).
 SCHEMES: Final = frozenset(
@@ -118,17 +118,17 @@ class ObjectStore:
         if parts.scheme not in SCHEMES:
             raise ConfigurationError(
                 f"The address of {purpose.of} names an unknown kind of store.",
-                where=_without_secrets(url),
+                where=without_secrets(url),
                 cause=f"known: {', '.join(sorted(SCHEMES))}",
-                option=f"{purpose.option}={_without_secrets(url)}",
+                option=f"{purpose.option}={without_secrets(url)}",
             )
         if parts.password or parts.query:
             raise ConfigurationError(
                 f"The address of {purpose.of} carries credentials or parameters.",
-                where=_without_secrets(url),
+                where=without_secrets(url),
                 cause="errors and logs show addresses; give credentials as options or in the "
                 "environment",
-                option=f"{purpose.option}={_without_secrets(url)}",
+                option=f"{purpose.option}={without_secrets(url)}",
             )
         try:
             settings = _settings(parts.scheme, others, self._timeout_s, self._retry_s)
@@ -376,9 +376,3 @@ def _is_refusal(error: Exception) -> bool:
     sent again because its answer was lost, the upload is gone, and its object may be stored.
     """
     return _status_of(error) in _REFUSED and "NoSuchUpload" not in str(error)
-
-
-def _without_secrets(url: str) -> str:
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2] if parts.password else parts.netloc
-    return parts._replace(netloc=host, query="", fragment="").geturl()

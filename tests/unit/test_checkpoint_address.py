@@ -188,7 +188,10 @@ def test_what_is_decided_may_not_lie_on_one_machine(place, server, tmp_path):
     assert not server.requests
 
 
-@pytest.mark.parametrize("address", [URL, "hdfs://name/app", "abfss://c@a.dfs.core.windows.net/x"])
+@pytest.mark.parametrize(
+    "address",
+    [URL, "hdfs://name/app", "abfss://c@a.dfs.core.windows.net/x", "s3://key:secret@bucket/x"],
+)
 def test_micro_batches_say_what_to_do(address):
     error = four_parts(refused("micro-batch", address, SINK))
     assert "micro-batches" in error.what

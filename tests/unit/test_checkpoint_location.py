@@ -91,3 +91,4 @@ def test_a_wrong_address_is_refused_in_four_parts(address: str, options: dict[st
     error = raised.value
     assert all((error.what, error.where, error.cause, error.option))
     assert "hidden" not in str(error)
+    assert "hidden" not in str(CheckpointLocation(address))

@@ -50,6 +50,7 @@ def doctor(*words: object) -> tuple[int, list[dict[str, object]]]:
     done: Result = CliRunner().invoke(command, [*map(str, words), "--json"])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert "secret" not in done.output
+    assert "hidden" not in done.output
     return done.exit_code, orjson.loads(done.stdout)["storages"]
 
 
