@@ -273,8 +273,7 @@ class _OpenQuery(OpenRun):
             run.log,
             [*run.sinks],
             offsets_sink=None,
-            spark_checkpoint=folder.checkpoint,
-            durable=durable,
+            files=durable,
         )
 
     def write(self, execution: Any, branch: Branch, batch_id: int) -> CheckpointReport:

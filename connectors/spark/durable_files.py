@@ -52,6 +52,19 @@ class DurableFiles:
         drop_undecided(folder, -1 if decision is None else decision.checkpoint_id)
         return cls(folder)
 
+    def has_state(self) -> bool:
+        """Return whether the query keeps state of operators."""
+        return (self._folder / "state").exists()
+
+    def make_state_durable(self) -> None:
+        """Sync what a batch has written, if the query keeps state.
+
+        Raises:
+            SparkOnceError: it is not known whether all of it is durable.
+        """
+        if self.has_state():
+            self.begin()()
+
     def begin(self) -> Callable[[], None]:
         """Begin to sync, on another thread, what Spark has written so far.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -13,8 +12,8 @@ from pyspark.sql import DataFrame
 from connectors.kafka.source.offsets import merged_offsets, parse_offsets
 from connectors.spark.batch_offsets import BatchOffsets, read_batch_offsets
 from connectors.spark.batch_size import BatchSize
-from connectors.spark.durable_files import DurableFiles
 from connectors.spark.failures import error_in
+from connectors.spark.query_files import RunFiles
 from connectors.spark.sink_stage import ORDER_PROPERTY, BatchOrder, told_by_tasks
 from transactions.clock import SYSTEM_CLOCK
 from transactions.committable import Committable
@@ -36,8 +35,7 @@ class MicroBatches:
         offsets_sink: the sink whose transactions carry the sources' offsets; None for none.
         only_moved: commit no offset of a partition that a batch has not read: its topic may not
             exist (`failOnDataLoss=false`), and a broker then refuses the offset.
-        spark_checkpoint: Spark's own part of the checkpoint folder.
-        durable: the files in it.
+        files: Spark's own part of the checkpoint.
         size: adapts to the duration of each batch; None if batches have no target.
     """
 
@@ -49,8 +47,7 @@ class MicroBatches:
         *,
         offsets_sink: str | None,
         only_moved: bool = False,
-        spark_checkpoint: Path,
-        durable: DurableFiles,
+        files: RunFiles,
         size: BatchSize | None = None,
     ) -> None:
         self._coordinator = coordinator
@@ -58,8 +55,7 @@ class MicroBatches:
         self._only_moved = only_moved
         self._size = size
         self._sinks = tuple(sinks)
-        self._state = spark_checkpoint / "state"
-        self._durable = durable
+        self._files = files
         self._offsets_sink = -1 if offsets_sink is None else self._sinks.index(offsets_sink)
 
     def run(self, execution: Any, frame: DataFrame, batch_id: int) -> CheckpointReport:
@@ -88,14 +84,14 @@ class MicroBatches:
         order = self._order(offsets, tasks, batch_id)
 
         def phase_one() -> list[Committable]:
-            written_before = self._durable.begin()
+            written_before = self._files.begin()
             committables, _ = self._run_job(frame, order)
             written_before()  # a replay's files must be durable before the decision is
             return committables
 
         def rerun(lost: Sequence[Committable]) -> list[Committable]:
             again = order.for_lost(lost, self._sinks)
-            again = dataclasses.replace(again, compares=self._state.exists())
+            again = dataclasses.replace(again, compares=self._files.has_state())
             try:
                 written, replayed = self._run_job(frame, again)
             except Exception as error:
@@ -106,19 +102,14 @@ class MicroBatches:
             return written
 
         report = self._coordinator.run(checkpoint, phase_one, rerun)
-        if report.replayed and self._state.exists() and not report.healed:
+        if report.replayed and self._files.has_state() and not report.healed:
             # A stateful plan must run once more, or its state is corrupt (seen).
             again = dataclasses.replace(order, write=False, compares=True)
             check_replayed(self._log.state, self._run_job(frame, again)[1])
-        self._make_state_durable()
+        self._files.make_state_durable()  # before Spark writes commits/N, which names it
         if self._size is not None and not report.replayed:
             self._size.after(_most_read(offsets), SYSTEM_CLOCK.monotonic() - began)
         return report
-
-    def _make_state_durable(self) -> None:
-        """Sync before Spark writes commits/N, which names the state for the next batch."""
-        if self._state.exists():
-            self._durable.begin()()
 
     def _run_job(
         self, frame: DataFrame, order: BatchOrder

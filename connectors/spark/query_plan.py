@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,8 +18,8 @@ from connectors.spark.branches import (
     places_of_sources,
     unite,
 )
-from connectors.spark.checkpoint_files import SPARK
 from connectors.spark.data_source import NAME
+from connectors.spark.query_files import QueryFiles
 from connectors.spark.range_rows import RANGES_OPTION
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
 from connectors.spark.start_file import START_FILE_OPTION, start_file, write_start
@@ -35,7 +34,7 @@ class QueryPlan:
 
     Args:
         spark: the session.
-        checkpoint: the checkpoint folder, where each source finds its start.
+        files: Spark's part of the checkpoint; its notes say where each source begins.
         size: adapts the size of batches; None if they have no target.
 
     Attributes:
@@ -43,9 +42,9 @@ class QueryPlan:
         branches: what is written.
     """
 
-    def __init__(self, spark: SparkSession, checkpoint: Path, size: BatchSize | None) -> None:
+    def __init__(self, spark: SparkSession, files: QueryFiles, size: BatchSize | None) -> None:
         self._spark = spark
-        self._checkpoint = checkpoint
+        self._files = files
         self._size = size
         self.sources: list[KafkaSource] = []
         self.branches: list[Branch] = []
@@ -58,7 +57,7 @@ class QueryPlan:
     def _load(self, source: KafkaSource, ours: dict[str, str]) -> DataFrame:
         source.check_stream()
         options = {**source.to_options(), **ours}
-        options[START_FILE_OPTION] = str(start_file(self._checkpoint, len(self.sources)))
+        options[START_FILE_OPTION] = str(start_file(self._files.notes, len(self.sources)))
         if self._size is not None:
             options[SIZE_FILE_OPTION] = str(self._size.file)
         frame = self._spark.readStream.format(NAME).options(**options).load()
@@ -90,7 +89,7 @@ class QueryPlan:
     def begin_at(self, starts: Iterable[str]) -> None:
         """Tell each source where it begins: see `connectors.spark.start_file`."""
         for number, start in enumerate(starts):
-            write_start(start_file(self._checkpoint, number), start)
+            write_start(start_file(self._files.notes, number), start)
 
     def start(
         self, stage: SinkStage, name: str, run_batch: RunBatch, trigger_ms: int | None
@@ -106,7 +105,7 @@ class QueryPlan:
         last = self.branches[0].last_stage(stage)
         written = unite(self.branches).mapInArrow(last, COMMITTABLE_DDL)
         writer = written.writeStream.queryName(name)
-        writer = writer.option("checkpointLocation", str(self._checkpoint / SPARK))
+        writer = writer.option("checkpointLocation", self._files.address)
         writer = writer.outputMode("update").foreachBatch(run_batch)
         if trigger_ms is None:
             return writer.trigger(availableNow=True).start()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
@@ -33,19 +33,13 @@ from connectors.pipeline.starting_points import decide_start
 from connectors.records.arrow_transform import ArrowFunction, copy_records
 from connectors.spark.batch_offsets import execution_of
 from connectors.spark.batch_size import BatchSize
-from connectors.spark.checkpoint_files import (
-    SPARK,
-    SparkFiles,
-    files_of,
-    finished_checkpoint,
-    planned_end,
-)
+from connectors.spark.checkpoint_files import SparkFiles
 from connectors.spark.data_source import register
 from connectors.spark.driver_life import DriverLife, wait_while
-from connectors.spark.durable_files import DurableFiles
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.open_run import IDLE_SWEEP_S
+from connectors.spark.query_files import FolderFiles
 from connectors.spark.query_plan import QueryPlan
 from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.restarts import Restarts
@@ -119,16 +113,17 @@ class StreamingDriver(DriverLife):
         restarts = Restarts(
             app_id, restart_strategy, tolerable_failed_checkpoints=tolerable_failed_checkpoints
         )
-        super().__init__(spark, restarts, CheckpointLocation(folder), from_savepoint)
+        self._location = CheckpointLocation(folder)
+        super().__init__(spark, restarts, self._location, from_savepoint)
         self._app_id = checked_app_id(app_id)
-        self._checkpoint = folder
+        self._files = FolderFiles(folder)
         self._trigger_ms = trigger_ms(trigger)
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._restart_budget_s = restart_budget_s
         self._size = None if target_checkpoint_s is None else BatchSize(target_checkpoint_s, folder)
         self._on_checkpoint = on_checkpoint
         self._metrics = DriverMetrics(app_id, metrics_port)
-        self._plan = QueryPlan(spark, folder, self._size)
+        self._plan = QueryPlan(spark, self._files, self._size)
         self._decision_log = decision_log
         self._accept_duplicates = accept_duplicates or accepts_duplicates(from_savepoint)
         self._query: StreamingQuery | None = None
@@ -226,7 +221,7 @@ class StreamingDriver(DriverLife):
         """Begin a new run, the first or a later one: it fences, recovers and sweeps."""
         try:
             self._run = Run(self._run_options(), self._run)
-            finished = finished_checkpoint(self._checkpoint / SPARK)
+            finished = self._files.finished()
             self._run.open(finished=finished)
             self._decide_start(self._run.log, begun=finished >= 0)
             self.recommitted += self._run.settlement.recommitted
@@ -245,8 +240,7 @@ class StreamingDriver(DriverLife):
                 [*self._run.sinks],
                 offsets_sink=self._run.offsets_sink,
                 only_moved=not all(source.fail_on_data_loss for source in self._plan.sources),
-                spark_checkpoint=self._checkpoint / SPARK,
-                durable=DurableFiles.of_run(self._checkpoint / SPARK, self._finished.decision),
+                files=self._files.begin_run(self._finished.decision),
                 size=self._size,
             )
             self._start_query()
@@ -346,20 +340,19 @@ class StreamingDriver(DriverLife):
         """Return whether Spark has finished the last decided batch."""
         log = self._known_log()
         last = None if log is None else log.state.decision
-        written = finished_checkpoint(self._checkpoint / SPARK)
-        return last is None or written >= last.checkpoint_id
+        return last is None or self._files.finished() >= last.checkpoint_id
 
-    def _checkpoint_files(self, checkpoint_id: int) -> dict[str, Path]:
+    def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, Path]:
         if not self._is_written_down():
             raise unfinished(f"checkpoint {checkpoint_id}")
-        return files_of(self._checkpoint, checkpoint_id)
+        return self._files.to_copy(checkpoint_id)
 
     # --- start and end ------------------------------------------------------------------------
 
     def _run_options(self) -> RunOptions:
         return RunOptions(
             app_id=self._app_id,
-            checkpoint=CheckpointLocation(self._checkpoint),
+            checkpoint=self._location,
             sources=self._plan.sources,
             sinks=[branch.sink for branch in self._plan.branches],
             decision_log=self._decision_log,
@@ -371,7 +364,7 @@ class StreamingDriver(DriverLife):
 
     def _decide_start(self, log: DecisionLog, *, begun: bool) -> None:
         """Decide where sources begin: Spark asks twice, and again after a crash in batch 0."""
-        planned = planned_end(self._checkpoint / SPARK)
+        planned = self._files.planned_end()
         starts = decide_start(log, self._plan.sources, begun=begun, planned=planned)
         self._plan.begin_at(starts)
 

@@ -356,8 +356,8 @@ MUTATIONS = (
     ),
     Mutation(
         "durable in order: state before commits/N",
-        "connectors/spark/micro_batch.py",
-        "            self._durable.begin()()",
+        "connectors/spark/durable_files.py",
+        "            self.begin()()",
         "            pass",
         "tests/unit/test_durable_files.py::test_b1_a_query_goes_on_after_a_power_cut_at_each_sync",
     ),

@@ -67,8 +67,7 @@ class Engine:
             self.log,
             ["out"],
             offsets_sink=None,
-            spark_checkpoint=self.spark,
-            durable=DurableFiles.of_run(self.spark, self.log.state.decision),
+            files=DurableFiles.of_run(self.spark, self.log.state.decision),
         )
         self.batches._run_job = self.run_job  # type: ignore[assignment]
 

@@ -31,6 +31,7 @@ from connectors.spark.arrow_stage import ArrowStage
 from connectors.spark.branches import Branch, schema_in_a_task
 from connectors.spark.fused_stage import ReadingStage, compact
 from connectors.spark.pipeline import options_of, transformed
+from connectors.spark.query_files import FolderFiles
 from connectors.spark.query_plan import QueryPlan
 from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from transactions.errors import ConfigurationError
@@ -280,7 +281,7 @@ def test_a10_a_stream_that_shall_end_is_refused_in_both_modes(mode, tmp_path):
     with pytest.raises(ConfigurationError, match="endingOffsets"):
         ContinuousDriver(SESSION, app_id="app", checkpoint=tmp_path, source=source, sink=SINK)
     with pytest.raises(ConfigurationError, match="endingOffsets"):
-        QueryPlan(SESSION, tmp_path, None).read(source)
+        QueryPlan(SESSION, FolderFiles(tmp_path), None).read(source)
 
 
 def test_a_pipe_is_the_only_branch_of_its_driver(tmp_path):
@@ -292,7 +293,7 @@ def test_a_pipe_is_the_only_branch_of_its_driver(tmp_path):
         declared=SINK_SCHEMA,
         written=SINK_SCHEMA,
     )
-    plan = QueryPlan(SESSION, tmp_path, None)
+    plan = QueryPlan(SESSION, FolderFiles(tmp_path), None)
     plan.branches.append(Branch(None, SINK))
     with pytest.raises(ConfigurationError, match=r"only branch(.|\n)*sink 'other'"):
         plan.pipe(KafkaSource(**SOURCE), other, copy_records, None)
@@ -332,7 +333,7 @@ def function_with_a_lock() -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 def test_a_pipe_that_is_refused_leaves_nothing_behind(tmp_path, options, says):
     """Before the start: a start fences the run that is there, and this one could not follow."""
     given = {"sink": SINK, "transform": copy_records, "columns": None, **options}
-    plan = QueryPlan(SESSION, tmp_path, None)
+    plan = QueryPlan(SESSION, FolderFiles(tmp_path), None)
     with pytest.raises(ConfigurationError, match=says):
         plan.pipe(KafkaSource(**SOURCE), **given)
     assert (plan.sources, plan.branches) == ([], [])

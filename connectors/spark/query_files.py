@@ -1,0 +1,95 @@
+"""Spark's part of a driver's checkpoint: what our side reads of it, and what it must sync.
+
+Spark itself reads and writes these files through Hadoop, wherever they lie. Only the driver of
+micro-batches uses this: a query of the user's own has a folder (`connectors.spark.writer_folder`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from connectors.spark.checkpoint_files import SPARK, files_of, finished_checkpoint, planned_end
+from connectors.spark.durable_files import DurableFiles
+from transactions.log_entries import Decision
+
+
+class RunFiles(Protocol):
+    """Spark's files in one run: what a replay reads must be durable before its decision."""
+
+    def begin(self) -> Callable[[], None]:
+        """Begin to make durable what Spark has written so far.
+
+        Returns:
+            A function that waits until all of it is. It raises a `SparkOnceError` if that is not
+            known.
+        """
+
+    def make_state_durable(self) -> None:
+        """Make durable what a batch has written, if the query keeps state. Called before Spark
+        writes commits/N, which names the state for the next batch.
+
+        Raises:
+            SparkOnceError: it is not known whether all of it is durable.
+        """
+
+    def has_state(self) -> bool:
+        """Return whether the query keeps state of operators."""
+
+
+class QueryFiles(Protocol):
+    """Spark's part of one driver's checkpoint, from start to end. On the driver."""
+
+    @property
+    def address(self) -> str:
+        """What Spark is told as `checkpointLocation`."""
+
+    @property
+    def notes(self) -> Path:
+        """The folder of this machine in which the driver leaves notes for the source's process:
+        where it begins, and how large a batch is. They are no state.
+        """
+
+    def finished(self) -> int:
+        """Return the newest batch that Spark has recorded as done, -1 before the first."""
+
+    def planned_end(self) -> dict[str, int]:
+        """Return where batch 0 ends, see `checkpoint_files.planned_end`."""
+
+    def begin_run(self, decision: Decision | None) -> RunFiles:
+        """Return the files of a run that begins after this decision. What a power cut may have left
+        of later batches is removed.
+        """
+
+    def to_copy(self, batch_id: int) -> Mapping[str, Path]:
+        """Return what a savepoint of a finished batch copies, by path below the checkpoint."""
+
+
+class FolderFiles:
+    """Spark's part in a folder of a file system; see `QueryFiles`.
+
+    Args:
+        checkpoint: the driver's folder.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.notes = checkpoint
+        self._spark = checkpoint / SPARK
+        self.address = str(self._spark)
+
+    def finished(self) -> int:
+        """See `QueryFiles.finished`."""
+        return finished_checkpoint(self._spark)
+
+    def planned_end(self) -> dict[str, int]:
+        """See `QueryFiles.planned_end`."""
+        return planned_end(self._spark)
+
+    def begin_run(self, decision: Decision | None) -> DurableFiles:
+        """See `QueryFiles.begin_run`."""
+        return DurableFiles.of_run(self._spark, decision)
+
+    def to_copy(self, batch_id: int) -> dict[str, Path]:
+        """See `QueryFiles.to_copy`."""
+        return files_of(self.notes, batch_id)
