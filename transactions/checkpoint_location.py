@@ -70,6 +70,13 @@ class CheckpointLocation:
             return LogLocation(folder / _LOG)
         return LogLocation(f"{str(self.address).rstrip('/')}/{_LOG}", self.options)
 
+    @property
+    def hadoop_address(self) -> str:
+        """The address as Hadoop's clients name it: they know ``s3a``, and not ``s3``."""
+        scheme, _, rest = str(self.address).strip().rstrip("/").partition("://")
+        scheme = scheme.lower()
+        return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
+
     def files(self) -> LogBackend:
         """Return what holds our own few files. It makes a local folder, and sends nothing.
 

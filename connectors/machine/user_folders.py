@@ -20,7 +20,7 @@ def state_folder() -> Path:
 
 
 def checkpoint_folder(checkpoint: str | Path | CheckpointLocation) -> Path:
-    """Return the absolute folder of a checkpoint of micro-batches.
+    """Return the absolute folder of a checkpoint whose files we sync or copy ourselves.
 
     Raises:
         ConfigurationError: it is not on a local file system.
@@ -28,12 +28,12 @@ def checkpoint_folder(checkpoint: str | Path | CheckpointLocation) -> Path:
     location = CheckpointLocation.of(checkpoint)
     if location.folder is None:
         raise ConfigurationError(
-            "The checkpoint of micro-batches must be a folder of a local file system.",
-            where="a pipeline in micro-batch mode",
-            cause="Spark keeps files of its own in it, and they must survive a power cut before "
-            "each decision: that needs fsync()",
-            option=f"checkpoint={location}: name a folder, and keep the decision log at the "
-            'address ([decision_log]); or mode = "continuous", whose checkpoint can be an address',
+            "The checkpoint must be a folder of a local file system.",
+            where=str(location),
+            cause="only a driver (StreamingDriver, ContinuousDriver, a job file) can keep it in an "
+            "object store: a query of your own, a migration and a savepoint of micro-batches "
+            "sync or copy its files",
+            option=f"checkpoint={location}: name a folder",
         )
     return location.folder
 

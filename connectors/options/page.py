@@ -28,7 +28,7 @@ PLACES: Final = (
     (
         "The application: `[app]`",
         "`store.*` are options of the object store of the checkpoint "
-        "([continuous.md](continuous.md#a-checkpoint-in-an-object-store)).",
+        "([checkpoint_address.md](checkpoint_address.md)).",
         APP,
     ),
     (

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.sink import folder_on_disk
 from connectors.options.table import CONTINUOUS
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError
+from transactions.log_location import SCHEME
 from transactions.sink import Sink
+
+#: Kinds of address that our log's client and a client of Hadoop both know.
+_HADOOP: Final = frozenset({"s3", "s3a", "gs", "abfs", "abfss"})
 
 
 def location_in(
@@ -23,17 +27,28 @@ def location_in(
     """Return where the checkpoint of a pipeline in this mode lies; see `checked_location`.
 
     Raises:
-        ConfigurationError: the mode cannot keep its checkpoint there.
+        ConfigurationError: the mode cannot keep its checkpoint there. In micro-batches Spark's own
+            client must know the address, too.
     """
-    if mode == CONTINUOUS:
-        return checked_location(checkpoint, sinks)
-    return CheckpointLocation(checkpoint_folder(checkpoint))
+    location = checked_location(checkpoint, sinks)
+    scheme = SCHEME.match(str(location.address))
+    if mode == CONTINUOUS or location.folder is not None or scheme is None:
+        return location
+    if scheme[1].lower() not in _HADOOP:
+        raise ConfigurationError(
+            "Spark cannot keep its part of a checkpoint at this address.",
+            where=str(location),
+            cause=f"Hadoop has clients for {', '.join(sorted(_HADOOP))}",
+            option="checkpoint=abfss://container@account.dfs.core.windows.net/prefix for Azure; or "
+            "a folder",
+        )
+    return location
 
 
 def checked_location(
     checkpoint: str | Path | CheckpointLocation, sinks: Sequence[Sink]
 ) -> CheckpointLocation:
-    """Return where the checkpoint of a continuous pipeline lies. On the driver; it sends nothing.
+    """Return where the checkpoint of a pipeline lies. On the driver; it sends nothing.
 
     Args:
         checkpoint: as the user names it.

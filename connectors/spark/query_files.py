@@ -10,8 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from pyspark.sql import SparkSession
+
 from connectors.spark.checkpoint_files import SPARK, files_of, finished_checkpoint, planned_end
 from connectors.spark.durable_files import DurableFiles
+from connectors.spark.hadoop_files import HadoopFiles
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.log_entries import Decision
 
 
@@ -64,6 +68,13 @@ class QueryFiles(Protocol):
 
     def to_copy(self, batch_id: int) -> Mapping[str, Path]:
         """Return what a savepoint of a finished batch copies, by path below the checkpoint."""
+
+
+def files_at(spark: SparkSession, location: CheckpointLocation) -> QueryFiles:
+    """Return Spark's part of a checkpoint. It makes and asks nothing yet."""
+    if location.folder is None:
+        return HadoopFiles(spark, location)
+    return FolderFiles(location.folder)
 
 
 class FolderFiles:

@@ -22,10 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.kafka.sink.kafka_sink import kafka_sinks
-from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.option import checked_app_id
+from connectors.options.table import MICRO_BATCH
 from connectors.options.trigger import trigger_ms
+from connectors.pipeline.checkpoint_address import checked_location, location_in
 from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.run import Run, RunOptions
@@ -39,7 +40,7 @@ from connectors.spark.driver_life import DriverLife, wait_while
 from connectors.spark.failures import error_in
 from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.open_run import IDLE_SWEEP_S
-from connectors.spark.query_files import FolderFiles
+from connectors.spark.query_files import files_at
 from connectors.spark.query_plan import QueryPlan
 from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.restarts import Restarts
@@ -67,8 +68,9 @@ class StreamingDriver(DriverLife):
     Args:
         spark: a classic session; see `connectors.spark.build_session`.
         app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
-        checkpoint: a folder of its own on a local file system; Spark's part and the decision
-            log live in it.
+        checkpoint: a folder of its own on a local file system, or the address of an object store
+            (a `CheckpointLocation` has options of the store); Spark's part and the decision log
+            live in it.
         trigger: ``"0s"`` (as fast as possible), a duration like ``"5s"``, or ``"available-now"``
             (read what exists now, then stop).
         checkpoint_timeout_s: how long one checkpoint may take from its first task to its end. After
@@ -109,21 +111,21 @@ class StreamingDriver(DriverLife):
         from_savepoint: FromSavepoint | None = None,
         accept_duplicates: bool = False,
     ) -> None:
-        folder = checkpoint_folder(checkpoint)
+        location = self._location = location_in(MICRO_BATCH, checkpoint, ())
         restarts = Restarts(
             app_id, restart_strategy, tolerable_failed_checkpoints=tolerable_failed_checkpoints
         )
-        self._location = CheckpointLocation(folder)
-        super().__init__(spark, restarts, self._location, from_savepoint)
+        super().__init__(spark, restarts, location, from_savepoint)
         self._app_id = checked_app_id(app_id)
-        self._files = FolderFiles(folder)
+        self._files = files = files_at(spark, location)
         self._trigger_ms = trigger_ms(trigger)
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._restart_budget_s = restart_budget_s
-        self._size = None if target_checkpoint_s is None else BatchSize(target_checkpoint_s, folder)
+        target_s = target_checkpoint_s
+        self._size = None if target_s is None else BatchSize(target_s, files.notes)
         self._on_checkpoint = on_checkpoint
         self._metrics = DriverMetrics(app_id, metrics_port)
-        self._plan = QueryPlan(spark, self._files, self._size)
+        self._plan = QueryPlan(spark, files, self._size)
         self._decision_log = decision_log
         self._accept_duplicates = accept_duplicates or accepts_duplicates(from_savepoint)
         self._query: StreamingQuery | None = None
@@ -138,7 +140,7 @@ class StreamingDriver(DriverLife):
         self.reports: deque[CheckpointReport] = deque(maxlen=_REPORTS)
         #: Transactions that an earlier run left and a start or restart committed.
         self.recommitted = 0
-        prepare_session(spark, local_checkpoint=True)
+        prepare_session(spark, local_checkpoint=location.folder is not None)
         warm_workers(spark)
         register(spark)
 
@@ -207,6 +209,7 @@ class StreamingDriver(DriverLife):
         """
         if not self._plan.branches:
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
+        checked_location(self._location, [each.sink for each in self._plan.branches])
         if self._from_savepoint is not None:  # only a restore needs the plan so early
             self._engine = SparkFiles(self._plan.places())
         outputs = kafka_sinks(each.sink for each in self._plan.branches)

@@ -1,6 +1,6 @@
 """The machine is gone with its disk; another one has the job file and the checkpoint's address.
 
-The job file is the page's. SIGKILL at whatever moment it is; then another start with another
+The job files are the page's. SIGKILL at whatever moment it is; then another start with another
 working folder, another home and an empty disk, and a stop in order.
 """
 
@@ -15,9 +15,10 @@ import pytest
 
 from tests.journeys.conftest import SPARKONCE, Stranger, started
 from tests.pages import block, replaced
+from tests.tiers import long
 from tests.unit.s3_server import BUCKET, KEY_ID, S3Server
 
-PAGE = block("docs/continuous.md", 'checkpoint = "s3://')
+PAGE = block("docs/checkpoint_address.md", "store.secret_access_key")
 #: Java, Kafka's and Spark's jars are part of the machine's installation, not of a pipeline.
 INSTALLED = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 
@@ -62,17 +63,46 @@ def store():
         yield server
 
 
-def test_only_the_address_travels(stranger: Stranger, store: S3Server, tmp_path: Path):
+#: The page's pipeline in micro-batches keeps state; the other one keeps none.
+BATCHES = block("docs/checkpoint_address.md", "jars.packages")
+WITHOUT_STATE = {"SELECT DISTINCT key": "SELECT key"}
+#: It stands for Hadoop's client of a store, which PySpark does not ship: it serves an address of
+#: ``s3a://`` from a folder that both machines see.
+HADOOP = """\
+"hadoop.fs.s3a.impl" = "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme"
+"hadoop.fs.viewfs.mounttable.{bucket}.link./{app}" = "file://{folder}"
+"sql.streaming.checkpointFileManagerClass" = "{package}.FileSystemBasedCheckpointFileManager" """
+PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "kind", ["continuous", pytest.param("batches", marks=long), pytest.param("state", marks=long)]
+)
+def test_only_the_address_travels(kind: str, stranger: Stranger, store: S3Server, tmp_path: Path):
+    spark = tmp_path / "served-by-hadoop"
+    spark.mkdir()
+    here = {
+        "s3://state": f"s3://{BUCKET}",
+        "localhost:9092": stranger.bootstrap,
+        'subscribe = "said"': f'subscribe = "{stranger.topic}"',
+        'store.region = "eu-west-1"': f'store.endpoint = "{store.endpoint}"',
+    }
+    if kind == "continuous":
+        job = replaced(PAGE, here | {'"pipelines"': f'"{KEY_ID}"', '"repeated"': '"words"'})
+    else:
+        client = HADOOP.format(bucket=BUCKET, app=stranger.app, folder=spark, package=PACKAGE)
+        secret = 'store.secret_access_key = "${S3_SECRET}"'
+        here |= {"store.endpoint": f'store.access_key_id = "{KEY_ID}"\n{secret}\nstore.endpoint'}
+        here |= {'jars.packages = "org.apache.hadoop:hadoop-aws:3.5.0"': client}
+        job = replaced(BATCHES, here | (WITHOUT_STATE if kind == "batches" else {}))
+    name = "clean" if kind == "continuous" else "words"
     job = replaced(
-        PAGE,
+        job,
         {
-            'id = "clean"': f'id = "{stranger.app}"',
-            "s3://state/clean": f"s3://{BUCKET}/{stranger.app}",
-            'store.region = "eu-west-1"': f'store.endpoint = "{store.endpoint}"',
-            'store.access_key_id = "pipelines"': f'store.access_key_id = "{KEY_ID}"',
-            "localhost:9092": stranger.bootstrap,
-            'subscribe = "said"': f'subscribe = "{stranger.topic}"',
-            'topic = "repeated"': f'topic = "{stranger.output}"',
+            f'id = "{name}"\n': f'id = "{stranger.app}"\n',
+            f"{BUCKET}/{name}": f"{BUCKET}/{stranger.app}",
+            'topic = "words"': f'topic = "{stranger.output}"',
         },
     )
     secrets = {"S3_SECRET": "secret"}
@@ -89,6 +119,8 @@ def test_only_the_address_travels(stranger: Stranger, store: S3Server, tmp_path:
             assert pipeline.sigterm() == 0, pipeline.text
         assert second.files() == {"work/job.toml"}
     stranger.assert_each_record_came_once()
+    served = [path.name for path in spark.iterdir()]
+    assert served == ([] if kind == "continuous" else ["spark"])
     assert {key.removeprefix(f"{stranger.app}/").partition("/")[0] for key in store.objects} == {
         "decisions",
         "log-id",

@@ -369,6 +369,13 @@ MUTATIONS = (
         "tests/unit/test_durable_files.py::test_b1_only_what_is_undecided_is_dropped",
     ),
     Mutation(
+        "durable in order: a plan that was not decided is made again, at an address too",
+        "connectors/spark/hadoop_files.py",
+        "            if number > last:\n",
+        "            if False:\n",
+        "tests/unit/test_hadoop_files.py::test_only_what_is_undecided_is_planned_again",
+    ),
+    Mutation(
         "log: newest wins",
         LOG,
         "raise self._fenced_by(data)\n            self._check_floor()",

@@ -188,20 +188,20 @@ def test_what_is_decided_may_not_lie_on_one_machine(place, server, tmp_path):
     assert not server.requests
 
 
+def test_micro_batches_need_an_address_that_hadoop_knows():
+    location = CheckpointLocation("az://container/app", {"account_name": "us"})
+    error = four_parts(refused("micro-batch", location, SINK))
+    assert "Spark cannot keep its part" in error.what
+    assert "abfss://" in error.option
+
+
+@pytest.mark.parametrize("mode", ["micro-batch", "continuous"])
 @pytest.mark.parametrize(
     "address",
-    [URL, "hdfs://name/app", "abfss://c@a.dfs.core.windows.net/x", "s3://key:secret@bucket/x"],
+    ["hdfs://name/app", "dbfs:/app", "memory:///", "s3:/bucket/x", "s3://key:secret@bucket/x"],
 )
-def test_micro_batches_say_what_to_do(address):
-    error = four_parts(refused("micro-batch", address, SINK))
-    assert "micro-batches" in error.what
-    assert "[decision_log]" in error.option
-    assert 'mode = "continuous"' in error.option
-
-
-@pytest.mark.parametrize("address", ["hdfs://name/app", "dbfs:/app", "memory:///", "s3:/bucket/x"])
-def test_an_address_that_holds_no_log_is_refused(address):
-    four_parts(refused("continuous", address, SINK))
+def test_an_address_that_holds_no_log_is_refused(mode, address):
+    four_parts(refused(mode, address, SINK))
 
 
 def refused(mode: str, checkpoint: Any, sink: Any) -> ConfigurationError:
@@ -309,6 +309,14 @@ def test_a_running_pipeline_is_not_asked_for_a_savepoint(log, job, server, tmp_p
         assert f"(pod-1/{os.getpid()})" in error.where
         assert "--stopped" in error.option
     assert server.objects == written
+
+
+def test_micro_batches_at_an_address_have_no_savepoint(log, job, tmp_path):
+    log.settle()
+    job.write_text(job.read_text().replace('mode = "continuous"\n', ""))
+    done = typed(savepoint_command.command, "take", job, "--to", tmp_path / "to", "--stopped")
+    assert "must be a folder" in four_parts(done.exception).what
+    assert not (tmp_path / "to").exists()
 
 
 def test_a_savepoint_of_a_stopped_pipeline_is_made_of_its_log(log, job, tmp_path):

@@ -33,7 +33,12 @@ SOURCES = sorted(
 )
 #: Pages whose Python is shown to users.
 SHOWN = [path for path in PAGES if path.parent == ROOT / "docs" or path == ROOT / "README.md"]
-JOB_PAGES = [ROOT / "README.md", ROOT / "docs/getting_started.md", ROOT / "docs/continuous.md"]
+JOB_PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs/getting_started.md",
+    ROOT / "docs/continuous.md",
+    ROOT / "docs/checkpoint_address.md",
+]
 
 _CODE = re.compile(r"(`+)(?!`)(?:(?!\n\n).)*?(?<!`)\1(?!`)", re.DOTALL)  # of one paragraph
 _LINK = re.compile(r"\]\(\s*<?([^\s()<>]+)>?(?:\s+\"[^\"]*\")?\s*\)")

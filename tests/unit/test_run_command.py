@@ -29,11 +29,12 @@ def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tu
     [
         (text().replace('"flights"', '"my.app"'), "id = my.app"),
         (text().replace('"state"', '"hdfs://nn/x"'), "checkpoint=hdfs://nn/x"),
-        (text().replace('"state"', '"s3://b/x"'), "micro-batches must be a folder"),
+        (text().replace('"state"', '"az://b/x"'), "look at:"),
         (text(app=CONTINUOUS).replace('"state"', '"hdfs://nn/x"'), "checkpoint=hdfs://nn/x"),
         (text(app=CONTINUOUS).replace('"state"', '"s3:/b/x"'), "s3:/b/x"),
         (text(app=CONTINUOUS).replace('"state"', '"memory:///"'), "cannot lie in memory"),
         (TO_FILES, "The sink 'said' keeps decided records in a folder"),
+        (TO_FILES.replace(CONTINUOUS, ""), "The sink 'said' keeps decided records in a folder"),
         (text(app="metrics_port = 65536"), "metrics_port = 65536"),
         (text(sink='"kafka.buffer.memory" = "64MB"'), "kafka.buffer.memory=64MB"),
         (text(more='[decision_log]\naddress = "dbfs:/log"'), "dbfs:/log"),

@@ -88,10 +88,10 @@ def test_a_job_file_names_the_log_that_python_names():
 
 
 def test_a_job_file_names_the_checkpoint_that_python_names():
-    page = block("docs/continuous.md", "CheckpointLocation(")
+    page = block("docs/checkpoint_address.md", "CheckpointLocation(")
     names: dict[str, Any] = {"secret": "secret"}
     run_python(page.partition("driver = ")[0], names)  # the driver: journeys/test_lost_machine.py
-    file = block("docs/continuous.md", "store.region")  # a whole one
+    file = block("docs/checkpoint_address.md", "store.secret_access_key")  # a whole one
     found = parse_job(file, Path("/jobs/job.toml"), {"S3_SECRET": "secret"})
     assert found.location == names["checkpoint"]
 

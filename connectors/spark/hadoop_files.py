@@ -1,0 +1,138 @@
+"""Spark's part of a driver's checkpoint at an address that Spark reads and writes through Hadoop.
+
+An object store makes a file durable when it acknowledges it, and shows it whole or not at all. So
+nothing is synced here, and nothing torn can be left. Hadoop's client of the store (``hadoop-aws``
+for ``s3a://``) and its settings are the user's: PySpark ships none.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
+
+from connectors.spark.checkpoint_files import SPARK
+from transactions.checkpoint_location import CheckpointLocation
+from transactions.errors import ConfigurationError, SavepointError, SparkOnceError
+from transactions.log_entries import Decision
+
+_ABSENT: Final = "java.io.FileNotFoundException"
+#: What Hadoop says when it has no client for an address; no later start is better.
+_NO_CLIENT: Final = ("ClassNotFoundException", "UnsupportedFileSystemException")
+
+
+class HadoopFiles:
+    """See `connectors.spark.query_files.QueryFiles`; also the files of each run.
+
+    Args:
+        spark: the driver's session; its JVM asks the store.
+        location: of the checkpoint, in an object store.
+    """
+
+    def __init__(self, spark: SparkSession, location: CheckpointLocation) -> None:
+        self._spark = spark
+        self.address = f"{location.hadoop_address}/{SPARK}"
+        # The source's process runs on the driver's machine. Each start writes its notes anew.
+        self._notes = tempfile.TemporaryDirectory(prefix="sparkonce-")
+        self.notes = Path(self._notes.name)
+
+    def finished(self) -> int:
+        """See `QueryFiles.finished`.
+
+        Raises:
+            SparkOnceError: the store does not answer, or Hadoop has no client for it.
+        """
+        return max(self._batches("commits"), default=-1)
+
+    def planned_end(self) -> dict[str, int]:
+        """See `QueryFiles.planned_end`: a checkpoint here was always begun by a decided start."""
+        return {}
+
+    def begin_run(self, decision: Decision | None) -> HadoopFiles:
+        """See `QueryFiles.begin_run`. Spark plans a batch that was not decided again, as in a
+        folder.
+
+        Raises:
+            SparkOnceError: see `finished`.
+        """
+        last = -1 if decision is None else decision.checkpoint_id
+        for number in self._batches("offsets"):
+            if number > last:
+                self._ask("delete", f"offsets/{number}", False)
+        return self
+
+    def to_copy(self, batch_id: int) -> Mapping[str, Path]:
+        """See `QueryFiles.to_copy`.
+
+        Raises:
+            SavepointError: always; nobody can ask for a savepoint of such a checkpoint.
+        """
+        raise SavepointError(
+            "Spark's part of a checkpoint in an object store is in no savepoint.",
+            where=f"{self.address}, batch {batch_id}",
+            cause="a savepoint copies files of a folder",
+            option="checkpoint: a folder",
+        )
+
+    # --- in a run ---------------------------------------------------------------------------
+
+    def begin(self) -> Callable[[], None]:
+        """See `RunFiles.begin`: what the store has acknowledged is durable."""
+        return lambda: None
+
+    def make_state_durable(self) -> None:
+        """See `RunFiles.make_state_durable`: it is."""
+
+    def has_state(self) -> bool:
+        """See `RunFiles.has_state`.
+
+        Raises:
+            SparkOnceError: see `finished`.
+        """
+        return bool(self._ask("exists", "state"))
+
+    # --- Hadoop -----------------------------------------------------------------------------
+
+    @cached_property
+    def _system(self) -> Any:
+        """Return Hadoop's `FileSystem` of the address, with the settings of the session."""
+        java: Any = self._spark._jsparkSession  # noqa: SLF001 - no public way to Hadoop's settings
+        return self._path("").getFileSystem(java.sessionState().newHadoopConf())
+
+    def _path(self, name: str) -> Any:
+        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - as above
+        return jvm.org.apache.hadoop.fs.Path(f"{self.address}/{name}".rstrip("/"))
+
+    def _batches(self, log: str) -> list[int]:
+        """Return the batches of one of Spark's logs; a file that is being written has another
+        name.
+        """
+        found = self._ask("listStatus", log) or ()
+        names = [str(status.getPath().getName()) for status in found]
+        return [int(name) for name in names if name.isdecimal()]
+
+    def _ask(self, method: str, name: str, *more: object) -> Any:
+        """Call a method of Hadoop's `FileSystem` for a file; return None if the file is absent."""
+        try:
+            return getattr(self._system, method)(self._path(name), *more)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() == _ABSENT:
+                return None
+            raise self._unread(name, str(error.java_exception)) from error
+        except Py4JError as error:
+            raise self._unread(name, str(error)) from error
+
+    def _unread(self, name: str, cause: str) -> SparkOnceError:
+        kind = ConfigurationError if any(text in cause for text in _NO_CLIENT) else SparkOnceError
+        return kind(
+            "Spark's part of the checkpoint cannot be read.",
+            where=f"{self.address}/{name}",
+            cause=cause.partition("\n")[0],
+            option="[spark]: Hadoop's client of the store (jars.packages) and its settings "
+            "(hadoop.fs.*); checkpoint: the address",
+        )

@@ -1,0 +1,145 @@
+"""What the driver asks Hadoop about Spark's part of a checkpoint; Hadoop is a dictionary here.
+
+The real one: `tests/journeys/test_lost_machine.py`.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError
+
+from connectors.spark.hadoop_files import HadoopFiles
+from connectors.spark.query_files import FolderFiles, files_at
+from tests.unit.samples import decision
+from transactions.checkpoint_location import CheckpointLocation
+from transactions.errors import ConfigurationError, SavepointError, SparkOnceError
+
+SPARK = "s3a://bucket/app/spark"
+
+
+class Hadoop:
+    """A `FileSystem`, and the JVM around it; a path is its text."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = {f"{SPARK}/{name}" for name in names}
+        self.asked: list[str] = []
+        self.problem = ""
+        path = lambda text: SimpleNamespace(text=text, getFileSystem=lambda _: self)  # noqa: E731
+        fs = SimpleNamespace(Path=path)
+        jvm = SimpleNamespace(
+            org=SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=fs)))
+        )
+        state = SimpleNamespace(newHadoopConf=dict)
+        self.session: Any = SimpleNamespace(
+            sparkContext=SimpleNamespace(_jvm=jvm),
+            _jsparkSession=SimpleNamespace(sessionState=lambda: state),
+        )
+
+    def _ask(self, path: Any) -> str:
+        self.asked.append(path.text)
+        if self.problem:
+            raise Py4JError(self.problem)
+        return str(path.text)
+
+    def listStatus(self, path: Any) -> list[Any]:  # noqa: N802
+        below = f"{self._ask(path)}/"
+        names = [one.removeprefix(below) for one in sorted(self.names) if one.startswith(below)]
+        named = [SimpleNamespace(getName=lambda name=name: name) for name in names]
+        return [SimpleNamespace(getPath=lambda one=one: one) for one in named]
+
+    def exists(self, path: Any) -> bool:
+        return any(one.startswith(self._ask(path)) for one in self.names)
+
+    def delete(self, path: Any, recursive: bool) -> bool:
+        assert not recursive
+        self.names.remove(self._ask(path))
+        return True
+
+
+def files_of(hadoop: Hadoop, address: str = "s3://bucket/app/") -> HadoopFiles:
+    found = files_at(hadoop.session, CheckpointLocation(address))
+    assert isinstance(found, HadoopFiles)
+    return found
+
+
+def test_a_folder_has_files_of_its_own(tmp_path):
+    found = files_at(None, CheckpointLocation(tmp_path))  # type: ignore[arg-type]
+    assert isinstance(found, FolderFiles)
+    assert (found.address, found.notes) == (str(tmp_path / "spark"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("address", "hadoops"),
+    [
+        ("s3://bucket/app//", "s3a://bucket/app/spark"),
+        ("S3A://bucket/app", "s3a://bucket/app/spark"),
+        ("gs://bucket", "gs://bucket/spark"),
+        ("abfss://c@a.dfs.core.windows.net/x", "abfss://c@a.dfs.core.windows.net/x/spark"),
+    ],
+)
+def test_spark_is_told_the_address_as_hadoop_names_it(address, hadoops):
+    assert files_of(Hadoop(), address).address == hadoops
+
+
+def test_the_newest_finished_batch():
+    assert files_of(Hadoop()).finished() == -1
+    hadoop = Hadoop("commits/9", "commits/10", "commits/.11.tmp", "commits/.10.crc", "offsets/11")
+    assert files_of(hadoop).finished() == 10
+
+
+@pytest.mark.parametrize(("last", "left"), [(None, []), (8, []), (10, ["10"]), (11, ["10", "11"])])
+def test_only_what_is_undecided_is_planned_again(last, left):
+    hadoop = Hadoop("commits/9", "offsets/10", "offsets/11", "offsets/.12.tmp")
+    files = files_of(hadoop)
+    run = files.begin_run(None if last is None else decision(last))
+    there = {one.rpartition("/")[2] for one in hadoop.names if "offsets" in one}
+    assert there == {*left, ".12.tmp"}
+    assert files.finished() == 9
+    asked = len(hadoop.asked)
+    run.begin()()
+    run.make_state_durable()
+    assert len(hadoop.asked) == asked, "what a store has acknowledged is durable"
+
+
+def test_state_is_looked_for():
+    assert not files_of(Hadoop("offsets/0")).has_state()
+    assert files_of(Hadoop("state/0/0/1.delta")).has_state()
+
+
+def test_notes_for_the_sources_process_are_on_this_machine():
+    files = files_of(Hadoop())
+    assert files.notes.is_dir()
+    notes = files.notes
+    del files
+    assert not notes.exists()
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (
+            "java.lang.ClassNotFoundException: Class S3AFileSystem not found",
+            ConfigurationError,
+        ),
+        ("UnsupportedFileSystemException: No FileSystem for scheme", ConfigurationError),
+        ("java.net.SocketTimeoutException: connect timed out", SparkOnceError),
+    ],
+)
+def test_what_hadoop_says_has_four_parts(problem, kind):
+    hadoop = Hadoop()
+    hadoop.problem = problem
+    with pytest.raises(SparkOnceError) as raised:
+        files_of(hadoop).finished()
+    error = raised.value
+    assert type(error) is kind
+    assert error.where == f"{SPARK}/commits"
+    assert problem in error.cause
+    assert "jars.packages" in error.option
+
+
+def test_no_savepoint_copies_from_an_address():
+    with pytest.raises(SavepointError, match="in no savepoint"):
+        files_of(Hadoop()).to_copy(7)
