@@ -2,7 +2,7 @@
 
 X6, X7, X16: the network between the script and the broker loses, delays and repeats requests. X9: a
 run dies while it recovers or heals what the run before has left. X10: the checkpoint is restored
-from a backup. X15: two scripts run on one checkpoint.
+from a backup. X14: Spark runs a task again. X15: two scripts run on one checkpoint.
 
 Seen from outside: a plain Spark script with default settings, and an independent read_committed
 reader that does not go through the proxy.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.auditor.reader import Follower
+from tests.auditor.reader import Follower, read_committed, read_uncommitted
 from tests.chaos.kafka_proxy import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -41,6 +41,7 @@ from tests.integration.query_script import (
     RATE_SOURCE,
     THREE_BATCHES,
     TO_THE_END,
+    WORKER_POINTS,
     Script,
     text_files,
 )
@@ -193,6 +194,29 @@ def test_kills_while_lost_records_are_written_again(script, way: str, points: tu
     killed(one, way, *points)
     until_done(one, starts=1)
     assert one.values() == ALL
+
+
+def rewrite(script: Script, old: str, new: str) -> None:
+    """Change a word of the script."""
+    text = script.path.read_text()
+    assert text.count(old) == 1, old
+    script.path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("point", WORKER_POINTS)
+@pytest.mark.parametrize("way", [WORD, WRITE])
+def test_x14_spark_runs_a_task_again_whose_worker_has_died(script, way: str, point: str):
+    """The query or job goes on, and nobody waits for the transaction of the dead attempt."""
+    one = script(way)
+    rewrite(one, "local[2]", "local[2,4]")  # a task has four attempts
+    died = one.folder / "died"
+    code, said = one.run(point, SPARKONCE_CRASH_ONCE=str(died))
+    assert code == 0, said
+    assert died.exists()
+    found = read_committed(one.bootstrap, one.topic, timeout=5.0)
+    assert sorted(int(record.value or b"") for record in found) == ALL
+    if point != "records_queued":  # there they are still on their way
+        assert len(read_uncommitted(one.bootstrap, one.topic)) > len(ALL)
 
 
 @QUERIES
