@@ -2,7 +2,8 @@
 
 X6, X7, X16: the network between the script and the broker loses, delays and repeats requests. X9: a
 run dies while it recovers or heals what the run before has left. X10: the checkpoint is restored
-from a backup. X14: Spark runs a task again. X15: two scripts run on one checkpoint.
+from a backup. X14: Spark runs a task again. X15: two scripts run on one checkpoint. And the JVM
+dies, alone.
 
 Seen from outside: a plain Spark script with default settings, and an independent read_committed
 reader that does not go through the proxy.
@@ -10,6 +11,7 @@ reader that does not go through the proxy.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import signal
@@ -18,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.auditor.reader import Follower, read_committed, read_uncommitted
@@ -48,6 +51,7 @@ from tests.integration.query_script import (
 from tests.integration.test_examples import started
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long
+from transactions.clock import Deadline
 from transactions.crash_points import HEALING_POINTS
 
 pytestmark = [long, pytest.mark.timeout(600)]
@@ -217,6 +221,53 @@ def test_x14_spark_runs_a_task_again_whose_worker_has_died(script, way: str, poi
     assert sorted(int(record.value or b"") for record in found) == ALL
     if point != "records_queued":  # there they are still on their way
         assert len(read_uncommitted(one.bootstrap, one.topic)) > len(ALL)
+
+
+def stopped_in(folder: Path) -> list[psutil.Process]:
+    """Return the processes of a test that stand still."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() == psutil.STATUS_STOPPED and process.cwd() == str(folder):
+                found.append(process)
+    return found
+
+
+def await_a_sleeper(script: Script) -> psutil.Process:
+    """Wait until a process of the script stands still, and return it."""
+    deadline = Deadline(120)
+    while not (asleep := stopped_in(script.folder)):
+        assert not deadline.expired(), script.said()
+        deadline.pause(0.05)
+    return asleep[0]
+
+
+@WAYS
+def test_the_jvm_dies_alone_while_a_task_holds_its_transaction(script, way: str):
+    """Spark's Python goes on without it, and so does the worker that has begun to write. Each run
+    dies at the next point, and each batch meets one of them.
+    """
+    one = script(way)
+    late: list[psutil.Process] = []
+    for batch, point in enumerate(WORKER_POINTS):
+        at = f"{point}@{0 if way == WRITE else batch}"
+        environment = one.environment(SPARKONCE_CRASH_AT=at, SPARKONCE_CRASH_SIGNAL="STOP")
+        with started([sys.executable, one.path.name], one.folder, **environment) as python:
+            late.append(await_a_sleeper(one))
+            (jvm,) = (
+                child
+                for child in psutil.Process(python.pid).children()
+                if child.name().startswith("java")
+            )
+            jvm.kill()
+            assert python.wait(120) == 1, one.said()
+    until_done(one, starts=1)
+    assert one.values() == ALL
+    for worker in late:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.resume()
+            worker.wait(30)
+    assert one.values() == ALL
 
 
 @QUERIES
