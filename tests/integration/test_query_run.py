@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from connectors import KafkaSink
+from connectors.kafka.sink.kafka_committer import KafkaCommitter
 from connectors.spark import commit_requests, open_run, query_run
 from connectors.spark.commit_requests import TaskPlan
 from connectors.spark.query_options import QueryOptions
@@ -24,7 +25,9 @@ from connectors.spark.query_run import QueryRun
 from tests.auditor.reader import read_committed
 from tests.shared_broker import assert_no_open_transaction
 from tests.unit import spark_checkpoints
+from transactions import crash_points
 from transactions.clock import Deadline
+from transactions.committable import Committable, Outcome
 from transactions.errors import (
     ConfigurationError,
     FencedError,
@@ -166,6 +169,52 @@ def test_a_plan_that_nobody_commits_is_given_up(process, options, swept, caplog,
     until(lambda: (run.look(), not run.is_open)[1])
     assert caplog.text.count("is given up") == 1
     assert written(options) == []
+
+
+@pytest.fixture(params=["in the middle", "one_committed"])
+def breaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The commit of a batch raises once: behind its first transaction, or behind all of them."""
+    whole = KafkaCommitter.commit
+
+    def commit_one(
+        sink: KafkaCommitter, committables: Sequence[Committable], deadline: Deadline
+    ) -> Mapping[str, Outcome]:
+        monkeypatch.setattr(KafkaCommitter, "commit", whole)
+        whole(sink, committables[:1], deadline)
+        raise ValueError("between two commits")
+
+    def fail(point: str, _: int) -> None:
+        if point == request.param:
+            crash_points.install(None)
+            raise ValueError("behind the commits")
+
+    if request.param == "in the middle":
+        monkeypatch.setattr(KafkaCommitter, "commit", commit_one)
+    crash_points.install(fail)
+    yield
+    crash_points.install(None)
+
+
+@pytest.mark.parametrize("goes_on", ["here", "elsewhere"])
+@pytest.mark.usefixtures("breaks")
+def test_x20_an_abort_behind_half_a_commit_aborts_nothing(process, options, goes_on):
+    """Spark calls `abort` when `commit` has raised. All was decided: the next run commits the rest,
+    and its tasks write nothing.
+    """
+    run = process()
+    plan = run.plan(options, SCHEMA)
+    owners, one = task(plan, subtask=0)
+    two = task(plan, subtask=1)[1]
+    with pytest.raises(ValueError, match="commits"):
+        run.commit(0, owners, one + two)
+    run.abort(owners)
+    later = run if goes_on == "here" else process()
+    again = later.plan(options, SCHEMA)
+    assert not again.order.write
+    assert written(options) == sorted(2 * ROWS)
+    later.commit(0, frozenset({again.stage.owner}), [b"", b""])
+    assert written(options) == sorted(2 * ROWS)
+    assert_no_open_transaction(options.sink.bootstrap_servers, options.app_id)
 
 
 def test_a_run_that_was_aborted_ends(process, options, monkeypatch):
