@@ -304,6 +304,37 @@ def test_x10_a_checkpoint_from_a_backup_is_refused(script, way: str, tmp_path: P
     assert one.values() == sorted(ALL + ALL[2 * PER_FILE :])
 
 
+#: Where the first run of a job dies before the backup is made; "" for no backup at all. A backup
+#: from behind the decision knows that the job is written.
+BACKUPS = ["", "prepared_checked"]
+
+
+@pytest.mark.parametrize("taken_at", BACKUPS)
+def test_x10_a_job_whose_folder_is_lost_or_from_a_backup(script, taken_at: str, tmp_path: Path):
+    """The job has ended well, and its log does not say so. Its next run is refused, until the user
+    accepts that all comes twice.
+    """
+    one = script(WRITE)
+    folder, backup = tmp_path / "checkpoint", tmp_path / "backup"
+    if taken_at:
+        killed(one, WRITE, taken_at)
+        shutil.copytree(folder, backup)
+    until_done(one, starts=1)
+    assert one.values() == ALL
+    shutil.rmtree(folder)
+    if taken_at:
+        backup.rename(folder)
+    (tmp_path / "log").unlink()
+    code, said = one.run()
+    assert one.values() == ALL, "nothing is twice in silence"
+    assert code == 1, said
+    assert "The cluster has output of this application that the decision log does not" in said
+    if not taken_at:
+        rewrite(one, '.option("topic"', '.option("acceptDuplicates", True).option("topic"')
+        until_done(one, starts=1)
+        assert one.values() == sorted(2 * ALL)
+
+
 @QUERIES
 def test_x15_the_newer_of_two_scripts_on_one_checkpoint_wins(script, way: str, tmp_path: Path):
     one = script(way, {FILE_SOURCE: RATE_SOURCE, TO_THE_END: ENDLESS})
