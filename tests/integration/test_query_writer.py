@@ -49,6 +49,8 @@ from tests.parity.query import produce
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long
 from transactions.clock import Deadline
+from transactions.decision_log import read_log
+from transactions.log_backend import LocalFileBackend
 
 ALL = list(range(FILES * PER_FILE))
 MANY_STARTS = pytest.mark.timeout(1200)
@@ -529,6 +531,24 @@ def test_columns_that_are_wrong_are_refused(lines, bootstrap, topic, checkpoint)
     assert "The column 'value' has the type int." in failure
 
 
+def test_x11_a_query_of_empty_batches_goes_on(lines, bootstrap, topic, checkpoint):
+    """An empty batch is decided, and has no transaction."""
+    out = topic(name="out")
+    empty = lines.where("value < 0")
+    assert run(to_topic(empty.writeStream, bootstrap, out, checkpoint)) == ""
+    assert log_ends(bootstrap, out) == {0: 0}
+    (ours,) = Path(checkpoint, "sparkonce").iterdir()
+    decided = read_log(LocalFileBackend(ours / "decisions")).decision
+    assert decided is not None
+    assert (decided.checkpoint_id, decided.committables) == (FILES - 1, ())
+    (Path(checkpoint).parent / "in/new.txt").write_text("60\n61\n")
+    assert run(to_topic(lines.writeStream, bootstrap, out, checkpoint)) == ""
+    assert values_of(bootstrap, out) == [60, 61]
+    decided = read_log(LocalFileBackend(ours / "decisions")).decision
+    assert decided is not None
+    assert (decided.checkpoint_id, len(decided.committables)) == (FILES, 1)
+
+
 # --- df.write -------------------------------------------------------------------------------------
 
 
@@ -557,6 +577,24 @@ def test_a_job_that_runs_twice_writes_once(numbers, bootstrap, topic, checkpoint
     another = {"job.id": f"{application_id}-2"}
     assert save(to_topic(numbers.write, bootstrap, out, checkpoint, **another)) == ""
     assert values_of(bootstrap, out) == sorted(2 * ALL)
+
+
+def test_x11_an_empty_job(numbers, bootstrap, topic, checkpoint, application_id):
+    """It is done like any other: a second run of it writes nothing, another job writes. A task
+    without rows has no transaction.
+    """
+    out = topic(name="out")
+    options = {"job.id": application_id}
+    empty = numbers.where("value < 0")
+    assert save(to_topic(empty.write, bootstrap, out, checkpoint, **options)) == ""
+    assert log_ends(bootstrap, out) == {0: 0}
+    assert save(to_topic(numbers.write, bootstrap, out, checkpoint, **options)) == ""
+    assert log_ends(bootstrap, out) == {0: 0}
+    another = {"job.id": f"{application_id}-2"}
+    some = numbers.where("value < 20")  # those of one task of three
+    assert save(to_topic(some.write, bootstrap, out, checkpoint, **another)) == ""
+    assert values_of(bootstrap, out) == ALL[:20]
+    assert log_ends(bootstrap, out) == {0: 21}, "20 records and one marker"
 
 
 def test_a_job_whose_task_fails_writes_nothing(
