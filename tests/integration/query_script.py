@@ -42,6 +42,8 @@ SPARKS_KAFKA_SOURCE = KAFKA_SOURCE.replace("kafka-exactly-once", "kafka")
 #: A source that counts, 20 rows a batch. It has no end, so the query is stopped.
 RATE_SOURCE = """spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load()
 lines = lines.selectExpr("CAST(value AS STRING)")"""
+#: The same by the clock.
+RATE_ITSELF = RATE_SOURCE.replace("rate-micro-batch", "rate").replace("PerBatch", "PerSecond")
 TO_THE_END = "query.trigger(availableNow=True).start().awaitTermination()"
 THREE_BATCHES = """query = query.start()
 while len(query.recentProgress) < 3:

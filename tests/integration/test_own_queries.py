@@ -2,8 +2,8 @@
 
 X6, X7, X16: the network between the script and the broker loses, delays and repeats requests. X9: a
 run dies while it recovers or heals what the run before has left. X10: the checkpoint is restored
-from a backup. X14: Spark runs a task again. X15: two scripts run on one checkpoint. And the JVM
-dies, alone.
+from a backup. X13: another number of cores. X14: Spark runs a task again. X15: two scripts run on
+one checkpoint. And the JVM dies, alone.
 
 Seen from outside: a plain Spark script with default settings, and an independent read_committed
 reader that does not go through the proxy.
@@ -41,6 +41,7 @@ from tests.integration.query_script import (
     FILES,
     JOB,
     PER_FILE,
+    RATE_ITSELF,
     RATE_SOURCE,
     THREE_BATCHES,
     TO_THE_END,
@@ -333,6 +334,20 @@ def test_x10_a_job_whose_folder_is_lost_or_from_a_backup(script, taken_at: str, 
         rewrite(one, '.option("topic"', '.option("acceptDuplicates", True).option("topic"')
         until_done(one, starts=1)
         assert one.values() == sorted(2 * ALL)
+
+
+def test_x13_another_number_of_cores(script):
+    """Spark divides a source that counts by the cores: four tasks write, and two go on. What all
+    four had prepared is aborted at once; what four had decided is committed, not written again.
+    """
+    one = script(WORD, {FILE_SOURCE: RATE_ITSELF, TO_THE_END: THREE_BATCHES})
+    rewrite(one, "local[2]", "local[4]")
+    killed(one, WORD, "prepared_checked@1", "decision_durable@2")
+    rewrite(one, "local[4]", "local[2]")
+    until_done(one, starts=1)
+    values = one.values()
+    assert values == list(range(len(values)))
+    assert len(values) >= 60
 
 
 @QUERIES
