@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from confluent_kafka import Producer
 
 from connectors.machine.java import ensure_java_home
-from tests.auditor.reader import read_committed
+from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.test_examples import rewritten, started
 from transactions.decision_log import read_log
@@ -84,6 +85,15 @@ def text_files(folder: Path, files: int = FILES) -> Path:
     return folder
 
 
+def seen_when_quiet(reader: Follower) -> list[int]:
+    """Return what a reader has seen, in its order, when nothing more comes."""
+    seen = -1
+    while seen < len(reader.records):
+        seen = len(reader.records)
+        time.sleep(0.5)
+    return [int(one.value or b"") for one in reader.records]
+
+
 def plain_spark() -> dict[str, str]:
     """Return what a script with a plain session needs here: Java, the workers' Python, and a JVM
     that starts soon; it lives a minute, and the second compiler costs more than it gains.
@@ -134,20 +144,27 @@ class Script:
 
     def die_at_each(self, points: Sequence[str], died: Callable[[str, int, str], None]) -> None:
         """Run it once per point: batch 1 ends the first run at the first point, batch 2 the second
-        one at the second, and so on. A last run goes to the end, and a reader sees all batches.
+        one at the second, and so on. A last run goes to the end, and a reader sees all batches. So
+        does one that reads all the time: the batches one after the other, each as a whole (X23).
 
         Args:
             points: of the protocol.
             died: called with the point, the exit code and what this run has printed.
         """
-        for batch, point in enumerate(points, 1):
-            code, said = self.run(f"{point}@{batch}")
-            died(point, code, said)
-            (self.folder / "out").unlink()
-            (self.folder / "log").unlink()
-        code, said = self.run()
-        assert code == 0, said
-        assert self.values() == list(range((len(points) + 1) * PER_FILE))
+        with Follower(self.bootstrap, self.topic) as reader:
+            for batch, point in enumerate(points, 1):
+                code, said = self.run(f"{point}@{batch}")
+                died(point, code, said)
+                (self.folder / "out").unlink()
+                (self.folder / "log").unlink()
+                committed = POINTS.index(point) >= POINTS.index("one_committed")
+                assert seen_when_quiet(reader) == list(range((batch + committed) * PER_FILE)), point
+            code, said = self.run()
+            assert code == 0, said
+            reader.drain()
+            everything = list(range((len(points) + 1) * PER_FILE))
+            assert seen_when_quiet(reader) == everything
+        assert self.values() == everything
 
     def said(self) -> str:
         """Return what its processes have printed so far."""
