@@ -3,7 +3,7 @@
 X6, X7, X16: the network between the script and the broker loses, delays and repeats requests. X9: a
 run dies while it recovers or heals what the run before has left. X10: the checkpoint is restored
 from a backup. X13: another number of cores. X14: Spark runs a task again. X15: two scripts run on
-one checkpoint. And the JVM dies, alone.
+one checkpoint. X16: the broker dies. And the JVM dies, alone.
 
 Seen from outside: a plain Spark script with default settings, and an independent read_committed
 reader that does not go through the proxy.
@@ -348,6 +348,39 @@ def test_x13_another_number_of_cores(script):
     values = one.values()
     assert values == list(range(len(values)))
     assert len(values) >= 60
+
+
+#: Where a batch or a job is when the broker dies: in a task, or in the commit process.
+BROKER_DIES = [
+    (WORD, "records_flushed"),
+    (WORD, "decision_durable"),
+]
+
+
+@pytest.mark.parametrize(("way", "point"), BROKER_DIES)
+def test_x16_the_broker_dies_and_comes_back(script, cluster, way: str, point: str):
+    """A decided batch waits for it. One that is not decided can fail, and runs again at the next
+    start.
+    """
+    one = script(way)
+    at = f"{point}@{0 if way == WRITE else 1}"
+    environment = one.environment(SPARKONCE_CRASH_AT=at, SPARKONCE_CRASH_SIGNAL="STOP")
+    with (
+        Follower(one.bootstrap, one.topic) as reader,
+        started([sys.executable, one.path.name], one.folder, **environment) as python,
+    ):
+        sleeper = await_a_sleeper(one)
+        cluster.kill_broker(0)
+        sleeper.resume()
+        cluster.start_broker(0)
+        code = python.wait(180)
+        if point in WORKER_POINTS and code == 1:
+            until_done(one)
+        else:
+            assert code == 0, one.said()
+        found = [int(record.value or b"") for record in reader.drain()]
+    assert sorted(found) == ALL
+    assert one.values() == ALL
 
 
 @QUERIES
