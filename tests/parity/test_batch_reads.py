@@ -62,6 +62,21 @@ def test_between_given_offsets(source, two):
     assert rows_of(frame) == expected(two, range(3, 6), range(10))
 
 
+@parity(11)
+def test_json_names_a_whole_topic(source, bootstrap, topic, two):
+    other = topic(2)
+    produce(bootstrap, other, *[range(5)] * 2)
+    frame = source(
+        stream=False,
+        subscribe=f"{two},{other}",
+        startingOffsets=json.dumps({two: "earliest", other: {"0": 3, "1": 1}}),
+        endingOffsets=json.dumps({two: {"0": 6, "1": 4}, other: "latest"}),
+    )
+    assert rows_of(frame) == sorted(
+        expected(two, range(6), range(4)) + expected(other, range(3, 5), range(1, 5))
+    )
+
+
 @parity(45)
 @pytest.mark.parametrize(
     ("option", "value"),
@@ -143,6 +158,31 @@ def test_one_timestamp_wins_over_timestamps_and_those_over_offsets(source, two):
 def test_an_end_after_the_last_record_is_the_end(source, two):
     frame = source(stream=False, subscribe=two, startingTimestamp=at(8), endingTimestamp=at(1000))
     assert rows_of(frame) == expected(two, *[range(8, 10)] * 2)
+
+
+#: A start that no record of partition 1 has, and none of both.
+NO_MATCH = {
+    "startingOffsetsByTimestamp": (at(8), at(1000)),
+    "startingTimestamp": at(1000),
+}
+
+
+@parity(47)
+@pytest.mark.parametrize("option", NO_MATCH)
+@pytest.mark.parametrize("strategy", ["", "error", "latest"])
+def test_a_start_after_the_last_record(source, two, option, strategy):
+    value = NO_MATCH[option]
+    given = {option: by_partition(two, *value) if isinstance(value, tuple) else value}
+    if strategy:
+        given["startingOffsetsByTimestampStrategy"] = strategy
+    frame = source(stream=False, subscribe=two, **given)
+    if strategy == "latest":
+        first = range(8, 10) if isinstance(value, tuple) else range(0)
+        assert rows_of(frame) == expected(two, first)
+    else:
+        text = failure(frame.count)
+        assert "after the last record" in text
+        assert f"{two}-1: no record since {at(1000)}" in text
 
 
 @parity(10, 49)
