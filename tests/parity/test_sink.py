@@ -112,7 +112,7 @@ def test_the_topic_from_an_option_or_a_column(write, topic, by):
 def test_a_null_topic_is_an_error_at_that_row(write, topic, bootstrap):
     output = topic()
     choice = f"CASE WHEN offset = 3 THEN NULL ELSE '{output}' END AS topic"
-    with pytest.raises(SparkOnceError, match="topic"):
+    with pytest.raises(SparkOnceError, match="a row has no topic, and the sink has no `topic`"):
         write(lambda rows: rows.selectExpr("value", choice), output)
     assert read_committed(bootstrap, output) == []
 
