@@ -95,7 +95,6 @@ NOT_CONTINUOUS: Final[dict[int, str]] = {
     20: "a task reads its partitions until the end",
     **dict.fromkeys((23, 24, 25), "one source, and a function instead of a plan"),
     **dict.fromkeys((29, 30), "the option parallelism says how many tasks there are"),
-    41: "a topic that goes ends the run (8, 9)",
     **dict.fromkeys(range(43, 51), "a batch read"),
     61: "a batch write",
 }

@@ -227,7 +227,7 @@ def test_a_topic_that_is_deleted_is_data_loss(make: Make, topics: Topics):
 
 
 @long
-@parity(8, 9)
+@parity(8, 9, 41)
 def test_the_others_go_on_without_a_deleted_topic(make: Make, topics: Topics):
     topics.make("a", range(3))
     topics.make("b", range(3))
