@@ -352,6 +352,17 @@ def test_the_page(spark, lines, bootstrap, topic, tmp_path, application_id):
     assert values_of(bootstrap, out) == [*ALL, 60]
 
 
+@pytest.mark.parity(59)
+def test_spark_s_progress_counts_the_rows_of_each_batch(lines, bootstrap, topic, checkpoint):
+    """The last batch is empty."""
+    some = lines.where(f"value < {(FILES - 1) * PER_FILE}")
+    writer = to_topic(some.writeStream, bootstrap, topic(name="out"), checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    found = [one.sink.numOutputRows for one in query.recentProgress]
+    assert found == [PER_FILE] * (FILES - 1) + [0]
+
+
 def test_two_queries_of_one_session_that_are_stopped_and_started(
     spark, lines, bootstrap, topic, tmp_path
 ):

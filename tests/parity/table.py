@@ -79,10 +79,12 @@ DIFFERS: Final[dict[int, str]] = {
     9: "a topic that is deleted while a task reads it ends the run; the next start goes on",
     13: "not here: the start is in the decision log",
     22: "not here: a batch is a decision, so its progress must be durable before its commit",
-    33: "not in Spark's progress: the metric input_lag_records of the drivers, by partition",
+    33: "Spark's progress has latestOffset and endOffset by partition, not the three sums; the "
+    "drivers have the metric input_lag_records",
     48: "a frame is planned at its first use: Spark keeps the plan of a data source in Python",
     54: "a column that the user's own Arrow function makes is an error",
-    59: "the drivers' metric is exact; Spark has none for a sink in Python",
+    59: "numOutputRows is exact for the one word; foreachBatch and the drivers have none, and the "
+    "drivers' own metric is exact",
     61: "append only, with a name of the job: a second run of a job writes nothing",
     63: "the continuous mode: it reads one source, so there is no union",
 }
