@@ -53,7 +53,6 @@ def test_each_row_of_the_table_is_read():
         ({"checkpointLocation": "s3://bucket/q"}, "must be a folder of a local file system"),
         ({"checkpointLocation": "HERE", "app.id": "a.b"}, "only letters, digits"),
         ({"checkpointLocation": "HERE", "job.id": "a"}, "The option job.id does not belong here."),
-        ({"checkpointLocation": "HERE", "app.idd": "a"}, "app.id"),
         ({"checkpointLocation": "HERE", "restartBudget": "0"}, "The value of restartBudget"),
     ],
 )
@@ -63,6 +62,16 @@ def test_a_wrong_option_of_a_query_is_refused(place, options, says):
         QueryOptions.of_query({**SINK, **given})
     assert says in str(raised.value)
     assert raised.value.option
+
+
+@pytest.mark.parametrize("name", QUERY.names)
+def test_a_misspelt_option_is_refused_with_the_right_one(place, name):
+    given = {"checkpointLocation": str(place), f"{name}s": "a"}
+    for read in (QueryOptions.of_query, QueryOptions.of_job):
+        with pytest.raises(ConfigurationError) as raised:
+            read({**SINK, **given})
+        assert f"has no option '{name}s'" in str(raised.value)
+        assert raised.value.cause == f"did you mean '{name}'?"
 
 
 def test_a_folder_that_is_not_the_query_s_is_refused(tmp_path):
