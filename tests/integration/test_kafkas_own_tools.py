@@ -4,18 +4,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import orjson
 import pytest
+from click.testing import CliRunner
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from kafka.protocol.producer import ProduceRequest
+from kafka.record.default_records import DefaultRecordBatchBuilder
 from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
+from connectors.cli.main import cli
 from connectors.options.modes import MODES
 from connectors.spark.pipeline import arrow_pipeline
+from connectors.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.wire_client import WireClient
 from tests.auditor.reader import read_committed
+from tests.integration.wire_helpers import PATIENCE_S, begin, open_producer, settled, soon
 from tests.kafka_tools import kafka_command
-from tests.parity.query import produce
+from tests.parity.query import at, produce
 from tests.tiers import long
 from transactions import crash_points
 from transactions.decision_log import read_log
@@ -104,6 +121,7 @@ def test_they_agree_with_us_before_and_after_a_recovery(
         name for name, state in states(bootstrap, application_id).items() if state == "Ongoing"
     }
     assert open_now == decided, "what we have decided is what Kafka calls ongoing"
+    assert listed(bootstrap, tmp_path) == dict.fromkeys(decided, ("pending", "Ongoing"))
     assert consumed(bootstrap, sink) == []
 
     copies()
@@ -112,14 +130,96 @@ def test_they_agree_with_us_before_and_after_a_recovery(
         "CompleteAbort",
         "Empty",
     }
+    assert listed(bootstrap, tmp_path) == {}, "the end of the run has settled its decision"
     seen = consumed(bootstrap, sink)
     assert seen == sorted(one.value or b"" for one in read_committed(bootstrap, sink))
     assert seen == sorted(b"%d" % n for n in (*range(EACH), *range(EACH)))
-    hanging = transactions(
+    assert found_hanging(bootstrap, sink) == []
+    assert lags(bootstrap, application_id, source) == {0: (EACH, 0), 1: (EACH, 0)}
+
+
+def listed(bootstrap: str, folder: Path) -> dict[str, tuple[str, str]]:
+    """Return what `sparkonce transactions list` says of each id: our verdict and Kafka's state."""
+    place = ["--checkpoint", str(folder / "checkpoint"), "--bootstrap", bootstrap]
+    done = CliRunner().invoke(cli, ["transactions", "list", "--json", *place])
+    assert done.exit_code == 0, done.output
+    rows = orjson.loads(done.stdout)["transactions"]
+    return {row["transactional_id"]: (row["verdict"], row["state"]) for row in rows}
+
+
+def found_hanging(bootstrap: str, topic: str) -> list[list[str]]:
+    """Return the rows of a topic that `find-hanging` prints; its broker is asked for all ages."""
+    rows = transactions(
         bootstrap, "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0"
     )
-    assert [row for row in hanging if row[0] == sink] == []
-    assert lags(bootstrap, application_id, source) == {0: (EACH, 0), 1: (EACH, 0)}
+    return [row for row in rows if row[0] == topic]
+
+
+def write_behind_the_end(bootstrap: str, topic: str) -> None:
+    """Send a record into a transaction that is over. Without a look at the coordinator, which
+    brokers have since Kafka 3.6, the partition opens one that nobody will end.
+    """
+    name = f"hanging-{topic}"
+    producer = open_producer(bootstrap, name)
+    begin(producer, topic, ["0"])
+    producer.commit_transaction(PATIENCE_S)
+    with CoordinatorWire({"bootstrap.servers": bootstrap}) as wire:
+        settled(wire, name)
+        found = wire.describe([name], soon())[name]
+    batch = DefaultRecordBatchBuilder(
+        2, 0, True, found.producer_id, found.producer_epoch, 1, batch_size=1000
+    )
+    batch.append(0, timestamp=at(1), key=None, value=b"1", headers=[])
+    partition = ProduceRequest.TopicProduceData.PartitionProduceData(
+        index=0, records=bytes(batch.build())
+    )
+    request = ProduceRequest(
+        transactional_id=name,
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[
+            ProduceRequest.TopicProduceData(name=topic, partition_data=[partition]),
+        ],
+        max_version=11,  # a later one makes the transaction known
+    )
+    client = WireClient({"bootstrap.servers": bootstrap}, PATIENCE_S)
+    try:
+        answer = client.run(client.send, 1, request, soon(), deadline=soon())
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    finally:
+        client.close()
+
+
+def test_a_transaction_that_hangs_is_found(bootstrap, topic):
+    """It shows that the test above can fail: the same question, where there is one."""
+    name = topic()
+    with unverified(bootstrap):
+        write_behind_the_end(bootstrap, name)
+    (row,) = found_hanging(bootstrap, name)
+    assert row[:2] == [name, "0"]
+    place = ["--topic", name, "--partition", "0", "--start-offset", row[5]]
+    kafka_command("tools.TransactionsCommand", "--bootstrap-server", bootstrap, "abort", *place)
+    assert found_hanging(bootstrap, name) == []
+    assert consumed(bootstrap, name) == [b"0"]
+
+
+@contextlib.contextmanager
+def unverified(bootstrap: str) -> Iterator[None]:
+    """Let the broker take records of a transaction that its coordinator does not know."""
+    name = "transaction.partition.verification.enable"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def alter(value: str | None, how: AlterConfigOpType) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=how)
+        place = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+        for answer in admin.incremental_alter_configs([place]).values():
+            answer.result(30)
+
+    alter("false", AlterConfigOpType.SET)
+    try:
+        yield
+    finally:
+        alter(None, AlterConfigOpType.DELETE)
 
 
 def lags(bootstrap: str, group: str, topic: str) -> dict[int, tuple[int, int]]:
