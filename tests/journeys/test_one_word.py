@@ -5,12 +5,13 @@ all the time, nothing else is set, and the machine dies.
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.integration.query_script import plain_spark
-from tests.journeys.conftest import Process, Stranger
+from tests.journeys.conftest import PARTITIONS, Process, Stranger
 from tests.pages import block, replaced
 from tests.tiers import long
 
@@ -19,14 +20,23 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 flights = spark.readStream.format("kafka-exactly-once")
-flights = flights.option("kafka.bootstrap.servers", "{}").option("subscribe", "{}").load()
+flights = flights.option("kafka.bootstrap.servers", "{}").options(**{}).load()
 lines = flights.selectExpr("key", "CAST(value AS STRING) AS value")
 """
 ENDS = "query.awaitTermination()\n"
+#: It is stopped when it has written what is there.
+STOPS = "query.processAllAvailable()\nquery.stop()\n"
+NEW = "new:"
 
 
-def one_word(stranger: Stranger) -> Path:
-    """Write the script: the page's own lines between a start and an end."""
+def one_word(stranger: Stranger, *, ends: str = ENDS, **source: str) -> Path:
+    """Write the script: the page's own lines between a start and an end.
+
+    Args:
+        stranger: has the topics.
+        ends: the last lines.
+        source: options of the source; by default it reads the busy topic.
+    """
     here = {
         "localhost:9092": stranger.bootstrap,
         '"topic", "lines"': f'"topic", "{stranger.output}"',
@@ -36,7 +46,8 @@ def one_word(stranger: Stranger) -> Path:
     lines = block("README.md", 'it was "kafka"')
     assert lines == block("docs/own_query.md", 'it was "kafka"')
     page = replaced(lines, here)
-    path.write_text(BEGINS.format(stranger.bootstrap, stranger.topic) + page + ENDS)
+    begins = BEGINS.format(stranger.bootstrap, source or {"subscribe": stranger.topic})
+    path.write_text(begins + page + ends)
     return path
 
 
@@ -81,6 +92,45 @@ def test_a_query_that_dies_in_its_first_batch_begins_where_it_began(stranger: St
             stranger.comes_to(stranger.input_ends(), reader, query)
     begins = {partition: range(before[partition], seen[partition]) for partition in before}
     stranger.assert_each_record_came_once(begins)
+
+
+@long  # `unit/test_source_stream.py` has it in `make test`
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("by", ["subscribe", "assign"])
+def test_a_topic_made_anew_between_two_starts_is_another_topic(stranger: Stranger, by: str):
+    """It has grown past the offset of the query. A query that reads on there leaves its first
+    records out, and nobody hears of it.
+    """
+    reads = {
+        "subscribe": {"subscribe": stranger.topic},
+        "assign": {"assign": json.dumps({stranger.topic: [*range(PARTITIONS)]})},
+    }[by] | {"startingOffsets": "earliest"}
+    environment = plain_spark()
+    with stranger.busy_topic():
+        pass
+    with stranger.runs(one_word(stranger, ends=STOPS, **reads), **environment) as query:
+        assert query.ends() == 0, query.text
+    came, ends = stranger.numbers_in_output(), stranger.input_ends()
+    stranger.delete_topic()
+    stranger.create_topic()
+    with stranger.busy_topic(NEW, begin_with=max(ends.values()) + 100):
+        pass
+    script = one_word(stranger, ends=STOPS, **reads)
+    with stranger.runs(script, **environment) as query:
+        assert query.ends() == 1, query.text
+    for part in ("DataLossError", stranger.topic, "created again", "failOnDataLoss=true"):
+        assert part in query.text, query.text
+    assert stranger.numbers_in_output() == came
+    assert stranger.numbers_in_output(NEW) == {}
+    goes_on = one_word(stranger, ends=STOPS, failOnDataLoss="false", **reads)
+    with stranger.runs(goes_on, **environment) as query:
+        assert query.ends() == 0, query.text
+    assert "failOnDataLoss=false, reading continues" in query.text
+    assert stranger.numbers_in_output() == came
+    stranger.assert_each_record_came_once()
+    stranger.assert_each_record_came_once(mark=NEW)
+    wrote = {at: len(numbers) for at, numbers in stranger.numbers_in_output(NEW).items()}
+    assert wrote == stranger.input_ends()
 
 
 def assert_quiet(query: Process) -> None:

@@ -931,9 +931,24 @@ MUTATIONS = (
     Mutation(
         "source: a pattern's offsets contain the ids of all its topics",
         "connectors/kafka/source/source_stream.py",
-        "known = self._known if self._has_pattern else {}",
-        "known = {}",
+        "self._keeps_ids = self._has_pattern or not self._has_driver",
+        "self._keeps_ids = not self._has_driver",
         "tests/unit/test_source_stream.py::test_the_offsets_of_a_pattern_contain_the_ids_of_all_its_topics",
+    ),
+    Mutation(
+        "source: without a driver the offsets contain the ids",
+        "connectors/kafka/source/source_stream.py",
+        "self._keeps_ids = self._has_pattern or not self._has_driver",
+        "self._keeps_ids = self._has_pattern",
+        "tests/unit/test_source_stream.py::test_a7_without_a_driver_the_offsets_contain_the_ids",
+    ),
+    Mutation(
+        "source: a batch between offsets with and without ids is read in one piece",
+        "connectors/kafka/source/source_stream.py",
+        "was = {**({} if self._has_driver else will), **self._ids(start)}",
+        "was = {**self._ids(start)}",
+        "tests/unit/test_source_stream.py"
+        "::test_a7_offsets_of_an_older_version_without_ids_go_on_and_get_them",
     ),
     Mutation(
         "source: a topic of a pattern that is gone is data loss",

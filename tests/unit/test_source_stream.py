@@ -229,6 +229,87 @@ def test_a7_while_it_runs_and_during_available_now() -> None:
         until.partitions({"t": {"0": 20}})
 
 
+def stored(offsets: dict[str, Any]) -> dict[str, Any]:
+    """Return offsets as Spark gives them back at the next start."""
+    found: dict[str, Any] = json.loads(text(offsets))
+    return found
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a7_without_a_driver_the_offsets_contain_the_ids(lenient: bool) -> None:
+    """Each start is another object, which knows only what Spark has stored."""
+    options = {"fail_on_data_loss": not lenient}
+    first = SourceStream(FakeCluster({"t-0": (0, 10)}, ids=OLD, **options))
+    start = first.initial()
+    assert text(first.next_end(start)) == text(start)
+    first._planner.holds = {"t-0": (0, 12)}
+    end = stored(first.next_end(start))
+    assert end == {
+        "t": {"0": 12},
+        TOPIC_IDS: OLD,
+        INITIAL_OFFSETS: {"t": {"0": 10}, TOPIC_IDS: OLD},
+    }
+    assert text(first.next_end(end)) == text(end)
+
+    anew = SourceStream(FakeCluster({"t-0": (0, 50)}, ids=NEW, **options))
+    if not lenient:
+        for ask in (lambda: anew.next_end(end), lambda: anew.plan(anew.initial(), end)):
+            with pytest.raises(DataLossError, match="gone"):
+                ask()
+        return
+    later = stored(anew.next_end(end))
+    assert later == {"t": {"0": 50}, TOPIC_IDS: NEW}
+    for stream in (anew, SourceStream(FakeCluster({"t-0": (0, 70)}, ids=NEW, **options))):
+        assert stream.plan(end, later) == [OffsetRange("t", 0, 0, 50)]
+    assert anew.plan(anew.initial(), end) == [], "batch 0 is of the topic that is gone"
+
+
+def test_a7_with_a_driver_the_offsets_are_those_of_sparks_source() -> None:
+    """Its log has the ids."""
+    stream = SourceStream(FakeCluster({"t-0": (0, 50)}, ids=OLD), STARTED)
+    assert stream.initial() == {"t": {"0": 0}}
+    assert stream.next_end({"t": {"0": 7}}) == {"t": {"0": 50}}
+
+
+def test_a7_offsets_of_an_older_version_without_ids_go_on_and_get_them() -> None:
+    """At once, also where a batch would wait: what is not stored is not known after a restart."""
+    old = {"t": {"0": 20}}
+    waits = {"min_offsets_per_trigger": 100}
+    planned = SourceStream(FakeCluster({"t-0": (0, 50)}, ids=OLD))
+    assert planned.plan(old, {"t": {"0": 30}}) == [OffsetRange("t", 0, 20, 30)]
+
+    stream = SourceStream(FakeCluster({"t-0": (0, 20)}, ids=OLD, **waits))
+    nothing = stored(stream.next_end(old))
+    assert nothing == {"t": {"0": 20}, TOPIC_IDS: OLD}
+    assert stream.plan(old, nothing) == []
+    assert text(stream.next_end(nothing)) == text(nothing)
+
+    first = SourceStream(FakeCluster({"t-0": (0, 50)}, ids=OLD))
+    end = stored(first.next_end(old))
+    assert end == {"t": {"0": 50}, TOPIC_IDS: OLD}
+    for again in (first, SourceStream(FakeCluster({"t-0": (0, 60)}, ids=OLD))):
+        assert again.plan(old, end) == [OffsetRange("t", 0, 20, 50)]
+
+
+def test_a7_offsets_without_ids_while_their_topic_is_made_anew() -> None:
+    """A run sees it that has seen the old one. Its next start sees only what is stored: a batch
+    that keeps the old id comes before the first one of the new topic.
+    """
+    old = {"t": {"0": 20}}
+    cluster = FakeCluster({"t-0": (0, 50)}, ids=OLD, fail_on_data_loss=False)
+    stream = SourceStream(cluster)
+    stream.plan({"t": {"0": 10}}, old)
+    cluster.ids = NEW
+
+    kept = stored(stream.next_end(old))
+    assert kept == {"t": {"0": 20}, TOPIC_IDS: OLD}
+    end = stored(stream.next_end(kept))
+    assert end == {"t": {"0": 50}, TOPIC_IDS: NEW}
+    for again in (stream, SourceStream(cluster)):
+        assert again.plan(old, kept) == []
+        assert again.plan(kept, end) == [OffsetRange("t", 0, 0, 50)]
+
+
 def test_a_topic_that_comes_during_available_now_waits_for_the_next_run() -> None:
     """It has no ceiling; that is no other topic of the same name."""
     cluster = FakeCluster({"t-0": (0, 5)}, ids={"t": "1"}, subscribe_pattern="[tu]")

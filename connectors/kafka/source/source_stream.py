@@ -6,9 +6,11 @@ log keeps the ids with which a pipeline began. Offsets contain an id only for a 
 anew since then, if the pipeline went on with `failOnDataLoss=false`. So offsets look like those of
 Spark's own source, and still identify the topic for each batch and for its replay.
 
-A query without a driver has no decision log. Spark stores the end of a batch before it runs the
-batch, but never the place where a query begins: it asks for that again after a crash in batch 0,
-and `latest` has moved meanwhile. So the end of the first batch contains its start as well.
+A query without a driver has no decision log, so its offsets contain all ids. Those that an older
+version wrote have none: then the next batch keeps the ids that are seen first. Spark stores the end
+of a batch before it runs the batch, but never the place where a query begins: it asks for that
+again after a crash in batch 0, and `latest` has moved meanwhile. So the end of the first batch
+contains its start as well.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class SourceStream:
     Args:
         planner: sends the questions to the brokers.
         start: where the source begins, from the decision log. Without it, `initial` determines it,
-            the end of the first batch keeps it, and the first ids that are seen count.
+            the end of the first batch keeps it, and the first ids that are seen count; the end of
+            each batch keeps them.
     """
 
     def __init__(self, planner: SourcePlanner, start: str = "") -> None:
@@ -56,6 +59,9 @@ class SourceStream:
         # A pattern may have begun with no topic at all.
         is_decided = bool(offsets) or (bool(start) and self._has_pattern)
         self._is_decided = is_decided
+        self._has_driver = bool(start)
+        #: The log does not know the ids of topics that a pattern finds later.
+        self._keeps_ids = self._has_pattern or not self._has_driver
         self._initial = offsets if is_decided else None
         self._known = topic_ids_in(decided)
         self._ceiling: dict[str, int] | None = None
@@ -132,13 +138,21 @@ class SourceStream:
             if missed := flatten(begin).keys() - self._ceiling.keys():
                 ends = self._planner.next_end({})
                 self._ceiling |= {key: ends[key] for key in missed & ends.keys()}
+        lacks_ids = self._lacks_ids(start)
+        if lacks_ids and begin is not start:
+            # A replay must know both ids. So this batch keeps the old one, and has no records.
+            return self._ends_at(start, flatten(start), self.ids_in(start))
         flat, ids = flatten(begin), self.ids_in(begin)
         end = self._planner.next_end(flat, self._ceiling)
-        # A run that reads to a ceiling would take a batch that waits for its end.
-        if self._ceiling is None and self._wait.holds_back(flat, end):
+        # A run that reads to a ceiling would take a batch that waits for its end. Ids do not wait:
+        # until they are kept, a topic that is made anew is not seen after a restart.
+        if self._ceiling is None and self._wait.holds_back(flat, end) and not lacks_ids:
             return start
         if limit is not None:
             end = limit_offsets(flat, end, limit)
+        return self._ends_at(start, end, ids)
+
+    def _ends_at(self, start: Nested, end: Mapping[str, int], ids: Mapping[str, str]) -> Nested:
         self._planned = nest(end, ids)
         # Spark compares text: if nothing is new, the end of the first batch comes back as it was.
         if _is_initial(start) or (INITIAL_OFFSETS in start and end == flatten(start)):
@@ -146,10 +160,11 @@ class SourceStream:
         return self._planned
 
     def ids_in(self, start: Nested) -> dict[str, str]:
-        """Return the topic ids that the offsets after `start` contain: those in `start`. With a
-        pattern these are the ids of all topics, because the log knows only those of the start.
+        """Return the topic ids that the offsets after `start` contain: those in `start`. Without a
+        driver or with a pattern these are the ids of all topics: a log knows only those of the
+        start.
         """
-        known = self._known if self._has_pattern else {}
+        known = self._known if self._keeps_ids else {}
         return {**known, **topic_ids_in(start)}
 
     def plan(self, start: Nested, end: Nested) -> list[OffsetRange]:
@@ -164,7 +179,8 @@ class SourceStream:
             if INITIAL_OFFSETS not in end:
                 raise _unknown_start(end)
             start = end[INITIAL_OFFSETS]
-        was, will = self._ids(start), self._ids(end)
+        will = self._ids(end)
+        was = {**({} if self._has_driver else will), **self._ids(start)}  # see `_lacks_ids`
         begin = {key: at for key, at in flatten(start).items() if _same(key, was, will)}
         last = flatten(end)
         if all(at == begin.get(key, 0) for key, at in last.items()):
@@ -213,6 +229,13 @@ class SourceStream:
                 option="subscribe, assign, subscribePattern: the same sources in the same order, "
                 "or another checkpoint",
             )
+
+    def _lacks_ids(self, offsets: Nested) -> bool:
+        """Return whether an older version wrote these offsets, for a query without a driver: their
+        topics have ids, and the offsets do not contain them. They are of the first ids seen.
+        """
+        topics = {split_key(key)[0] for key in flatten(offsets)} & self._known.keys()
+        return not self._has_driver and not topics <= topic_ids_in(offsets).keys()
 
     def _ids(self, offsets: Nested) -> dict[str, str]:
         return {**self._known, **topic_ids_in(offsets)}
