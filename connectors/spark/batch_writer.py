@@ -19,14 +19,16 @@ settles what the run before has decided.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.option import checked_app_id
@@ -54,6 +56,7 @@ logger = logging.getLogger(__name__)
 _SERVED: Final[dict[Path, tuple[str, weakref.ref[BatchWriter]]]] = {}
 _LOCK: Final = threading.Lock()
 _EXIT_SECONDS: Final = 5.0
+_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 
 
 class BatchWriter:
@@ -110,10 +113,9 @@ class BatchWriter:
         with self._one_at_a_time:
             execution = execution_around(frame, batch_id)
             self._check_in_turn(execution, batch_id)
-            # A replay needs the same tasks; adaptive execution chooses their number by the data.
-            frame.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
             try:
-                self._write(execution, frame, batch_id)
+                with _without_adaptive_execution(frame.sparkSession):
+                    self._write(execution, frame, batch_id)
             except StoppedError as stopped:
                 spark, most_s = frame.sparkSession, self._checkpoint_timeout_s
                 raise as_spark_ends(stopped, spark, most_s) from None
@@ -313,6 +315,21 @@ class _OpenQuery(OpenRun):
         self.closed.set()
         if unfinished := self.run.end(self.coordinator):
             logger.warning("the query has ended, and must be started again: %s", unfinished)
+
+
+@contextlib.contextmanager
+def _without_adaptive_execution(spark: SparkSession) -> Iterator[None]:
+    """Write a batch with tasks whose number does not depend on its data: a replay needs the same.
+
+    Only meanwhile: Spark has planned the batch itself before it called. Were the next batch planned
+    by this setting, then its replay, the first batch of another run, would have other tasks.
+    """
+    before = spark.conf.get(_ADAPTIVE)
+    spark.conf.set(_ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_ADAPTIVE, before)
 
 
 def _served(run_id: str = "") -> list[Path]:

@@ -330,6 +330,23 @@ def test_a_thread_that_inherits_the_batch_is_refused(lines, writer, checkpoint):
     assert "in another thread" in raised[0]
 
 
+def test_the_writer_leaves_adaptive_execution_as_it_was(lines, writer, checkpoint):
+    """Spark plans the next batch by it. A replay of that batch, the first one of another run, is
+    planned by the user's setting.
+    """
+    seen = []
+
+    def each(frame: DataFrame, batch_id: int) -> None:
+        conf = frame.sparkSession.conf
+        if batch_id == 0:
+            conf.set("spark.sql.adaptive.enabled", "true")
+        writer(frame, batch_id)
+        seen.append(conf.get("spark.sql.adaptive.enabled"))
+
+    assert run(lines, each, checkpoint) == ""
+    assert seen == ["true"] * FILES
+
+
 def test_a_query_without_a_checkpoint_is_refused(lines, writer):
     failure = run(lines, writer)
     assert "The query has no checkpoint of its own." in failure

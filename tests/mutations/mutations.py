@@ -1014,6 +1014,14 @@ MUTATIONS = (
         "tests/integration/test_batch_writer.py::test_a_second_call_in_a_batch_is_refused",
     ),
     Mutation(
+        "batch writer: the next batch is planned by the user's setting",
+        "connectors/spark/batch_writer.py",
+        "spark.conf.set(_ADAPTIVE, before)",
+        "pass",
+        "tests/integration/test_batch_writer.py"
+        "::test_the_writer_leaves_adaptive_execution_as_it_was",
+    ),
+    Mutation(
         "continuous: a backfill ends",
         "connectors/continuous/checkpoint_loop.py",
         "ends, decided = self._options.ends, self._shares.offsets",
