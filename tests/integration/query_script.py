@@ -63,6 +63,15 @@ COUNTED = """
 lines = lines.selectExpr("CAST(value AS INT) % 15 AS word").groupBy("word").count()
 lines = lines.selectExpr("CAST(100 * word + count AS STRING) AS value")"""
 
+#: Minutes in windows of ten. In each batch the watermark closes what the batch before has filled.
+#: In the end a batch without data does it. The newest window stays open.
+WINDOWED = """
+from pyspark.sql.functions import window
+lines = lines.selectExpr("timestamp_seconds(60 * CAST(value AS INT)) AS at")
+lines = lines.withWatermark("at", "0 seconds").groupBy(window("at", "10 minutes")).count()
+lines = lines.selectExpr("CAST(CAST(window.start AS LONG) DIV 6 + count AS STRING) AS value")"""
+WINDOWS = [100 * number + 10 for number in range(FILES * PER_FILE // 10 - 1)]
+
 #: A batch job of 60 lines; to be filled in: broker, topic, checkpoint, name of the job.
 JOB = """import sys
 from pyspark.sql import SparkSession
@@ -165,6 +174,11 @@ class Script:
             everything = list(range((len(points) + 1) * PER_FILE))
             assert seen_when_quiet(reader) == everything
         assert self.values() == everything
+
+    def ends_at(self, batch: int) -> str:
+        """Return where a batch of the query ends, as Spark has written it."""
+        offsets = self.folder / f"checkpoint/offsets/{batch}"
+        return offsets.read_text().split("\n", 2)[2]
 
     def said(self) -> str:
         """Return what its processes have printed so far."""

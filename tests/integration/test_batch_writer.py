@@ -40,6 +40,8 @@ from tests.integration.query_script import (
     RATE_SOURCE,
     THREE_BATCHES,
     TO_THE_END,
+    WINDOWED,
+    WINDOWS,
     WORKER_POINTS,
     Script,
     text_files,
@@ -142,6 +144,19 @@ def test_state_and_output_agree(script, tmp_path, point):
     assert code == 0, said
     expected = [100 * word + count for word in range(15) for count in range(1, FILES + 1)]
     assert counts.values() == expected
+
+
+@long
+def test_a_kill_in_the_batch_without_data_that_closes_a_window(script, tmp_path):
+    """Spark runs it by default, and `build_session` switches it off."""
+    files = FILE_SOURCE.replace("examples/*.py", str(text_files(tmp_path / "in")))
+    windows = script({PLAIN: KEEPS_STATE, FILE_SOURCE: files + WINDOWED})
+    code, said = windows.run(f"decision_durable@{FILES}")
+    assert code == -signal.SIGKILL, said
+    assert windows.ends_at(FILES) == windows.ends_at(FILES - 1), "the batch has no data"
+    code, said = windows.run()
+    assert code == 0, said
+    assert windows.values() == WINDOWS
 
 
 @long

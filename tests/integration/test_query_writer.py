@@ -39,6 +39,8 @@ from tests.integration.query_script import (
     SPARKS_KAFKA_SOURCE,
     THREE_BATCHES,
     TO_THE_END,
+    WINDOWED,
+    WINDOWS,
     WORKER_POINTS,
     Script,
     text_files,
@@ -274,6 +276,19 @@ def test_state_and_output_agree(script, tmp_path, point):
 
 
 @long
+def test_a_kill_in_the_batch_without_data_that_closes_a_window(script, tmp_path):
+    """Spark runs it by default, and `build_session` switches it off."""
+    files = FILE_SOURCE.replace("examples/*.py", str(text_files(tmp_path / "in")))
+    windows = script({PLAIN: KEEPS_STATE, FILE_SOURCE: files + WINDOWED})
+    code, said = windows.run(f"decision_durable@{FILES}")
+    assert code == 1, said
+    assert windows.ends_at(FILES) == windows.ends_at(FILES - 1), "the batch has no data"
+    code, said = windows.run()
+    assert code == 0, said
+    assert windows.values() == WINDOWS
+
+
+@long
 def test_a_batch_that_the_source_gives_otherwise_is_not_written_again(from_files):
     """Its transactions are lost, and somebody has changed its file meanwhile."""
     code, said = from_files.run("decision_durable@1")
@@ -468,6 +483,15 @@ def test_asynchronous_progress_is_refused(lines, bootstrap, topic, checkpoint):
     with pytest.raises((PySparkException, StreamingQueryException)) as raised:
         writer.trigger(processingTime="0 seconds").start().awaitTermination(60)
     assert "does not support async progress" in str(raised.value)
+    assert read_committed(bootstrap, out) == []
+
+
+def test_the_mode_update_is_refused_by_spark(lines, bootstrap, topic, checkpoint):
+    """It has this mode for its own sinks, and for `foreachBatch`."""
+    out = topic(name="out")
+    counted = lines.groupBy("value").count().select("value").writeStream.outputMode("update")
+    failure = run(to_topic(counted, bootstrap, out, checkpoint))
+    assert "kafka-exactly-once does not support Update mode" in failure
     assert read_committed(bootstrap, out) == []
 
 
