@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -74,24 +75,53 @@ def test_one_word_makes_a_query_exactly_once(stranger: Stranger):
 @long  # `unit/test_source_stream.py` plans batch 0 again in `make test`
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", ["batch_started", "decision_durable", "all_committed"])
-def test_a_query_that_dies_in_its_first_batch_begins_where_it_began(stranger: Stranger, point: str):
-    """By default it begins at `latest`, which has moved when the query is started again."""
-    script = one_word(stranger)
+@pytest.mark.parametrize("begins", ["latest", "pattern", "time", "times"])
+def test_a_query_that_dies_in_its_first_batch_begins_where_it_began(
+    stranger: Stranger, begins: str, point: str
+):
+    """By default it begins at `latest`, which has moved when the query is started again. So has a
+    start at a time of which there is no record.
+    """
     environment = plain_spark()
     with stranger.follows_output() as reader, contextlib.ExitStack() as writing:
         writing.enter_context(stranger.busy_topic())
         before = stranger.input_ends()
+        script = one_word(stranger, **first_start(stranger, begins))
         with stranger.runs(script, SPARKONCE_CRASH_AT=f"{point}@0", **environment) as query:
             assert query.ends() == 1
         seen = stranger.input_ends()
-        assert (stranger.folder / "checkpoint/offsets/0").exists()
+        offsets = stranger.folder / "checkpoint/offsets/0"
+        began = json.loads(offsets.read_text().splitlines()[-1])["initial offsets"][stranger.topic]
         assert not (stranger.folder / "checkpoint/commits/0").exists()
         with stranger.runs(script, **environment) as query:
             stranger.more_comes_out(reader, query)
             writing.close()
             stranger.comes_to(stranger.input_ends(), reader, query)
-    begins = {partition: range(before[partition], seen[partition]) for partition in before}
-    stranger.assert_each_record_came_once(begins)
+    for partition, at in before.items():
+        first = began[str(partition)]
+        of_old = begins == "times" and partition == 0  # from its first record on
+        assert first == 0 if of_old else at <= first < seen[partition]
+    stranger.assert_each_record_came_once({int(n): range(at, at + 1) for n, at in began.items()})
+
+
+def first_start(stranger: Stranger, begins: str) -> dict[str, str]:
+    """Return options of a source whose start is another place at each look.
+
+    No record is as new as the time, so the start is the end of then.
+    """
+    all_of_it = {"subscribe": stranger.topic}
+    latest = {"startingOffsetsByTimestampStrategy": "latest"}
+    in_a_day = int(1000 * (time.time() + 86_400))
+    return {
+        "latest": all_of_it,
+        "pattern": {"subscribePattern": f"{stranger.topic}.*"},
+        "time": {**all_of_it, **latest, "startingTimestamp": str(in_a_day)},
+        "times": {
+            **all_of_it,
+            **latest,
+            "startingOffsetsByTimestamp": json.dumps({stranger.topic: {"0": 1, "1": in_a_day}}),
+        },
+    }[begins]
 
 
 @long  # `unit/test_source_stream.py` has it in `make test`
