@@ -77,8 +77,9 @@ class StageWriter(Protocol):
         """Make what transactions are written with, and return the transactional ids."""
 
     def begin_transaction(self, attempt: Attempt) -> Any:
-        """See `transactions.sink.Writer`; its source offsets are where the task stands now. The
-        offsets that the transaction carries come with `flush`.
+        """See `transactions.sink.Writer`. The attempt's source offsets are of the partition that
+        the first record came from, so it exists; there are none where no record came. The offsets
+        that the transaction carries come with `flush`.
         """
 
     def invoke(self, transaction: Any, batch: pa.RecordBatch) -> None:
@@ -202,6 +203,8 @@ class _Loop:
         self._lock = threading.Lock()
         self._positions = dict(start.offsets)
         self._before = dict(start.offsets)
+        self._checkpoint_id = start.checkpoint_id
+        self._transaction: Any = None  # begun with its first record
         self._told_moved = False
         self._torn = False
         self._pause = ReadPause(_PAUSE_S)
@@ -214,7 +217,6 @@ class _Loop:
         self._writer = self._task.stage_writer()
         try:
             ids = self._writer.open(self._owner, Deadline(self._task.timeout_s))
-            self._transaction = self._begin(self._start.checkpoint_id, self._positions)
             self._channel.send(Ready(transactional_ids=ids))
             control = threading.Thread(target=self._control, name="sparkonce-control", daemon=True)
             self._reader = reader
@@ -259,7 +261,7 @@ class _Loop:
             # If this fails half-way, the transaction holds records that no position counts.
             self._torn = True
             if batch is not None and batch.num_rows:
-                self._writer.invoke(self._transaction, batch)
+                self._writer.invoke(self._begun(partition), batch)
             self._positions[partition] = position
             self._torn = False
             tell, self._told_moved = not self._told_moved, True
@@ -292,7 +294,10 @@ class _Loop:
                     cause="its last records are partly written; the reading thread reports why",
                 )
             positions = dict(self._positions)
-            transaction, self._transaction = self._transaction, self._begin(number + 1, positions)
+            transaction = self._transaction
+            if transaction is None:
+                transaction = self._begin(number, {})
+            self._transaction, self._checkpoint_id = None, number + 1
             self._told_moved = False
             if barrier.last:
                 self._ended.set()
@@ -334,12 +339,19 @@ class _Loop:
         with contextlib.suppress(ChannelClosedError):
             self._channel.receive()
 
+    def _begun(self, partition: str) -> Any:
+        """Return the transaction that fills; this partition begins it if nothing has yet."""
+        if self._transaction is None:
+            begins = {partition: self._positions[partition]}
+            self._transaction = self._begin(self._checkpoint_id, begins)
+        return self._transaction
+
     def _begin(self, checkpoint_id: int, positions: Mapping[str, int]) -> Any:
         attempt = Attempt(
             owner=self._owner,
             checkpoint_id=checkpoint_id,
             subtask=self._subtask,
             attempt_id=self._attempt_id,
-            source_offsets=dict(positions),
+            source_offsets=positions,
         )
         return self._writer.begin_transaction(attempt)

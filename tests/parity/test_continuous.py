@@ -237,8 +237,15 @@ def test_the_others_go_on_without_a_deleted_topic(make: Make, topics: Topics):
         topics.delete("b")
         produce(topics.bootstrap, topics.name("a"), range(3, 8))
         query.until(11)
+        # The task that held the deleted topic's partition gets one of these, and writes again.
+        topics.add_partition("a", 2)
+        produce(topics.bootstrap, topics.name("a"), (), range(4))
+        topics.make("c", range(2))
+        query.until(17)
     assert query.rows == sorted(
-        expected(topics.name("a"), range(8)) + expected(topics.name("b"), range(3))
+        expected(topics.name("a"), range(8), range(4))
+        + expected(topics.name("b"), range(3))
+        + expected(topics.name("c"), range(2))
     )
 
 

@@ -272,7 +272,7 @@ def test_positions_that_run_ahead_of_the_records_are_found(monkeypatch):
             if self._ended.is_set():
                 return
             if batch is not None and batch.num_rows:
-                self._writer.invoke(self._transaction, batch)
+                self._writer.invoke(self._begun(partition), batch)
             tell, self._told_moved = not self._told_moved, True
         if tell:
             self._channel.send(stage_task.Moved())
