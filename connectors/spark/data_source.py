@@ -41,10 +41,13 @@ from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_
 from connectors.spark.batch_size import SIZE_FILE_OPTION, read_size
 from connectors.spark.range_rows import RANGES_OPTION, RANGES_SCHEMA, range_row
 from connectors.spark.start_file import START_FILE_OPTION, read_start
+from connectors.spark.worker_daemon import keep_quiet
 from connectors.spark.worker_heap import settle_worker_heap
 from transactions.errors import ConfigurationError
 
 NAME = "kafka-exactly-once"
+
+keep_quiet()  # each of Spark's workers that deals with a source loads this module
 
 
 def register(spark: SparkSession) -> None:

@@ -28,9 +28,12 @@ from connectors.spark.branches import kept_columns, left_out
 from connectors.spark.commit_requests import JOB, Abort, Commit, Plan, TaskPlan, ask
 from connectors.spark.query_options import QueryOptions
 from connectors.spark.sink_stage import BATCH_ID
+from connectors.spark.worker_daemon import keep_quiet
 from connectors.spark.worker_heap import settle_worker_heap
 from transactions.errors import PhaseOneError
 from transactions.sink import Owner
+
+keep_quiet()  # the tasks load this module; in a plain session their daemon is PySpark's own
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,6 +78,19 @@ def quiet(worker: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
+def keep_quiet() -> None:
+    """Do the same in a worker of `pyspark.daemon`. No setting gives Spark another daemon for the
+    workers that look up a source, make it, and plan with it, and a plain session has no other one.
+
+    Called where such a worker loads our code, in its first request. A worker that Spark closes is
+    waiting for the next one, which began with the name that is replaced here. Elsewhere nothing
+    happens.
+    """
+    main = sys.modules["__main__"]
+    if getattr(getattr(main, "__spec__", None), "name", "") == "pyspark.daemon":
+        main.worker = quiet(main.worker)  # type: ignore[attr-defined]
+
+
 def _load() -> bool:
     """Import everything; return True if a fork gets everything that this process has."""
     os.environ.update({name: os.environ.get(name, value) for name, value in _ONE_THREAD.items()})

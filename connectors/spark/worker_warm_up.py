@@ -19,7 +19,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from connectors.spark.worker_daemon import keep_quiet
+
 logger = logging.getLogger(__name__)
+
+keep_quiet()  # the workers that make this source load no other module of ours
 
 NAME = "kafka-exactly-once-warm-up"
 # On a large cluster the first batch starts the rest.

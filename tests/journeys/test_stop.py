@@ -14,8 +14,10 @@ import pytest
 
 from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, MODES, Process, Stranger
 from tests.tiers import long
+from transactions.clock import Deadline
 
 MOST_LINES = 15
+SECOND_MINUTE_S = 110.0
 STACK = re.compile(r"Traceback|^\s+at [\w.$]+\(|^\s+File \"|Exception", re.MULTILINE)
 LIBRDKAFKA = re.compile(r"^%\d\||\[thrd:", re.MULTILINE)
 JVM = re.compile(
@@ -41,6 +43,18 @@ def test_ctrl_c_at_the_command(stranger: Stranger, mode: str):
     assert_quiet(pipeline)
     assert sum("stopped" in line for line in pipeline.lines) == 1
     stranger.assert_each_record_came_once(begins={0: range(10**9), 1: range(10**9)})
+
+
+@long
+@pytest.mark.timeout(600)
+@MODES
+def test_a_pipeline_that_nobody_writes_to_says_nothing(stranger: Stranger, mode: str):
+    """Spark closes the workers that nobody has asked for a minute, also those of the start."""
+    with stranger.runs(stranger.job(mode)) as pipeline:
+        pipeline.until_it_says("running")
+        Deadline(SECOND_MINUTE_S).pause(SECOND_MINUTE_S)
+        assert pipeline.sigterm() == 0, pipeline.text
+    assert_quiet(pipeline)
 
 
 @long  # the same request as the next one, at one process less

@@ -71,18 +71,50 @@ def test_what_has_a_second_thread_is_sparks_own_daemon(environment, module):
     daemon.communicate(timeout=60)  # it ends when Spark closes its stdin
 
 
-@pytest.mark.parametrize("module", ["connectors.spark.worker_daemon", "pyspark.daemon"])
-def test_b13_a_worker_that_spark_closes_says_nothing(module):
-    """Spark closes workers that were idle for a minute. Its own daemon prints a traceback."""
+#: A worker that answers one request, loading what the first one brings, as PySpark's do.
+WORKER = """
+import sys
+def main(infile, outfile):
+    asked = infile.read(1)
+    if not asked:
+        outfile.write(b"the end of the input, as an error")
+        sys.exit(-1)
+    if asked == b"s":
+        import connectors.spark.data_source
+    if asked == b"w":
+        import connectors.spark.query_writer
+    if asked == b"u":
+        import connectors.spark.worker_warm_up
+    outfile.write(asked)
+    outfile.flush()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "loads", "says"),
+    [
+        ("connectors.spark.worker_daemon", b"", False),
+        ("pyspark.daemon", b"", True),
+        ("pyspark.daemon", b"-", True),
+        ("pyspark.daemon", b"s", False),
+        ("pyspark.daemon", b"w", False),
+        ("pyspark.daemon", b"u", False),
+    ],
+)
+def test_b13_a_worker_that_spark_closes_says_nothing(module: str, loads: bytes, says: bool):
+    """Spark closes workers that were idle for a minute. Its own daemon prints a traceback, unless
+    the worker has loaded one of our sources or writers.
+    """
     place = tempfile.mkdtemp(dir="/tmp")  # the address of a socket may have 107 bytes
+    Path(place, "pyspark_of_this_test.py").write_text(WORKER)
     daemon = subprocess.Popen(
-        [sys.executable, "-m", module, "pyspark.worker"],
+        [sys.executable, "-m", module, "pyspark_of_this_test" if loads else "pyspark.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), place]),
             "SPARK_REUSE_WORKER": "1",
             "PYTHON_UNIX_DOMAIN_ENABLED": "true",
             "PYTHON_WORKER_FACTORY_SOCK_DIR": place,
@@ -95,10 +127,13 @@ def test_b13_a_worker_that_spark_closes_says_nothing(module):
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         worker = int.from_bytes(connection.recv(4), "big")
+        if loads:
+            connection.sendall(loads)
+            assert connection.recv(1) == loads
     deadline = Deadline(30)
     while Path(f"/proc/{worker}").exists():
         assert not deadline.expired()
         deadline.pause(0.01)
     _, said = daemon.communicate(timeout=60)
     shutil.rmtree(place)
-    assert ("Traceback" in said.decode()) == (module == "pyspark.daemon"), said.decode()
+    assert ("Traceback" in said.decode()) == says, said.decode()
