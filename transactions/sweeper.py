@@ -117,6 +117,7 @@ class Janitor:
         self._timeout_s = timeout_s
         self._clock = clock
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-janitor")
+        self._committed: Sequence[Committable] = ()
         self._looked: Future[Deadline] | None = None
         self._running: Future[list[str]] | None = None
         self._idle = True
@@ -135,8 +136,8 @@ class Janitor:
         Args:
             decided: the batch before, all of it committed; readers must see it first.
         """
-        committed = () if decided is None else decided.committables
-        self._looked = self._executor.submit(self._look, committed)
+        self._committed = () if decided is None else decided.committables
+        self._looked = self._executor.submit(self._look, self._committed)
         self._running = self._executor.submit(self._sweep, self._looked)
         with self._lock:
             self._idle = True
@@ -186,15 +187,22 @@ class Janitor:
     def _sweep(self, looked: Future[Deadline]) -> list[str]:
         return sweep(self._sinks, self._owner, looked.result())
 
-    def _sweep_idle(self, seen: Future[list[str]] | None) -> list[str]:
+    def _sweep_idle(self, last: Future[list[str]] | None, *, settles: bool) -> list[str]:
         """Settle an idle stream, and sweep again.
 
-        Its last batch is committed and visible if `seen` went well.
+        Args:
+            last: the sweep behind the last batch. It is over: there is one thread.
+            settles: nothing came since the idle sweep before; the batch is visible if `last` went
+                well.
         """
-        if seen is not None and seen.exception() is None:
+        if _found_hidden(last):
+            return []  # it was found after the watch had asked for this sweep
+        went_well = last is not None and last.exception() is None
+        if settles and went_well:
             self._log.settle()  # raises: if its entry is in doubt, this run appends nothing more
         try:
-            return sweep(self._sinks, self._owner, self._look(()))
+            # A broker that was away may not have said yet whether readers see the last batch.
+            return sweep(self._sinks, self._owner, self._look(() if went_well else self._committed))
         except SparkOnceError as error:  # the next batch is swept again
             self._tell(error)
             return []
@@ -203,21 +211,23 @@ class Janitor:
         app = self._owner.application_id
         publish("retried", app=app, step="idle sweep", cause=str(error))
 
-    def _found_hidden(self) -> bool:
-        """Return whether an abort could remove committed records; the next `finish` raises it."""
-        running = self._running
-        if running is None or not running.done():
-            return False
-        return isinstance(running.exception(), HiddenCommitError)
-
     def _watch(self, every_s: float) -> None:
         before: Future[list[str]] | None = None
         while not self._closed.wait(every_s):
             with self._lock:
-                if self._shut or not self._idle or self._found_hidden():
+                last = self._running
+                if self._shut or not self._idle or _found_hidden(last):
                     continue
-                since_then = self._running if self._running is before else None
-                again = self._again = self._executor.submit(self._sweep_idle, since_then)
-                before = self._running
+                again = self._again = self._executor.submit(
+                    self._sweep_idle, last, settles=last is before
+                )
+                before = last
             if error := again.exception():  # waits for it; the next `finish` raises it
                 self._tell(error)
+
+
+def _found_hidden(sweeping: Future[list[str]] | None) -> bool:
+    """Return whether an abort could remove committed records; the next `finish` raises it."""
+    if sweeping is None or not sweeping.done():
+        return False
+    return isinstance(sweeping.exception(), HiddenCommitError)

@@ -256,6 +256,53 @@ def test_what_readers_cannot_see_is_refused_before_anything_is_aborted(sink, jan
     assert [one.kind for one in heard] == ["hidden_commit"]
 
 
+def test_an_idle_sweep_that_waits_behind_the_look_aborts_nothing_that_is_hidden(sink, janitor):
+    """It was asked for before anybody could know: the look was still under way."""
+    janitor.finish()
+    may_look = threading.Event()
+
+    def hidden(*_: object) -> list[str]:
+        assert may_look.wait(10)
+        return ["t-0 from offset 7"]
+
+    sink.hidden = hidden  # type: ignore[method-assign]
+    sink.open = ["lingering"]
+    janitor.start(decision(4, committables=(committable(sink="out", checkpoint_id=4),)))
+    deadline = Deadline(10)
+    while (waits := janitor._again) is None:
+        assert not deadline.expired()
+        deadline.pause(0.001)
+    may_look.set()
+    assert waits.result(10) == []
+    assert sink.open == ["lingering"]
+    with pytest.raises(HiddenCommitError, match="Checkpoint 4"):
+        janitor.finish()
+
+
+def test_an_idle_sweep_looks_again_when_the_look_had_no_answer(sink, janitor):
+    janitor.finish()
+    answers = [BrokerUnavailableError("no broker"), ["t-0 from offset 7"], []]
+    asked = threading.Semaphore(0)
+
+    def hidden(*_: object) -> list[str]:
+        asked.release()
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, BrokerUnavailableError):
+            raise answer
+        return answer
+
+    sink.hidden = hidden  # type: ignore[method-assign]
+    sink.open = ["lingering"]
+    aborts: list[int] = []
+    sink.recover_and_abort = lambda *_: aborts.append(len(answers))  # type: ignore[method-assign]
+    janitor.start(decision(4, committables=(committable(sink="out", checkpoint_id=4),)))
+    for _ in range(4):
+        assert asked.acquire(timeout=10)
+    assert set(aborts) <= {1}, "aborted only after the look that found nothing hidden"
+    janitor.close()
+    assert aborts
+
+
 def test_who_waits_for_readers_does_not_wait_for_the_sweep(sink, quiet):
     quiet.await_visible()  # nothing was decided yet
     may_sweep = threading.Event()
