@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -296,9 +294,10 @@ def test_source_offsets_travel_in_the_sink_that_has_transactions():
     clusters = [Cluster(servers_of("b:9092"))]
     assert offsets_carrier(sinks, clusters) == "exactly"
     assert offsets_carrier(sinks, [*clusters, Cluster(servers_of("other:9092"))]) is None
-    here: Mapping[str, Any] = {"spark_checkpoint": Path("/none"), "durable": None}
-    assert MicroBatches(none, none, [*sinks], offsets_sink="exactly", **here)._offsets_sink == 1
-    assert MicroBatches(none, none, [*sinks], offsets_sink=None, **here)._offsets_sink == -1
+    batches = MicroBatches(none, none, [*sinks], offsets_sink="exactly", files=none)
+    assert batches._offsets_sink == 1
+    batches = MicroBatches(none, none, [*sinks], offsets_sink=None, files=none)
+    assert batches._offsets_sink == -1
     del sinks["exactly"]
     assert offsets_carrier(sinks, clusters) is None
 
