@@ -170,6 +170,7 @@ class Hooked:
 
     def flush(self, transaction: Any, source_offsets: Mapping[str, int]) -> None:
         self.process.enter()
+        self.world.cut_is_made()
         super().flush(transaction, source_offsets)  # type: ignore[misc]
 
     def pre_commit(self, transaction: Any) -> Any:

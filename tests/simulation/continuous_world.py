@@ -285,6 +285,9 @@ class ContinuousWorld:
     def before_barrier(self) -> None:
         """Be called on a driver's thread; a story can hold it there."""
 
+    def cut_is_made(self) -> None:
+        """Be called on a task's thread when its barrier has cut what it has read so far."""
+
     def invoked(self, batch: pa.RecordBatch) -> None:
         """Be called on a task's thread when its writer has these rows."""
         with self.lock:

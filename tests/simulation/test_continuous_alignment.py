@@ -58,10 +58,9 @@ class Alignment(ContinuousWorld):
     def before_barrier(self) -> None:
         assert self.at_the_place.wait(SOON_S)
 
-    def point(self, step: str, number: int = -1) -> None:
-        if step == "begun" and self.limit is AT_BARRIER:
-            self.barrier_came.set()  # the reading thread goes on as soon as the cut is made
-        super().point(step, number)
+    def cut_is_made(self) -> None:
+        if self.limit is AT_BARRIER:
+            self.barrier_came.set()  # the reading thread goes on
 
     def completed(self, _: CheckpointReport) -> None:
         if self.limit is AT_BARRIER:
