@@ -81,15 +81,14 @@ class SourceStream:
         return initial if self._is_decided else {**initial, INITIAL_OFFSETS: initial}
 
     def latest(self) -> Nested | None:
-        """Return the latest offsets, for people; None while a topic is missing and reading goes on.
+        """Return the latest offsets, for people; None while a topic is missing.
 
-        Raises:
-            MissingTopicError: a topic was deleted, and `failOnDataLoss` is set.
+        What that means is for `next_end` to say: it looks again which topics exist, and knows the
+        offsets that are lost with one.
         """
         try:
             return nest(self._planner.latest_offsets())
-        except MissingTopicError as error:
-            self._planner.missing(error)
+        except MissingTopicError:
             return None
 
     def stop_at_latest(self) -> None:
