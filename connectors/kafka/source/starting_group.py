@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.read_place import Place
-from connectors.wire.coordinator_wire import CoordinatorWire
 from transactions.clock import Deadline
 from transactions.errors import (
     BrokerUnavailableError,
@@ -34,6 +33,9 @@ def committed_offsets(
         AuthenticationError: the principal may not describe the group.
         BrokerUnavailableError: no answer, or a transaction of the group is still open.
     """
+    # kafka-python takes 0.4 s to import, and four processes of each query import the planner.
+    from connectors.wire.coordinator_wire import CoordinatorWire  # noqa: PLC0415
+
     with CoordinatorWire(source.client_settings) as wire:
         try:
             found = wire.read_markers(group, [*keys], deadline)
