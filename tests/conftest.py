@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,10 @@ from hypothesis import settings
 # How long one example takes says more of the machine than of the code.
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+# A pipeline that a test starts lives for seconds: the second compiler of its JVM would take a fifth
+# of its CPU time, and give nothing back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 pytest_plugins = ["tests.shared_broker", "tests.parity.report"]
 

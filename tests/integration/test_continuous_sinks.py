@@ -52,8 +52,6 @@ restart_strategy = "none"
 kafka.bootstrap.servers = "{bootstrap}"
 subscribe = "{source}"
 startingOffsets = "earliest"
-[spark]
-driver.extraJavaOptions = "-XX:TieredStopAtLevel=1"
 [transform]
 arrow = "tests.integration.continuous_main:copy"
 """

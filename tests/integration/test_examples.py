@@ -25,17 +25,15 @@ from tests.pages import block, commands, replaced
 from tests.tiers import long
 from transactions.clock import Deadline
 
-QUICK = '\n[spark]\ndriver.extraJavaOptions = "-XX:TieredStopAtLevel=1"\n'
 
-
-def rewritten(name: str, folder: Path, changes: dict[str, str], more: str = "") -> Path:
+def rewritten(name: str, folder: Path, changes: dict[str, str]) -> Path:
     """Copy an example into a folder, with names of this test in the place of its own."""
     text = (ROOT / "examples" / name).read_text("utf-8")
     for written, real in changes.items():
         assert text.count(written) == 1, written
         text = text.replace(written, real)
     path = folder / Path(name).name
-    path.write_text(text + more, "utf-8")
+    path.write_text(text, "utf-8")
     return path
 
 
@@ -197,7 +195,7 @@ def test_each_guarantee_after_a_dead_driver_and_a_dead_worker(
         'topic = "clicks-at-least"': f'topic = "{at_least}"',
         'topic = "clicks-fast"': f'topic = "{fast}"',
     }
-    job = rewritten("guarantees.toml", tmp_path, changes, QUICK)
+    job = rewritten("guarantees.toml", tmp_path, changes)
     clicks(bootstrap, source, range(40))
     once = tmp_path / "a worker died"
     with Follower(bootstrap, exactly) as reader:
@@ -256,7 +254,7 @@ def test_a_pipeline_of_a_file_moves_with_its_state_by_the_commands_of_the_page(
         'topic = "flights-per-airport"': f'topic = "{per_airport}"',
     }
     (tmp_path / "examples").mkdir()
-    job = rewritten("flights.toml", tmp_path / "examples", changes, QUICK)
+    job = rewritten("flights.toml", tmp_path / "examples", changes)
     flights: pa.Table = load_flights(600)
     with Follower(bootstrap, clean) as reader:
         produce(bootstrap, source, flights.slice(0, 400))

@@ -38,8 +38,6 @@ metrics_port = {port}
 kafka.bootstrap.servers = "{bootstrap}"
 subscribe = "{source}"
 startingOffsets = "earliest"
-[spark]
-driver.extraJavaOptions = "-XX:TieredStopAtLevel=1"
 [[sink]]
 kafka.bootstrap.servers = "{bootstrap}"
 topic = "{output}"

@@ -68,8 +68,6 @@ startingOffsets = "earliest"
 {source}
 [transform]
 {transform}
-[spark]
-driver.extraJavaOptions = "-XX:TieredStopAtLevel=1"
 """
         for name in sinks or (self.output,):
             text += f'[[sink]]\nkafka.bootstrap.servers = "{bootstrap}"\ntopic = "{name}"\n'

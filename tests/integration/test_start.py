@@ -95,8 +95,6 @@ mode = "{mode}"
 master = "local[2]"
 [source]
 {lines}
-[spark]
-driver.extraJavaOptions = "-XX:TieredStopAtLevel=1"
 [[sink]]
 kafka.bootstrap.servers = "{bootstrap}"
 topic = "{topics[1]}"

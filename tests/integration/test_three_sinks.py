@@ -42,7 +42,6 @@ HERE = {
     'trigger = "1 second"': ONCE,
     "maxOffsetsPerTrigger = 50000": f"maxOffsetsPerTrigger = {PER_CHECKPOINT}",
 }
-QUICK = '\n[spark]\ndriver.extraJavaOptions = "-XX:TieredStopAtLevel=1"\n'
 
 
 @dataclasses.dataclass
@@ -112,7 +111,7 @@ def story(
     for written, real in (names | HERE).items():
         assert text.count(written) == 1, written
         text = text.replace(written, real)
-    (tmp_path / "job.toml").write_text(text + QUICK)
+    (tmp_path / "job.toml").write_text(text)
     (table,) = re.findall(r"CREATE TABLE .*(?=')", text)
     postgres.execute(table)
     made = Story(tmp_path, bootstrap, source, output, postgres)
