@@ -20,7 +20,7 @@ import pytest
 from connectors.files import committed_files
 from tests.integration.file_sink_main import FORMATS, PER_BATCH, SUBTASKS, Driver
 from tests.integration.job_process import PATIENCE_S
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions import crash_points
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
@@ -160,6 +160,7 @@ def test_killed_in_a_batch_and_again_in_its_recovery(tmp_path, first, second):
     audit(tmp_path, whole=True)
 
 
+@long
 def test_killed_after_every_single_rename(tmp_path):
     """Each run gets one file further, its recovery included."""
     for _ in range(BATCHES * SUBTASKS * len(FORMATS)):

@@ -141,6 +141,7 @@ def test_a5_a_replay_that_gives_another_state_is_a_persons_decision(pipeline: Pi
     assert len(read_committed(pipeline.bootstrap, pipeline.copies)) == RECORDS
 
 
+@long
 def test_c3_a_stop_before_the_replay_that_would_heal_is_no_good_end(
     spark, bootstrap, topic, application_id, tmp_path, monkeypatch
 ):

@@ -30,7 +30,7 @@ from tests.auditor.reader import Follower, Record, assert_no_open_transaction, r
 from tests.integration.checkpoints import hooked
 from tests.integration.job_process import running
 from tests.pages import block, replaced, run_python
-from tests.tiers import long, sampled
+from tests.tiers import long
 from transactions.clock import Deadline
 from transactions.decision_log import read_log
 from transactions.errors import DataLossError
@@ -151,7 +151,8 @@ def test_one_stage_writes_each_column_and_no_record_enters_the_jvm(made: Pipelin
     assert sum(report.records for report in driver.reports) == len(by_partition)
 
 
-@pytest.mark.parametrize(("before", "after"), sampled([(THREE, ONE), (ONE, THREE)], (THREE, ONE)))
+@long
+@pytest.mark.parametrize(("before", "after"), [(THREE, ONE), (ONE, THREE)])
 def test_x9_what_one_way_has_decided_the_other_way_proves_and_heals(
     made: Pipeline, before: str, after: str
 ):
@@ -229,7 +230,8 @@ STORIES = {
 }
 
 
-@pytest.mark.parametrize("story", sampled(STORIES, "decided_driver"))
+@long
+@pytest.mark.parametrize("story", STORIES)
 def test_a_sigkill_at_each_step_of_a_plain_copy(made: Pipeline, story: str):
     """`sparkonce run` on a job without a transform: one stage, by default."""
     text = JOB.format(

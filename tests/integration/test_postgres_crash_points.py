@@ -22,7 +22,7 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     postgres,
     postgres_server,
 )
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions import crash_points
 
 ROWS = 4 * PER_BATCH
@@ -32,7 +32,7 @@ POINTS = [point for point in crash_points.POINTS if not point.startswith(("heal_
 HEALING = crash_points.HEALING_POINTS
 RECOVERY = [point for point in crash_points.POINTS if point.startswith("recovery_")]
 #: Before the decision, and behind it: no transaction is committed, one is, all are.
-ONE_OF_EACH_CLASS = ("records_flushed", "decision_durable", "one_committed", "all_committed")
+SAMPLED = ("records_flushed", "one_committed")
 #: From here on the rows of the checkpoint may be visible.
 DECIDED = POINTS[POINTS.index("decision_durable") :]
 
@@ -76,7 +76,7 @@ def check_end(table: PostgresDatabase) -> None:
     assert table.prepared() == []
 
 
-@pytest.mark.parametrize("point", sampled(POINTS, *ONE_OF_EACH_CLASS))
+@pytest.mark.parametrize("point", sampled(POINTS, *SAMPLED))
 def test_a_kill_at_each_point(table, tmp_path, point):
     killed(tmp_path, table, f"{point}@{CHECKPOINT}")
     before, after = rows(CHECKPOINT * PER_BATCH), rows((CHECKPOINT + 1) * PER_BATCH)
@@ -102,7 +102,8 @@ def test_a_kill_while_it_recovers(table, tmp_path, first, point):
     check_end(table)
 
 
-@pytest.mark.parametrize("point", sampled(["", *HEALING], "heal_durable"))
+@long
+@pytest.mark.parametrize("point", ["", *HEALING])
 def test_what_an_operator_rolled_back_after_the_decision_is_written_again(table, tmp_path, point):
     """Once the rows of both subtasks, and a kill at each point of healing them."""
     killed(tmp_path, table, f"decision_durable@{CHECKPOINT}")

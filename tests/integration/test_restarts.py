@@ -136,6 +136,7 @@ def copying(
     return driver
 
 
+@long
 def test_a_stuck_job_is_cancelled_and_the_next_run_goes_on(
     spark: SparkSession,
     bootstrap: str,

@@ -50,7 +50,7 @@ from tests.integration.in_process import (
 )
 from tests.integration.job_process import PATIENCE_S
 from tests.shared_broker import assert_no_open_transaction as assert_nothing_lingers
-from tests.tiers import long, sampled
+from tests.tiers import long
 from transactions.clock import Deadline
 
 #: Regression of the time a driver needs to stop (P16); Spark alone takes one.
@@ -190,6 +190,7 @@ def assert_statistics(records: list[Record], numbers: Iterable[int]) -> None:
         assert counts == sorted(set(counts))
 
 
+@long
 def test_s4_s5_one_task_fails_uncommitted_records_are_written_and_never_counted(
     make: Make, spark: SparkSession, bootstrap: str, topic: Callable[..., str], tmp_path: Path
 ):
@@ -224,9 +225,10 @@ def test_s4_s5_one_task_fails_uncommitted_records_are_written_and_never_counted(
     )
 
 
+@long
 @pytest.mark.parametrize(
     ("stalled_at", "words"),
-    sampled(STALLED.items(), ("decision_durable@1", "FencedError")),
+    STALLED.items(),
     ids=STALLED.keys(),
 )
 def test_s6_a_stalled_instance_is_overtaken_and_then_goes_on(

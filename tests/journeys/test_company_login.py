@@ -89,11 +89,8 @@ arrow = "flights:clean"
     return path
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [pytest.param(MICRO_BATCH, marks=long), CONTINUOUS],
-    ids=["micro-batch", "continuous"],
-)
+@long
+@pytest.mark.parametrize("mode", [MICRO_BATCH, CONTINUOUS], ids=["micro-batch", "continuous"])
 def test_a_pipeline_outlives_its_tokens(company: Company, tmp_path: Path, mode: str):
     stranger = company.stranger(tmp_path)
     job = job_of(company, stranger, mode)

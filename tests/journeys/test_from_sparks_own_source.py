@@ -32,7 +32,7 @@ from tests.journeys.conftest import (
 )
 from tests.journeys.test_one_word import one_word
 from tests.pages import block, commands, replaced
-from tests.tiers import long, sampled
+from tests.tiers import long
 
 MIGRATE, RUN = commands(block("docs/coming_from_spark.md", "migrate /data/old-query --job"))
 (BY_HAND,) = commands(block("docs/coming_from_spark.md", "migrate /data/old-query --app-id"))
@@ -111,11 +111,9 @@ def assert_each_record_once(stranger: Stranger) -> None:
     assert not lost, f"{len(lost)} lost: {lost[:5]}"
 
 
+@long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("killed", "choice"),
-    sampled([("before", "run-again"), ("after", "skip")], ("before", "run-again")),
-)
+@pytest.mark.parametrize(("killed", "choice"), [("before", "run-again"), ("after", "skip")])
 def test_a_query_that_is_killed_within_a_batch(stranger: Stranger, killed: str, choice: str):
     """Nobody but its owner knows whether the sink has the batch, so its owner must say it."""
     job = stranger.job()

@@ -75,10 +75,9 @@ HADOOP = """\
 PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 
+@long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "kind", ["continuous", pytest.param("batches", marks=long), pytest.param("state", marks=long)]
-)
+@pytest.mark.parametrize("kind", ["continuous", "batches", "state"])
 def test_only_the_address_travels(kind: str, stranger: Stranger, store: S3Server, tmp_path: Path):
     spark = tmp_path / "served-by-hadoop"
     spark.mkdir()

@@ -98,6 +98,7 @@ def shows(pipeline: Process, reader: Follower, expected: Pairs) -> None:
     assert pipeline.process.poll() is None, pipeline.text
 
 
+@long
 def test_the_pipelines_of_the_pages(
     terminal: Terminal, postgres: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ):
