@@ -29,7 +29,7 @@ POINTS: Final = (
     "committables_collected",  # driver: phase 1 is over, nothing is durable
     "prepared_checked",  # driver: the broker confirmed every transaction
     "decision_durable",  # driver: the point of no return has been passed
-    "one_committed",  # driver: the first transaction of several is committed
+    "one_committed",  # driver: the transactions of one sink are committed
     "all_committed",  # driver: Spark does not know it yet
     "batch_finished",  # driver: foreachBatch is about to return
     "heal_started",  # driver, in the replay of N: something decided is proven lost

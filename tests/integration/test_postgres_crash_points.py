@@ -31,8 +31,9 @@ CHECKPOINT = 1
 POINTS = [point for point in crash_points.POINTS if not point.startswith(("heal_", "recovery_"))]
 HEALING = crash_points.HEALING_POINTS
 RECOVERY = [point for point in crash_points.POINTS if point.startswith("recovery_")]
-#: Before the decision, and behind it: no transaction is committed, one is, all are.
-SAMPLED = ("records_flushed", "one_committed")
+#: Before the decision, and behind it with nothing committed. `test_a_kill_while_it_recovers` begins
+#: with a kill behind the commit.
+SAMPLED = ("records_flushed", "decision_durable")
 #: From here on the rows of the checkpoint may be visible.
 DECIDED = POINTS[POINTS.index("decision_durable") :]
 

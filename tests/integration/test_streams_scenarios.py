@@ -190,7 +190,6 @@ def assert_statistics(records: list[Record], numbers: Iterable[int]) -> None:
         assert counts == sorted(set(counts))
 
 
-@long
 def test_s4_s5_one_task_fails_uncommitted_records_are_written_and_never_counted(
     make: Make, spark: SparkSession, bootstrap: str, topic: Callable[..., str], tmp_path: Path
 ):
