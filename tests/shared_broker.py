@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from connectors.testing.jobs import QUICK_START
 from connectors.testing.topics import TopicFactory
 from tests.conftest import BROKERS_THAT_RAN
 from tests.integration.brokers import IMAGE, Broker, running_broker, selected_kinds
@@ -120,7 +119,7 @@ def spark() -> Iterator[SparkSession]:
     """One Spark session in this process, for tests that kill nothing."""
     from connectors.spark import build_session
 
-    session = build_session("tests", master="local[2]", conf=QUICK_START)
+    session = build_session("tests", master="local[2]")
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
