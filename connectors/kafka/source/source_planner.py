@@ -148,7 +148,7 @@ class SourcePlanner:
             keys = [each.key for each in ranges]
             earliest = self._list(keys, OffsetSpec.earliest(), "read_uncommitted")
         except MissingTopicError as error:
-            self.missing(error)
+            self._missing(error)
             raise offset_errors.while_missing(error.where, error.cause) from error
         for each in ranges:
             if each.start < earliest[each.key]:
@@ -221,7 +221,7 @@ class SourcePlanner:
         try:
             return self.partitions()
         except MissingTopicError as error:
-            self.missing(error)
+            self._missing(error)
             return self._read(self._what_is_left())
 
     def _read(self, described: Mapping[str, TopicDescription]) -> list[str]:
@@ -407,7 +407,7 @@ class SourcePlanner:
             raise offset_errors.data_loss(where, start, end, "failOnDataLoss=true", cause)
         self._say_once(where, cause)
 
-    def missing(self, error: MissingTopicError) -> None:
+    def _missing(self, error: MissingTopicError) -> None:
         """Raise it, or log once and continue without the topic, as `failOnDataLoss` says.
 
         Raises:
