@@ -33,7 +33,8 @@ def committed_offsets(
         AuthenticationError: the principal may not describe the group.
         BrokerUnavailableError: no answer, or a transaction of the group is still open.
     """
-    # kafka-python takes 0.4 s to import, and four processes of each query import the planner.
+    # kafka-python takes a quarter of a second of CPU to import, and four processes of each query
+    # import the planner.
     from connectors.wire.coordinator_wire import CoordinatorWire  # noqa: PLC0415
 
     with CoordinatorWire(source.client_settings) as wire:
