@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.server
+import itertools
 import json
 import ssl
 import subprocess
@@ -28,6 +29,7 @@ def encoded(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
+_numbers = itertools.count(1)
 UNSIGNED = encoded(b'{"alg":"none"}')
 
 
@@ -48,6 +50,8 @@ class TokenEndpoint:
         delay_s: how long an answer takes.
         requests: the path, the headers and the parameters of each request for a token.
         given: the tokens that were given.
+        path: of the URL for tokens. No two endpoints of a process share it: a later one can have
+            the port of an earlier one, and a process keeps the tokens of a URL.
 
     Args:
         folder: for its key; without it the tokens are not signed.
@@ -61,6 +65,7 @@ class TokenEndpoint:
         self.delay_s = 0.0
         self.requests: list[tuple[str, dict[str, str], dict[str, list[str]]]] = []
         self.given: list[str] = []
+        self.path = f"/{next(_numbers)}/token"
         self._key = None if folder is None else folder / "issuer.key"
         if self._key is not None:
             openssl("genrsa", "-out", self._key, "2048")
@@ -78,7 +83,7 @@ class TokenEndpoint:
 
     @property
     def url(self) -> str:
-        return f"{self.address}/token"
+        return f"{self.address}{self.path}"
 
     @property
     def keys_url(self) -> str:

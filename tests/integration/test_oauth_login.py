@@ -120,7 +120,7 @@ def commit_through(kafka: Mapping[str, str], name: str, plain: str) -> None:
 
 def test_commit_with_tokens_of_an_identity_provider(secure, endpoint):
     commit_through(secure.provider(), "app.oidc.1.a.0", secure.plain)
-    assert {path for path, _, _ in endpoint.requests} == {"/token"}
+    assert {path for path, _, _ in endpoint.requests} == {endpoint.path}
 
 
 def test_commit_with_tokens_of_a_function(secure):

@@ -50,7 +50,7 @@ def login(url: str, **more: object) -> OAuth:
 def test_client_credentials_are_exchanged_for_a_token(endpoint: TokenEndpoint):
     token = ask(login(endpoint.url, scope="kafka read&write"), PATIENCE_S)
     ((path, headers, parameters),) = endpoint.requests
-    assert path == "/token"
+    assert path == endpoint.path
     assert base64.b64decode(headers["Authorization"].split()[1]) == f"flights:{SECRET}".encode()
     assert parameters == {"grant_type": ["client_credentials"], "scope": ["kafka read&write"]}
     assert [token.value] == endpoint.given
@@ -106,7 +106,7 @@ def test_an_endpoint_that_hangs_is_not_waited_for(endpoint: TokenEndpoint):
 def test_credentials_are_sent_nowhere_else(status: int, endpoint: TokenEndpoint):
     endpoint.status = status
     failed(login(endpoint.url), AuthenticationError)
-    assert [path for path, _, _ in endpoint.requests] == ["/token"]
+    assert [path for path, _, _ in endpoint.requests] == [endpoint.path]
 
 
 def jwt(payload: object) -> str:
