@@ -290,6 +290,12 @@ def _hints(verdict: Verdict, options: VerifyOptions) -> list[str]:
         hints.append(f"No record matched: --key-id {options.key_id} may not fit.")
     elif LOST_MIDDLE in verdict.failures and not options.begins:
         hints.append("Without --job or --checkpoint, input from before the start counts as lost.")
+    elif FOREIGN in verdict.failures and any(options.begins.values()):
+        hints.append(
+            "Input from before the start of the pipeline does not count. If another query has "
+            "written its results to the same topics, prove all of it: with --bootstrap, --input "
+            "and --output in place of --job and --checkpoint."
+        )
     if ORDER_UNKNOWN in verdict.anomalies:
         hints.append(
             "Nobody can tell in which order equal records came: choose a --key-id that each record "

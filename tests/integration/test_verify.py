@@ -367,6 +367,23 @@ def test_where_a_pipeline_began_is_read_from_its_log(bootstrap, pipeline, tmp_pa
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_results_of_an_earlier_query_in_the_same_topic(bootstrap, pipeline, tmp_path):
+    """As behind `sparkonce migrate`: the pipeline itself is not to blame, and the hint says how the
+    whole topic is proven.
+    """
+    topics = pipeline(CLEAN)
+    checkpoint = begun_at(20, topics[0], tmp_path)
+    code, text = run(bootstrap, topics, "--key-id", "key", "--checkpoint", checkpoint)
+    assert (code, "The proof fails: foreign (40)" in text) == (1, True), text
+    hint = "in place of --job and --checkpoint"
+    assert hint in " ".join(text.split()), text
+    code, text = run(bootstrap, topics, "--key-id", "key")
+    assert (code, "exactly once" in text) == (0, True), text
+    stray = pipeline([*CLEAN, (0, 9999)])
+    code, text = run(bootstrap, stray, "--key-id", "key")
+    assert (code, "foreign (1)" in text, hint in " ".join(text.split())) == (1, True, False), text
+
+
 JOB = """
 [app]
 id = "flights"

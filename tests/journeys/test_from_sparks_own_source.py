@@ -146,7 +146,10 @@ def test_a_query_that_is_killed_within_a_batch(stranger: Stranger, killed: str, 
 @pytest.mark.timeout(600)
 @MODES
 def test_a_query_that_has_ended_in_order(stranger: Stranger, mode: str):
-    """Its topic and the new pipeline's are the same one; a SIGKILL changes nothing."""
+    """Its topic and the new pipeline's are the same one; a SIGKILL changes nothing.
+
+    Proven by its job file alone, the topic has results of nobody; and the command says why.
+    """
     job = stranger.job(mode)
     with stranger.busy_topic(), stranger.follows_output() as reader:
         sink = {"output": stranger.output, "trigger": {"availableNow": True}}
@@ -163,6 +166,11 @@ def test_a_query_that_has_ended_in_order(stranger: Stranger, mode: str):
             stranger.comes_to(stranger.input_ends(), reader, pipeline)
             assert pipeline.sigterm() == 0, pipeline.text
     stranger.assert_each_record_came_once()
+    code, said = stranger.verifies_job(job)
+    assert (code, "in place of --job and --checkpoint" in " ".join(said.split())) == (1, True), said
+    # While the pipeline was stopped, the writers went on for a moment.
+    code, said = stranger.verifies("--allow-missing")
+    assert code == 0, said
 
 
 @long
