@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import orjson
 
@@ -15,6 +15,9 @@ from connectors.options.java_settings import tell_elsewhere
 from connectors.options.option import checked_app_id
 from connectors.options.query_table import QUERY
 from transactions.errors import ConfigurationError
+
+#: Spark's `DataStreamWriter.queryName` puts it among the options, in small letters for PySpark.
+_NAME_OF_QUERY: Final = "queryname"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +45,13 @@ class QueryOptions:
 
     @classmethod
     def of_query(cls, options: Mapping[str, str]) -> Self:
-        """Read the options of ``writeStream``.
+        """Read the options of ``writeStream``. A name of the query changes nothing, as in Spark: it
+        is no application, because it can change, and two queries can have the same.
 
         Raises:
             ConfigurationError: an option is missing, unknown or wrong.
         """
-        values, sink = _values(options)
+        values, sink = _values({k: v for k, v in options.items() if k.lower() != _NAME_OF_QUERY})
         _refuse(values, "job_id", "it names a job of df.write; a query has app.id")
         folder = _folder(values, "option('checkpointLocation', FOLDER) of writeStream")
         app_id = values.pop("app_id") or _id_of_query(folder)

@@ -381,21 +381,26 @@ def test_spark_s_progress_counts_the_rows_of_each_batch(lines, bootstrap, topic,
 def test_two_queries_of_one_session_that_are_stopped_and_started(
     spark, lines, bootstrap, topic, tmp_path
 ):
-    """One process commits for both; a stop undoes nothing, and a start goes on."""
+    """One process commits for both; a stop undoes nothing, and a start goes on, also under another
+    name: Spark gives the name of a query to its sink, as an option.
+    """
     outs = [topic(name="one"), topic(name="two")]
 
-    def start() -> list[Any]:
-        return [
-            to_topic(lines.writeStream, bootstrap, out, str(tmp_path / f"checkpoint-{out}")).start()
+    def start(name: str) -> list[Any]:
+        writers = [
+            to_topic(lines.writeStream, bootstrap, out, str(tmp_path / f"checkpoint-{out}"))
             for out in outs
         ]
+        queries = [writers[0].queryName(name).start(), writers[1].start(queryName=f"{name} too")]
+        assert [query.name for query in queries] == [name, f"{name} too"]
+        return queries
 
-    queries = start()
+    queries = start("All my lines")
     for query in queries:
         while query.lastProgress is None:
             assert not query.awaitTermination(0.1), "the query ended"
         query.stop()
-    queries = start()
+    queries = start("The same lines")
     for query in queries:
         query.processAllAvailable()
         query.stop()

@@ -36,6 +36,14 @@ def test_each_option_of_a_query_has_its_effect(place):
     assert found.sink.transaction_timeout_ms == 300_000
 
 
+def test_the_name_of_a_query_changes_nothing(place):
+    """Spark gives it to the sink as an option."""
+    given = {**SINK, "checkpointLocation": str(place)}
+    plain = QueryOptions.of_query(given)
+    for name in ("queryName", "queryname"):
+        assert QueryOptions.of_query({**given, name: "All my lines"}) == plain
+
+
 def test_a_job_has_its_name_as_its_application(tmp_path):
     found = QueryOptions.of_job({**SINK, "checkpointLocation": str(tmp_path), "job.id": "load-7"})
     assert (found.app_id, found.is_job) == ("load-7", True)
