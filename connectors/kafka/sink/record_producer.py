@@ -26,7 +26,9 @@ logger = logging.getLogger(__name__)
 _NO_TOPIC = "a row has no topic, and the sink has no `topic` option"
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "socket.nagle.disable": True,  # else 40 ms between two small requests
-    "partitioner": "murmur2_random",  # like Kafka's Java client, and so like Spark's sink
+    # These two as in Kafka's Java client, and so in Spark's sink.
+    "partitioner": "murmur2_random",
+    "message.max.bytes": 1_048_576,
     "linger.ms": 20,
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 262_144,
@@ -58,11 +60,12 @@ class RecordProducer:
         self._broke = False
         self._trouble = ErrorWatch()
         await_token(settings)
+        with_defaults = {**_DEFAULTS, **settings}
+        self._largest = with_defaults["message.max.bytes"]
         self._producer = self._make_client(
             {
                 **log_settings(),
-                **_DEFAULTS,
-                **settings,
+                **with_defaults,
                 **ours,
                 "error_cb": weakly(self._note_error),
                 "delivery.report.only.error": True,
@@ -83,6 +86,8 @@ class RecordProducer:
             self._queue(batch, topic, deadline)
         except (KafkaException, TypeError) as error:
             of_broker = isinstance(error, KafkaException) and not is_unwritable(error.args[0])
+            if error.args[0] == KafkaError.MSG_SIZE_TOO_LARGE:
+                raise self._too_large(topic) from error
             kind = DeliveryError if of_broker else RecordRefusedError
             cause = f"the producer refused it: {error}"
             raise self._not_queued(kind, cause, topic) from error
@@ -97,6 +102,15 @@ class RecordProducer:
             where=self._name,
             cause=cause,
             option=f"topic={topic}",
+        )
+
+    def _too_large(self, topic: str | None) -> RecordRefusedError:
+        return RecordRefusedError(
+            "A record is too large to be sent; its batch is aborted.",
+            where=f"{self._name}: {topic or 'the topic that its row names'}",
+            cause=f"its key, value and headers have more than {int(self._largest):,} bytes",
+            option=f"kafka.max.request.size={self._largest}; the topic's max.message.bytes has to "
+            "allow as much",
         )
 
     def forget_failures(self) -> None:
