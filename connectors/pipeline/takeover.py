@@ -202,5 +202,6 @@ class Takeover:
             cause="the checkpoint folder was restored from a backup, was emptied, or is an old "
             "copy of the folder on which the pipeline continued",
             option=f"app_id={self._application_id}: start it on the folder of the newest run; or "
-            "--accept-duplicates (accept_duplicates=True) writes newer records again",
+            "--accept-duplicates (in Python accept_duplicates=True, with kafka-exactly-once "
+            "acceptDuplicates=true) writes newer records again",
         )
