@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import sys
 from typing import NoReturn
 
@@ -70,6 +71,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command; print our own errors, and those of a path, as text without a traceback."""
+    # Processes that it starts with `python -m` import nothing from the folder it is typed in.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     try:
         cli(prog_name="sparkonce")
     except SparkOnceError as error:

@@ -40,7 +40,7 @@ from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.open_run import RESTS_S, OpenRun
 from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.replayable_query import refuse_sources_of_query, refuse_state_of_query
-from connectors.spark.session import RUNTIME_CONF, refuse_connect
+from connectors.spark.session import RUNTIME_CONF, check_session
 from connectors.spark.sink_stage import COMMITTABLE_DDL
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.writer_folder import WriterFolder
@@ -109,7 +109,7 @@ class BatchWriter:
             SparkOnceError: the batch is not committed, or not known to be. Let it pass: where
                 foreachBatch returns, Spark takes the batch for written.
         """
-        refuse_connect(frame.sparkSession)
+        check_session(frame.sparkSession)
         with self._one_at_a_time:
             execution = execution_around(frame, batch_id)
             self._check_in_turn(execution, batch_id)

@@ -62,7 +62,7 @@ from connectors.spark.checkpoint_files import NoFiles
 from connectors.spark.driver_life import DriverLife
 from connectors.spark.failures import error_in
 from connectors.spark.restarts import Restarts
-from connectors.spark.session import refuse_connect
+from connectors.spark.session import check_session
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
@@ -141,7 +141,7 @@ class ContinuousDriver(DriverLife):
         from_savepoint: FromSavepoint | None = None,
         accept_duplicates: bool = False,
     ) -> None:
-        refuse_connect(spark)
+        check_session(spark)
         _check_positive(
             parallelism=parallelism,
             target_latency_s=target_latency_s,

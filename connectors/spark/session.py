@@ -13,6 +13,7 @@ from connectors.machine.java import ensure_java_home
 from connectors.spark import spark_home, worker_daemon
 from connectors.spark.archived_classes import OPTIONS_KEY, class_archive_conf
 from connectors.spark.driver_jvm import ensure_jvm, quiet_log_options
+from connectors.spark.import_path import check_ours_are_found, ours_first
 from connectors.spark.local_file_system import local_file_system_conf
 from connectors.spark.py4j_log import hide_arguments
 from transactions.errors import ConfigurationError
@@ -87,7 +88,7 @@ def build_session(
     settings |= class_archive_conf(java_home, settings)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with spark_home.local_home() if _is_local(master) else contextlib.nullcontext():
+    with ours_first(), spark_home.local_home() if _is_local(master) else contextlib.nullcontext():
         ensure_jvm({"spark.master": master, "spark.app.name": name, **settings})
         return builder.getOrCreate()
 
@@ -140,17 +141,17 @@ def prepare_session(spark: SparkSession, *, local_checkpoint: bool) -> None:
     Raises:
         ConfigurationError: the session cannot give the guarantee.
     """
-    refuse_connect(spark)
+    check_session(spark)
     wanted = {**RUNTIME_CONF, **(_LOCAL_CHECKPOINT_CONF if local_checkpoint else {})}
     for key, value in wanted.items():
         spark.conf.set(key, value)
 
 
-def refuse_connect(spark: SparkSession) -> None:
-    """Check that the session has its driver in this process.
+def check_session(spark: SparkSession) -> None:
+    """Check that the session has its driver in this process, and Python processes that find ours.
 
     Raises:
-        ConfigurationError: it is a Spark Connect session.
+        ConfigurationError: it is a Spark Connect session; or see `check_ours_are_found`.
     """
     if not hasattr(spark, "_jsparkSession"):
         raise ConfigurationError(
@@ -159,3 +160,4 @@ def refuse_connect(spark: SparkSession) -> None:
             "log, and has no barrier stages",
             option="master: use a classic session",
         )
+    check_ours_are_found(spark.sparkContext._jvm)  # noqa: SLF001 - no public way to the JVM

@@ -32,6 +32,7 @@ from connectors.wal import (
     SQLiteWriteAheadSink,
     StdOutWriteAheadSink,
 )
+from tests.unit.jvm import JVM
 from tests.unit.s3_server import Fault, S3Server
 from tests.unit.samples import decision
 from transactions.checkpoint_location import BOUND_TO, CheckpointLocation
@@ -54,7 +55,7 @@ BRIEF = {"timeout_s": "0.4", "retry_s": "1"}
 #: A checkpoint that has nothing to commit.
 EMPTY = decision(0, committables=())
 #: It is never used: what is wrong is found before a session is needed.
-SESSION: Any = SimpleNamespace(_jsparkSession=None)
+SESSION: Any = SimpleNamespace(_jsparkSession=None, sparkContext=SimpleNamespace(_jvm=JVM))
 SINK = KafkaSink(bootstrap_servers="nobody:1", topic="out")
 
 

@@ -34,6 +34,7 @@ from connectors.spark.pipeline import options_of, transformed
 from connectors.spark.query_files import FolderFiles
 from connectors.spark.query_plan import QueryPlan
 from connectors.wal import FileCheckpointCommitter, WriteAheadSink
+from tests.unit.jvm import JVM
 from transactions.errors import ConfigurationError
 
 DRIVERS = {MICRO_BATCH: StreamingDriver, CONTINUOUS: ContinuousDriver}
@@ -119,7 +120,11 @@ def test_several_sinks_are_refused_in_continuous_mode():
 
 ZONE = {"spark.sql.session.timeZone": "Europe/Berlin"}
 #: What a driver asks a session for before it starts.
-SESSION: Any = SimpleNamespace(conf=SimpleNamespace(get=ZONE.get), _jsparkSession=None)
+SESSION: Any = SimpleNamespace(
+    conf=SimpleNamespace(get=ZONE.get),
+    sparkContext=SimpleNamespace(_jvm=JVM),
+    _jsparkSession=None,
+)
 
 
 class WriteAhead(WriteAheadSink):

@@ -23,6 +23,7 @@ from connectors.kafka.sink.record_producer import RecordProducer
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.native.native_reader import NativePartitionReader
 from connectors.spark import StreamingDriver, data_source, driver_jvm, quiet_end
+from tests.unit.jvm import jvm_in
 from transactions.coordinator import CheckpointReport
 from transactions.errors import PhaseOneError, StoppedError
 
@@ -43,8 +44,10 @@ def jvm(monkeypatch: pytest.MonkeyPatch) -> Any:
         raise Interrupted("java.lang.InterruptedException: sleep interrupted")
 
     monkeypatch.setattr(quiet_end, "Py4JJavaError", Interrupted)
-    java = SimpleNamespace(lang=SimpleNamespace(Thread=SimpleNamespace(sleep=sleep)))
-    return SimpleNamespace(stopped=stopped, java=java)
+    made = jvm_in("/")
+    made.java.lang.Thread = SimpleNamespace(sleep=sleep)
+    made.stopped = stopped
+    return made
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from pyspark.errors import StreamingQueryException
 from connectors import KafkaSink, KafkaSource
 from connectors.pipeline.run import Run
 from connectors.spark import ContinuousDriver, StreamingDriver, continuous_driver, job
+from tests.unit.jvm import JVM
 from transactions.clock import Deadline
 from transactions.errors import (
     FencedError,
@@ -29,7 +30,7 @@ from transactions.errors import (
 JAVA: Any = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
 SESSION: Any = SimpleNamespace(
     conf=SimpleNamespace(get=lambda *_: None, set=lambda *_: None),
-    sparkContext=SimpleNamespace(_jsc=JAVA),
+    sparkContext=SimpleNamespace(_jsc=JAVA, _jvm=JVM),
     dataSource=SimpleNamespace(register=lambda _source: None),
     _jsparkSession=None,
 )

@@ -1,0 +1,90 @@
+"""Where the Python processes of Spark find our packages.
+
+Spark starts them with ``python -m``. So Python looks first into the folder in which the driver was
+started, then into those of PYTHONPATH (the folder of a job file is one of them), and only then
+where packages are installed. Many projects have a module of their own that is called `connectors`
+or `transactions`. It would be imported in place of ours, and the processes would end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, Final
+
+import transactions
+from transactions.errors import ConfigurationError
+
+_OURS: Final = ("connectors", "transactions")
+_PATH: Final = "PYTHONPATH"
+#: With it Python leaves out the folder in which it is started (Python 3.11).
+_SAFE: Final = "PYTHONSAFEPATH"
+
+
+def hides_ours(environment: Mapping[str, str], folder: str) -> Path | None:
+    """Return the file that Python processes would import in place of one of our packages, if any.
+
+    Args:
+        environment: of the processes.
+        folder: in which they are started.
+    """
+    first = [] if environment.get(_SAFE) else [folder]
+    path = [*first, *filter(None, environment.get(_PATH, "").split(os.pathsep))]
+    for name in _OURS:
+        found = PathFinder.find_spec(name, path)
+        # A folder without `__init__.py` hides nothing: Python goes on looking.
+        if found is not None and found.origin is not None:
+            ours = sys.modules[name].__file__
+            assert ours is not None
+            if not Path(found.origin).samefile(ours):
+                return Path(found.origin)
+    return None
+
+
+@contextlib.contextmanager
+def ours_first() -> Iterator[None]:
+    """Start a JVM in this block whose Python processes find our packages. They find all other
+    modules where they would have found them.
+    """
+    here, before = str(Path.cwd()), {name: os.environ.get(name) for name in (_SAFE, _PATH)}
+    if hides_ours(os.environ, here) is None:
+        yield
+        return
+    rest = [before[_PATH], here] if not before[_SAFE] else [before[_PATH]]
+    ours = str(Path(transactions.__file__).parents[1])
+    os.environ |= {_SAFE: "1", _PATH: os.pathsep.join(filter(None, [ours, *rest]))}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def check_ours_are_found(jvm: Any) -> None:
+    """Refuse a JVM whose Python processes would import other packages than ours. On the driver.
+
+    Args:
+        jvm: of the session, through py4j.
+
+    Raises:
+        ConfigurationError: the user has made the session in such a place.
+    """
+    system = jvm.java.lang.System
+    environment = {name: system.getenv(name) or "" for name in (_SAFE, _PATH)}
+    hidden = hides_ours(environment, system.getProperty("user.dir"))
+    if hidden is not None:
+        raise ConfigurationError(
+            "The Python processes of Spark would import another package than sparkonce's.",
+            where=str(hidden),
+            cause="they look first into the folder in which the driver was started, and into those "
+            "of PYTHONPATH",
+            option="the name of that module; or the folder in which the driver is started; or make "
+            "the session with build_session",
+        )
