@@ -85,9 +85,10 @@ class RecordProducer:
         try:
             self._queue(batch, topic, deadline)
         except (KafkaException, TypeError) as error:
-            of_broker = isinstance(error, KafkaException) and not is_unwritable(error.args[0])
-            if error.args[0] == KafkaError.MSG_SIZE_TOO_LARGE:
+            code = error.args[0] if isinstance(error, KafkaException) else None
+            if code == KafkaError.MSG_SIZE_TOO_LARGE:
                 raise self._too_large(topic) from error
+            of_broker = code is not None and not is_unwritable(code)
             kind = DeliveryError if of_broker else RecordRefusedError
             cause = f"the producer refused it: {error}"
             raise self._not_queued(kind, cause, topic) from error
