@@ -40,7 +40,7 @@ from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.open_run import RESTS_S, OpenRun
 from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.replayable_query import refuse_sources_of_query, refuse_state_of_query
-from connectors.spark.session import RUNTIME_CONF, check_session
+from connectors.spark.session import RUNTIME_CONF, check_session, refuse_connect
 from connectors.spark.sink_stage import COMMITTABLE_DDL
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.writer_folder import WriterFolder
@@ -109,7 +109,7 @@ class BatchWriter:
             SparkOnceError: the batch is not committed, or not known to be. Let it pass: where
                 foreachBatch returns, Spark takes the batch for written.
         """
-        check_session(frame.sparkSession)
+        refuse_connect(frame.sparkSession)
         with self._one_at_a_time:
             execution = execution_around(frame, batch_id)
             self._check_in_turn(execution, batch_id)
@@ -125,6 +125,7 @@ class BatchWriter:
 
     def _write(self, execution: Any, frame: DataFrame, batch_id: int) -> None:
         if self._open is None:
+            check_session(frame.sparkSession)
             folder = WriterFolder(checkpoint_folder(checkpoint_of(execution)), self._app_id)
             self._refuse_twin(folder, execution)
             folder.note_call(batch_id)

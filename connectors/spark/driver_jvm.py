@@ -8,12 +8,13 @@ logger of this module, level INFO); every other line goes to stderr unchanged.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import re
 import select
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ _STDERR: Final = 2
 _LAST_WORDS_S: Final = 1.0
 #: The session ends and closes the workers' connections; workers print errors and are killed.
 _ends = threading.Event()
+_starting: Final = threading.RLock()
 
 
 def quiet_log_options(options: str) -> str:
@@ -83,6 +85,29 @@ def ensure_jvm(settings: Mapping[str, str]) -> None:
     atexit.register(_hear_out, output)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as `SparkContext()` does
     _leave_sigterm_to_driver(gateway)
+
+
+@contextlib.contextmanager
+def jvm_environment(*asked: Callable[[], Mapping[str, str]]) -> Iterator[None]:
+    """Start a JVM in this block with more variables in its environment; they end with the block.
+
+    The environment is that of the process, so threads that start a JVM take turns.
+
+    Args:
+        asked: each returns variables; called when it is the turn of this thread.
+    """
+    with _starting:
+        more = {name: value for each in asked for name, value in each().items()}
+        before = {name: os.environ.get(name) for name in more}
+        os.environ |= more
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def _leave_sigterm_to_driver(gateway: JavaGateway) -> None:

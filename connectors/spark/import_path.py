@@ -8,25 +8,25 @@ or `transactions`. It would be imported in place of ours, and the processes woul
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-from collections.abc import Iterator, Mapping
-from importlib.machinery import PathFinder
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, Final
 
 import transactions
 from transactions.errors import ConfigurationError
 
-_OURS: Final = ("connectors", "transactions")
+#: Our packages, each with a module that no other one has. A copy of ours hides nothing.
+_OURS: Final = {"connectors": "spark.data_source", "transactions": "two_phase"}
 _PATH: Final = "PYTHONPATH"
 #: With it Python leaves out the folder in which it is started (Python 3.11).
 _SAFE: Final = "PYTHONSAFEPATH"
 
 
 def hides_ours(environment: Mapping[str, str], folder: str) -> Path | None:
-    """Return the file that Python processes would import in place of one of our packages, if any.
+    """Return the file that Python processes would import in place of one of our packages, if any;
+    it can lie in a zip.
 
     Args:
         environment: of the processes.
@@ -34,37 +34,34 @@ def hides_ours(environment: Mapping[str, str], folder: str) -> Path | None:
     """
     first = [] if environment.get(_SAFE) else [folder]
     path = [*first, *filter(None, environment.get(_PATH, "").split(os.pathsep))]
-    for name in _OURS:
+    for name, module in _OURS.items():
         found = PathFinder.find_spec(name, path)
         # A folder without `__init__.py` hides nothing: Python goes on looking.
-        if found is not None and found.origin is not None:
-            ours = sys.modules[name].__file__
-            assert ours is not None
-            if not Path(found.origin).samefile(ours):
-                return Path(found.origin)
+        if found is not None and found.origin is not None and not _has(found, module):
+            return Path(found.origin)
     return None
 
 
-@contextlib.contextmanager
-def ours_first() -> Iterator[None]:
-    """Start a JVM in this block whose Python processes find our packages. They find all other
-    modules where they would have found them.
+def _has(package: ModuleSpec, module: str) -> bool:
+    """Return whether a module lies in a package, or deeper in it. Nothing is imported."""
+    inside: ModuleSpec | None = package
+    for part in module.split("."):
+        if inside is None or inside.submodule_search_locations is None:
+            return False
+        inside = PathFinder.find_spec(f"{inside.name}.{part}", inside.submodule_search_locations)
+    return inside is not None
+
+
+def ours_first() -> dict[str, str]:
+    """Return what a JVM needs in its environment so that its Python processes find our packages.
+    They find all other modules where they would have found them. Nothing where nothing hides ours.
     """
-    here, before = str(Path.cwd()), {name: os.environ.get(name) for name in (_SAFE, _PATH)}
+    here, given = str(Path.cwd()), os.environ.get(_PATH, "")
     if hides_ours(os.environ, here) is None:
-        yield
-        return
-    rest = [before[_PATH], here] if not before[_SAFE] else [before[_PATH]]
+        return {}
     ours = str(Path(transactions.__file__).parents[1])
-    os.environ |= {_SAFE: "1", _PATH: os.pathsep.join(filter(None, [ours, *rest]))}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    last = "" if os.environ.get(_SAFE) else here
+    return {_SAFE: "1", _PATH: os.pathsep.join(filter(None, (ours, given, last)))}
 
 
 def check_ours_are_found(jvm: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 from connectors.machine.java import ensure_java_home
 from connectors.spark import spark_home, worker_daemon
 from connectors.spark.archived_classes import OPTIONS_KEY, class_archive_conf
-from connectors.spark.driver_jvm import ensure_jvm, quiet_log_options
+from connectors.spark.driver_jvm import ensure_jvm, jvm_environment, quiet_log_options
 from connectors.spark.import_path import check_ours_are_found, ours_first
 from connectors.spark.local_file_system import local_file_system_conf
 from connectors.spark.py4j_log import hide_arguments
@@ -88,7 +87,8 @@ def build_session(
     settings |= class_archive_conf(java_home, settings)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with ours_first(), spark_home.local_home() if _is_local(master) else contextlib.nullcontext():
+    homes = [spark_home.local_home] if _is_local(master) else []
+    with jvm_environment(ours_first, *homes):
         ensure_jvm({"spark.master": master, "spark.app.name": name, **settings})
         return builder.getOrCreate()
 
@@ -151,7 +151,17 @@ def check_session(spark: SparkSession) -> None:
     """Check that the session has its driver in this process, and Python processes that find ours.
 
     Raises:
-        ConfigurationError: it is a Spark Connect session; or see `check_ours_are_found`.
+        ConfigurationError: see `refuse_connect` and `check_ours_are_found`.
+    """
+    refuse_connect(spark)
+    check_ours_are_found(spark.sparkContext._jvm)  # noqa: SLF001 - no public way to the JVM
+
+
+def refuse_connect(spark: SparkSession) -> None:
+    """Check that the session has its driver in this process.
+
+    Raises:
+        ConfigurationError: it is a Spark Connect session.
     """
     if not hasattr(spark, "_jsparkSession"):
         raise ConfigurationError(
@@ -160,4 +170,3 @@ def check_session(spark: SparkSession) -> None:
             "log, and has no barrier stages",
             option="master: use a classic session",
         )
-    check_ours_are_found(spark.sparkContext._jvm)  # noqa: SLF001 - no public way to the JVM

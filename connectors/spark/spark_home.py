@@ -15,8 +15,6 @@ import contextlib
 import hashlib
 import os
 import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +25,6 @@ from connectors.machine.user_folders import cache_folder
 
 _VARIABLE: Final = "SPARK_HOME"
 _LEFT_OUT: Final = frozenset({"python", "__pycache__"})
-_starting: Final = threading.RLock()
 
 
 def home_of_jvm() -> Path:
@@ -79,16 +76,9 @@ def _make(home: Path, installed: Path, entries: list[str]) -> None:
             made.rename(home)
 
 
-@contextlib.contextmanager
-def local_home() -> Iterator[None]:
-    """Start a JVM in this block with the folder of links, unless the user has set a home."""
-    with _starting:
-        home = None if os.environ.get(_VARIABLE) else linked_home()
-        if home is None:
-            yield
-            return
-        os.environ[_VARIABLE] = str(home)
-        try:
-            yield
-        finally:
-            os.environ.pop(_VARIABLE, None)
+def local_home() -> dict[str, str]:
+    """Return what a JVM of a local master needs in its environment to start with the folder of
+    links; nothing if the user has set a home, or if there is none.
+    """
+    home = None if os.environ.get(_VARIABLE) else linked_home()
+    return {} if home is None else {_VARIABLE: str(home)}

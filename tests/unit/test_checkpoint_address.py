@@ -54,7 +54,7 @@ URL = "s3://bucket/app"
 BRIEF = {"timeout_s": "0.4", "retry_s": "1"}
 #: A checkpoint that has nothing to commit.
 EMPTY = decision(0, committables=())
-#: It is never used: what is wrong is found before a session is needed.
+#: It starts nothing: what is wrong is found before a query is needed.
 SESSION: Any = SimpleNamespace(_jsparkSession=None, sparkContext=SimpleNamespace(_jvm=JVM))
 SINK = KafkaSink(bootstrap_servers="nobody:1", topic="out")
 

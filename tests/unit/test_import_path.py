@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from connectors.spark.driver_jvm import jvm_environment
 from connectors.spark.import_path import check_ours_are_found, hides_ours, ours_first
 from tests.unit.jvm import jvm_in
 from transactions.errors import ConfigurationError
@@ -66,6 +68,21 @@ def test_a_folder_that_is_no_package_hides_nothing(tmp_path: Path):
     assert imported(str(tmp_path))[0] == str(ROOT / "connectors" / "__init__.py")
 
 
+def test_a_copy_of_ours_hides_nothing(tmp_path: Path):
+    """As it is shipped in a zip, or lies in a clone."""
+    for name in ("connectors", "transactions"):
+        shutil.copytree(ROOT / name, tmp_path / "clone" / name)
+    shipped = shutil.make_archive(str(tmp_path / "shipped"), "zip", tmp_path / "clone")
+    assert hides_ours({}, str(tmp_path / "clone")) is None
+    assert hides_ours({"PYTHONPATH": shipped}, str(tmp_path)) is None
+
+
+def test_a_module_in_a_zip_hides_ours(other: Path, tmp_path: Path):
+    shipped = shutil.make_archive(str(tmp_path / "shipped"), "zip", project(other))
+    found = hides_ours({"PYTHONPATH": shipped}, str(tmp_path))
+    assert found == Path(shipped) / other.relative_to(project(other))
+
+
 @pytest.mark.parametrize("path", [None, "job", "here"])
 def test_in_the_block_a_process_finds_ours_and_the_modules_beside_it(
     other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None
@@ -77,7 +94,7 @@ def test_in_the_block_a_process_finds_ours_and_the_modules_beside_it(
         monkeypatch.setenv("PYTHONPATH", here if path == "here" else str(tmp_path))
     before = dict(os.environ)
     assert imported(here) != OURS  # it can fail
-    with ours_first():
+    with jvm_environment(ours_first):
         assert imported(here) == OURS
     assert dict(os.environ) == before
 
@@ -85,7 +102,7 @@ def test_in_the_block_a_process_finds_ours_and_the_modules_beside_it(
 def test_where_nothing_hides_ours_nothing_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     before = dict(os.environ)
-    with ours_first():
+    with jvm_environment(ours_first):
         assert dict(os.environ) == before
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from connectors.spark import spark_home
+from connectors.spark.driver_jvm import jvm_environment
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +63,7 @@ def test_two_threads_that_start_sessions_take_turns():
 
     def start() -> str:
         both.wait()
-        with spark_home.local_home():
+        with jvm_environment(spark_home.local_home):
             time.sleep(0.01)  # a JVM starts
             return os.environ["SPARK_HOME"]
 
@@ -74,7 +75,7 @@ def test_two_threads_that_start_sessions_take_turns():
 
 def test_the_variable_is_set_for_the_start_only():
     home = spark_home.linked_home()
-    with spark_home.local_home():
+    with jvm_environment(spark_home.local_home):
         assert os.environ["SPARK_HOME"] == str(home)
         assert spark_home.home_of_jvm() == home
     assert "SPARK_HOME" not in os.environ
@@ -82,7 +83,7 @@ def test_the_variable_is_set_for_the_start_only():
 
 def test_the_home_of_a_user_stays(monkeypatch):
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
-    with spark_home.local_home():
+    with jvm_environment(spark_home.local_home):
         assert os.environ["SPARK_HOME"] == "/opt/spark"
     assert os.environ["SPARK_HOME"] == "/opt/spark"
     assert spark_home.home_of_jvm() == Path("/opt/spark")
@@ -91,5 +92,5 @@ def test_the_home_of_a_user_stays(monkeypatch):
 def test_where_it_cannot_be_made_spark_has_its_own(cache):
     (cache / "sparkonce").write_text("a file where a folder is due")
     assert spark_home.linked_home() is None
-    with spark_home.local_home():
+    with jvm_environment(spark_home.local_home):
         assert "SPARK_HOME" not in os.environ
