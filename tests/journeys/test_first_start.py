@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import contextlib
 
-import pytest
-
-from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Stranger
+from tests.journeys.conftest import MODES, Stranger
+from tests.journeys.test_stop import assert_quiet
 from tests.tiers import long
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [MICRO_BATCH, pytest.param(CONTINUOUS, marks=long)],
-    ids=["micro-batch", "continuous"],
-)
+@long  # `test_kill_and_restart.py` begins in the same way, `test_start.py` in the other mode
+@MODES
 def test_it_begins_at_the_end_as_it_was_at_the_start(stranger: Stranger, mode: str):
     with stranger.follows_output() as reader, contextlib.ExitStack() as writing:
         writing.enter_context(stranger.busy_topic())
@@ -30,7 +26,9 @@ def test_it_begins_at_the_end_as_it_was_at_the_start(stranger: Stranger, mode: s
             seen = stranger.input_ends()
             writing.close()
             stranger.comes_to(stranger.input_ends(), reader, pipeline)
-            assert pipeline.sigterm() == 0, pipeline.text
+            assert pipeline.ctrl_c() == 0, pipeline.text
+    assert_quiet(pipeline)
+    assert sum("stopped" in line for line in pipeline.lines) == 1
     begins = {partition: range(before[partition], seen[partition]) for partition in before}
     stranger.assert_each_record_came_once(begins)
 

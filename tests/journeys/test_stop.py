@@ -27,11 +27,8 @@ JVM = re.compile(
 )
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [MICRO_BATCH, pytest.param(CONTINUOUS, marks=long)],
-    ids=["micro-batch", "continuous"],
-)
+@long  # `test_kill_and_restart.py` ends in this way
+@MODES
 def test_ctrl_c_at_the_command(stranger: Stranger, mode: str):
     with (
         stranger.busy_topic(),
