@@ -14,8 +14,8 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 # A pipeline that a test starts lives for seconds: the second compiler of its JVM would take a fifth
-# of its CPU time, and give nothing back.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+# of its CPU time, and several collectors give nothing back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 pytest_plugins = ["tests.shared_broker", "tests.parity.report"]
 

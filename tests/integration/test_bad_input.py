@@ -248,11 +248,13 @@ def test_a_checkpoint_of_another_application(finished: Pipeline):
     assert error.option == "app_id=another"
 
 
+@long
 def test_a_checkpoint_of_other_topics(finished: Pipeline, topic: Callable[..., str]):
     sink = replace(finished.sink, topic=topic(name="other"))
     replace(finished, sink=sink).refused(errors.IdentityMismatchError)
 
 
+@long  # `unit/test_decision_log.py` has these four in `make test`
 def test_an_altered_log_entry(finished: Pipeline):
     last = finished.entries[-1]
     last.write_bytes(last.read_bytes().replace(b'"checkpoint_id":0', b'"checkpoint_id":7'))
@@ -266,6 +268,7 @@ def test_a_torn_log_entry(finished: Pipeline):
     finished.refused(errors.LogCorruptedError)
 
 
+@long
 def test_a_log_with_a_gap(finished: Pipeline):
     first = finished.entries[0]
     assert len(finished.entries) >= 2
@@ -273,6 +276,7 @@ def test_a_log_with_a_gap(finished: Pipeline):
     finished.refused(errors.LogCorruptedError)
 
 
+@long
 def test_a_log_entry_of_a_newer_version(finished: Pipeline):
     last = finished.entries[-1]
     last.write_bytes(orjson.dumps({**orjson.loads(last.read_bytes()), "format": 99}))

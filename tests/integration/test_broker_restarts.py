@@ -25,7 +25,7 @@ from tests.chaos.faults import Brokers
 from tests.integration.checkpoints import Job, Run, hooked
 from tests.integration.wire_helpers import begin, eventually, open_producer, settled
 from tests.shared_broker import assert_no_open_transaction
-from tests.tiers import long, sampled
+from tests.tiers import long
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import BrokerUnavailableError, HiddenCommitError, PhaseOneError
@@ -35,7 +35,6 @@ PATIENCE_S = 60.0
 #: the protocol, since they are sent at once; see `commits_one_by_one`.
 BETWEEN_COMMITS = "between two EndTxn"
 POINTS = {
-    "k3_one_of_each_class": ("records_flushed", "decision_durable", BETWEEN_COMMITS),
     "k3_sigkill": (
         *("records_queued", "records_flushed", "offsets_sent"),  # phase 1, by one of two tasks
         *("decision_durable", BETWEEN_COMMITS, "one_committed"),  # phase 2, by the driver
@@ -118,7 +117,8 @@ def checkpoint_with(run: Run, point: str, fault: Callable[[], None], *values: by
     raise AssertionError(f"with a fault at {point} the checkpoint never came through")
 
 
-@pytest.mark.parametrize("how", sampled(POINTS, "k3_one_of_each_class"))
+@long  # one broker that dies in a checkpoint: `test_flink_matrix_outage.py`
+@pytest.mark.parametrize("how", POINTS)
 def test_x16_the_coordinators_broker_restarts_at_every_step(three, job_on, how):
     """It is away for some seconds, its coordinators and leaders move; RF 3, min ISR 2.
 
@@ -255,6 +255,7 @@ def hide_a_commit(three: LocalCluster, job: Job, broker: int, run: Run, *values:
     three.start_broker(broker)
 
 
+@long  # `unit/test_sweeper.py`, `simulation/test_visibility.py` have it in `make test`
 def test_x16_a_commit_that_a_broker_hides_is_found_and_mended(three, fragile, caplog):
     """KAFKA-20734: a partition without a leader gets no marker, and the transaction is complete.
 
@@ -319,6 +320,7 @@ def test_x16_can_fail_without_the_look_an_abort_takes_committed_records_along(
     assert b"hidden" in job.promised()
 
 
+@long
 def test_what_somebody_else_holds_open_is_no_hidden_commit(three, job_on):
     """Readers of the topic wait for him; the driver does not."""
     job = job_on(three)

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectors.cluster.broker_settings import choose_addresses
 from tests.integration.job_process import PATIENCE_S
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions.clock import Deadline
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -95,6 +95,7 @@ def test_up_status_down_with_three_brokers(kafka: Command, tmp_path: Path) -> No
     assert kafka("status").returncode == 1
 
 
+@long
 def test_status_tells_a_broker_that_was_killed(kafka: Command, tmp_path: Path) -> None:
     assert kafka("up", "--port", str(free_port())).returncode == 0
     for pid in processes_that_name(tmp_path):
@@ -126,6 +127,7 @@ def test_interrupted_while_it_starts_nothing_is_left(
     assert kafka("status").returncode == 1
 
 
+@long
 def test_a_taken_port_is_wrong_configuration(kafka: Command) -> None:
     port = free_port()
     assert kafka("up", "--port", str(port)).returncode == 0

@@ -274,6 +274,7 @@ def test_x21_another_logs_and_another_applications_transactions_are_left_alone(
     eventually(lambda: values(decided.bootstrap, decided.topic), ["kept", "kept", "one"])
 
 
+@long  # `unit/test_transaction_table.py` has it in `make test`
 def test_b6_what_another_client_calls_its_transactions_is_not_ours_to_abort(
     decided: Decided, application_id: str
 ):
@@ -300,6 +301,7 @@ def test_b6_what_another_client_calls_its_transactions_is_not_ours_to_abort(
     eventually(lambda: values(decided.bootstrap, decided.topic), ["kept", "kept", "one"])
 
 
+@long
 def test_wrong_usage_touches_nothing(decided: Decided, tmp_path: Path):
     absent = tmp_path / "absent"
     cases = (

@@ -17,6 +17,7 @@ from tests.integration.wire_helpers import (
     soon,
     values,
 )
+from tests.tiers import long
 from transactions.clock import Deadline
 from transactions.committable import Outcome
 
@@ -30,6 +31,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield three
 
 
+@long  # `test_broker_restarts.py` kills the coordinator in `make test`
 def test_every_verb_outlives_a_killed_coordinator(cluster: LocalCluster) -> None:
     bootstrap = cluster.bootstrap_servers
     producer = open_producer(bootstrap, NAMES[0])

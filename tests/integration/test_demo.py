@@ -23,7 +23,7 @@ from connectors.demo.demo_reader import read_committed
 from connectors.demo.history import Kind
 from connectors.demo.supervisor import DemoOptions, Supervisor
 from tests.integration.job_process import PATIENCE_S
-from tests.tiers import long
+from tests.tiers import long, sampled
 from transactions.clock import Deadline
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,10 @@ def test_ctrl_c_leaves_nothing_behind(bootstrap: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--flights", "7"], ["--seconds", "-1"], ["--conf", "spark.x"]]
+    "arguments",
+    sampled(
+        [["--flights", "7"], ["--seconds", "-1"], ["--conf", "spark.x"]], ["--conf", "spark.x"]
+    ),
 )
 def test_bad_options_are_exit_code_2(arguments: list[str], tmp_path: Path):
     run = subprocess.run(

@@ -16,6 +16,7 @@ from connectors.cluster.local_cluster import LocalCluster
 from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.wire_helpers import begin, open_producer, soon
+from tests.tiers import long
 from transactions.clock import Deadline
 
 NOBODY = "127.0.0.1:1"
@@ -148,6 +149,7 @@ def test_no_broker_is_said_in_four_parts():
         assert part in found.stderr
 
 
+@long
 def test_bad_usage(tmp_path: Path):
     settings = tmp_path / "client.properties"
     settings.write_text("# a comment\nsecurity.protocol=NONSENSE\n")

@@ -137,6 +137,7 @@ def impatient(transaction: KafkaTransaction) -> KafkaTransaction:
     return transaction
 
 
+@long
 def test_f33_each_step_fails_in_bounded_time_without_a_broker(
     cluster: LocalCluster, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ):
@@ -250,7 +251,7 @@ def forgotten(run: Run) -> None:
         deadline.pause(0.2)
 
 
-@pytest.mark.parametrize("step", sampled(["all_committed", "decision_durable"], "decision_durable"))
+@pytest.mark.parametrize("step", sampled(["all_committed", "decision_durable"]))
 def test_x19_recovery_after_the_ids_have_expired(
     forgetful: LocalCluster, make_job: Callable[..., Job], step: str
 ):

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer
 from connectors.cluster import LocalCluster
 from tests.integration.brokers import Broker
 from tests.shared_broker import assert_no_open_transaction
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions.clock import Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError
 
@@ -112,6 +112,7 @@ def test_the_leak_check_sees_an_open_transaction(
     producer.abort_transaction(30)
 
 
+@long
 def test_a_data_folder_is_taken_up_again_with_its_port(tmp_path: Path) -> None:
     with LocalCluster(directory=tmp_path) as cluster:
         before = cluster.bootstrap_servers
@@ -187,6 +188,7 @@ def test_nothing_outlives_the_owner(end: str) -> None:
             os.kill(told["child"], signal.SIGKILL)
 
 
+@long
 def test_a_killed_keeper_takes_its_brokers_along() -> None:
     if sys.platform != "linux":
         return  # elsewhere the kernel offers nothing of the kind

@@ -76,7 +76,10 @@ class Disk:
 
 MODES = pytest.mark.parametrize(
     ("mode", "options"),
-    [("micro-batch", {}), ("continuous", {"parallelism": 2, "barrier_interval_s": 0.1})],
+    [
+        pytest.param("micro-batch", {}, marks=long),
+        ("continuous", {"parallelism": 2, "barrier_interval_s": 0.1}),
+    ],
 )
 
 

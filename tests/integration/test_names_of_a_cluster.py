@@ -28,6 +28,7 @@ from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.auditor.reader import read_committed
 from tests.integration.checkpoints import hooked
 from tests.integration.in_process import Copying, copy, send, values
+from tests.tiers import long
 from transactions.clock import Deadline
 
 PARTITIONS = 2
@@ -139,6 +140,7 @@ def copied(
     assert pipeline.await_termination(PATIENCE_S)
 
 
+@long
 def test_what_an_older_version_decided_without_offsets_is_healed(
     spark: SparkSession,
     bootstrap: str,

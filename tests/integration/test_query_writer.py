@@ -536,6 +536,7 @@ def test_a_socket_is_refused(spark, bootstrap, topic, checkpoint):
     assert read_committed(bootstrap, out) == []
 
 
+@long  # `test_batch_writer.py` has the refusal in `make test`
 def test_state_that_spark_cannot_make_twice_is_refused(spark, bootstrap, topic, checkpoint):
     """In a plain session: ours have settings for it."""
     plain = spark.newSession()

@@ -71,6 +71,7 @@ def test_k3_a_broker_that_is_killed_and_comes_back(tmp_path: Path):
         assert_no_open_transaction(bootstrap, "restarts")
 
 
+@long  # a task of the continuous mode is killed in `make test`
 def test_x3_x14_a_killed_worker_and_the_same_process_goes_on(
     bootstrap: str, topic: Callable[..., str], application_id: str, tmp_path: Path
 ):

@@ -202,6 +202,7 @@ def test_a_continuous_job_stops_in_order_and_goes_on_after_a_kill(job: Job):
     job.audit(job.output)
 
 
+@long  # `test_bad_input.py` has the error, `unit/test_run_command.py` the exit code
 def test_a_missing_topic_is_bad_configuration(job: Job):
     job.produce(10)
     job.source, source = "no-such-topic", job.source

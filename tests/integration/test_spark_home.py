@@ -11,7 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from tests.tiers import long
 
+
+@long  # each `sparkonce run` of the journeys needs it
 @pytest.mark.skipif("SPARK_HOME" in os.environ, reason="a SPARK_HOME of yours is used")
 def test_planners_and_workers_import_what_is_installed(spark: SparkSession):
     class WhereFrom(DataSource):

@@ -203,6 +203,7 @@ def pipeline(
 POINTS = ("batch_started", "committables_collected", "prepared_checked", "decision_durable")
 
 
+@long  # `unit/test_source_stream.py` plans batch 0 again in `make test`
 def test_a1_a_crash_at_each_point_of_batch_0_moves_nothing(
     pipeline: Pipeline, caplog: pytest.LogCaptureFixture
 ):
@@ -277,6 +278,7 @@ def is_killed(pipeline: Pipeline, mode: str, reads: dict[str, Any], point: str) 
         assert job.wait() == -signal.SIGKILL, job.text
 
 
+@long
 def test_a1_a_continuous_pipeline_from_python(pipeline: Pipeline):
     with Busy(pipeline.bootstrap, pipeline.topics[0]):
         pipeline.read_until(some, CONTINUOUS)

@@ -126,6 +126,7 @@ def test_an_open_transaction_in_a_topic_that_is_not_read_delays_nothing(
         assert begins(bootstrap, busy, poll_timeout_ms=1000, **asked) == {"-0": 2, "-1": 0}
 
 
+@long
 def test_a_broker_that_has_never_had_a_group():
     """Its coordinator answers NOT_COORDINATOR at first, as one does that moves. librdkafka's admin
     client then ended the whole process, with a segmentation fault and not a word.

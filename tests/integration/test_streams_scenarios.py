@@ -123,6 +123,7 @@ def test_s1_p16_a_copy_through_a_topic_in_two_drivers_restarted_twice(
         assert_nothing_lingers(bootstrap, each.app)
 
 
+@long
 def test_s3_s7_two_bursts_are_two_transactions_and_a_restart_reads_nothing_twice(
     make: Make, bootstrap: str, topic: Callable[..., str], application_id: str
 ):

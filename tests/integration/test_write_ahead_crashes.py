@@ -27,7 +27,7 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     postgres_server,
 )
 from tests.integration.write_ahead_main import PER_BATCH, TOTAL, numbers_of
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("plain", "sqlite", "postgres")
@@ -109,7 +109,7 @@ def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("WRITE_AHEAD_DATABASE", made.conninfo)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, "postgres"))
 def test_without_a_crash(tmp_path: Path, kind: str):
     assert run(tmp_path, kind) == 0
     assert doubled(tmp_path, kind) == []
@@ -165,6 +165,7 @@ def test_the_first_window_killed_inside_send_values(tmp_path: Path):
     assert doubled(tmp_path, "plain") == mine[: len(mine) // 2] != []
 
 
+@long
 def test_the_second_window_killed_between_send_values_and_the_mark(tmp_path: Path):
     """A plain target has all of the buffer, and is sent all of it again."""
     killed(tmp_path, "plain", moment=at("sent"))
@@ -172,6 +173,7 @@ def test_the_second_window_killed_between_send_values_and_the_mark(tmp_path: Pat
     assert doubled(tmp_path, "plain") == list(numbers_of(KILLED_IN, 1, SUBTASKS))
 
 
+@long
 def test_behind_the_mark_there_is_no_window(tmp_path: Path):
     """The buffer is still there, and is not sent again: its subtask is marked, the next is not."""
     killed(tmp_path, "plain", moment=at("marked"))
@@ -181,7 +183,7 @@ def test_behind_the_mark_there_is_no_window(tmp_path: Path):
     assert nothing_is_left(tmp_path)
 
 
-@pytest.mark.parametrize("kind", WITH_TRANSACTIONS)
+@pytest.mark.parametrize("kind", sampled(WITH_TRANSACTIONS, "postgres"))
 @pytest.mark.parametrize("moment", sampled(["sending", "sent", "marked"], "sent"))
 def test_rows_and_mark_in_one_transaction_leave_no_window(tmp_path: Path, moment: str, kind: str):
     killed(tmp_path, kind, moment=at(moment))

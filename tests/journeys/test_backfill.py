@@ -4,13 +4,12 @@ ends by itself, and the next run goes on.
 
 from __future__ import annotations
 
-import pytest
-
-from tests.journeys.conftest import CONTINUOUS, MICRO_BATCH, Stranger
-from tests.tiers import sampled
+from tests.journeys.conftest import MODES, Stranger
+from tests.tiers import long
 
 
-@pytest.mark.parametrize("mode", sampled([MICRO_BATCH, CONTINUOUS], CONTINUOUS))
+@long  # `parity/test_continuous.py` and `unit/test_backfill_ends.py` have it in `make test`
+@MODES
 def test_each_run_reads_what_is_there_and_ends(stranger: Stranger, mode: str):
     job = stranger.job(mode, app='trigger = "available-now"', source='startingOffsets = "earliest"')
     with stranger.busy_topic():

@@ -7,8 +7,10 @@ from __future__ import annotations
 from tests.integration.query_script import plain_spark
 from tests.journeys.conftest import Stranger
 from tests.journeys.test_one_word import one_word
+from tests.tiers import long
 
 
+@long  # `unit/test_import_path.py` has it in `make test`
 def test_a_job_file_beside_them_runs(stranger: Stranger):
     job = stranger.job(app='trigger = "available-now"', source='startingOffsets = "earliest"')
     assert write_modules(stranger)
@@ -21,6 +23,7 @@ def test_a_job_file_beside_them_runs(stranger: Stranger):
     )
 
 
+@long  # likewise
 def test_one_word_beside_them_says_what_is_wrong(stranger: Stranger):
     """PySpark alone would say that there is no source of this name."""
     script = one_word(stranger)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.journeys.conftest import Stranger, stranger_on
 from tests.locked_broker import JAAS, locked_broker, wants_password
+from tests.tiers import long
 
 LOGIN = """\
 "kafka.security.protocol" = "SASL_PLAINTEXT"
@@ -27,6 +28,7 @@ def locked(tmp_path: Path) -> Iterator[Stranger]:
         yield stranger_on(outside, cluster.create_topic, tmp_path)
 
 
+@long  # `integration/test_bad_input.py` has the error in `make test`
 def test_it_is_said_once_and_the_command_ends(locked: Stranger):
     wrong = LOGIN.format(jaas=JAAS.format(user="stranger", password="not-the-right-one"))
     with locked.runs(locked.job(source=wrong, sink=wrong)) as pipeline:

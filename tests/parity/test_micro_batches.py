@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 
 from connectors.kafka.source.offsets import TOPIC_IDS
 from tests.parity.query import Query, at, expected, produce, run_to_its_end
+from tests.tiers import long
 
 Source = Callable[..., DataFrame]
 Topic = Callable[..., str]
@@ -67,6 +68,7 @@ def test_a_limit_is_divided_by_what_waits(source, bootstrap, topic, checkpoint):
     assert query.rows == expected(name, *ranges)
 
 
+@long
 @parity(15)
 def test_the_largest_limit_does_not_overflow(source, bootstrap, topic, checkpoint):
     name = topic()
@@ -75,6 +77,7 @@ def test_the_largest_limit_does_not_overflow(source, bootstrap, topic, checkpoin
     assert run_to_its_end(frame, checkpoint).batches == {0: expected(name, range(5))}
 
 
+@long
 @parity(16)
 def test_a_batch_waits_for_enough_records(source, bootstrap, topic, checkpoint):
     """Only the first batch of a run does not wait."""
@@ -103,6 +106,7 @@ def test_a_batch_does_not_wait_longer_than_the_delay(source, bootstrap, topic, c
         assert time.monotonic() - since > 1.0  # the delay began with the batch before
 
 
+@long
 @parity(17)
 def test_both_limits_together(source, bootstrap, topic, checkpoint):
     """Eight at most, five at least; the four that are left wait for the delay."""
@@ -242,6 +246,7 @@ def test_no_tasks_are_refused(source, option, value):
     assert f"{option} cannot be used: it must be 1 or more" in text
 
 
+@long
 @parity(34)
 def test_groups_and_javas_settings_are_accepted(source, bootstrap, topic, checkpoint):
     """The source joins no group. What was pasted from Spark's options loses nothing here."""

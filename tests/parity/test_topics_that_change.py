@@ -72,6 +72,7 @@ def frame(source, topics):
     return read
 
 
+@long
 @parity(3)
 def test_a_pattern_needs_the_whole_name(frame, topics, checkpoint):
     topics.make("a", range(3))
@@ -96,6 +97,7 @@ def test_no_topic_at_first(source, topics, checkpoint):
     assert run_to_its_end(frame, checkpoint).rows == expected(topics.name("b"), range(2))
 
 
+@long
 @parity(3, 5, 16)
 def test_the_example_of_the_page(spark, topics, checkpoint):
     text = block("docs/coming_from_spark.md", 'option("subscribePattern"')

@@ -11,6 +11,7 @@ import pytest
 from tests.simulation.adversary import Profile
 from tests.simulation.runner import run_seed
 from tests.simulation.world import TIMEOUT_MS
+from tests.tiers import long
 from transactions import crash_points
 
 #: Reached only when the broker has aborted what was decided.
@@ -55,7 +56,9 @@ def test_each_point_and_each_pair(first):
         killed_at((first, 1), (second, 1))
 
 
-@pytest.mark.parametrize("lost_at", [("decision_durable", 2), ("one_committed", 3)])
+@pytest.mark.parametrize(
+    "lost_at", [("decision_durable", 2), pytest.param(("one_committed", 3), marks=long)]
+)
 @pytest.mark.parametrize("first", [*HEALING, "recovery_fenced", "recovery_settled"])
 def test_each_point_of_healing_and_each_pair(first, lost_at):
     """The first run dies after a decision, and nobody comes back before the broker's timeout."""

@@ -114,6 +114,7 @@ def test_the_sweep_comes_after_the_settlement(monkeypatch):
     assert found("decided transaction was aborted by InitProducerId") >= 0
 
 
+@long
 def test_rule_7_only_what_was_decided_is_committed_by_its_worker(monkeypatch):
     """What an earlier checkpoint left undecided on a producer is aborted, never resynced."""
     original = ProducerPool._clear
@@ -170,6 +171,7 @@ def test_librdkafka_repeats_end_txn_by_itself(monkeypatch):
     assert found("twice|lost") >= 0
 
 
+@long
 def test_librdkafka_repeats_end_txn_behind_a_closed_connection(monkeypatch):
     """The broker gets the first copy behind the repetition, in the next transaction of the id."""
     monkeypatch.setattr(TransactionalProducer, "_connections_broke", lambda self: False)

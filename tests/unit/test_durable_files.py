@@ -28,6 +28,7 @@ from connectors.spark.durable_files import DurableFiles, drop_undecided
 from connectors.spark.micro_batch import MicroBatches
 from tests.both_halves import both_halves
 from tests.power_cut import PowerCut, Syncs, cut
+from tests.tiers import long
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator
@@ -213,8 +214,11 @@ def story(
 
 @pytest.mark.parametrize(
     ("stateful", "kept"),
-    [(False, None), (True, None), (True, not_state)],
-    ids=["stateless", "stateful", "state-is-lost"],
+    [
+        pytest.param(False, None, marks=long, id="stateless"),
+        pytest.param(True, None, marks=long, id="stateful"),
+        pytest.param(True, not_state, id="state-is-lost"),
+    ],
 )
 def test_b1_a_query_goes_on_after_a_power_cut_at_each_sync(
     tmp_path: Path,
