@@ -130,6 +130,7 @@ def check_job(job: JobDefinition) -> None:
     """
     from connectors.clients.client_settings import kafka_python_settings, librdkafka_settings
     from connectors.pipeline.checkpoint_address import location_in
+    from transactions.errors import ConfigurationError
     from transactions.log_location import SCHEME
 
     location_in(job.mode, job.location, job.targets)
@@ -140,10 +141,14 @@ def check_job(job: JobDefinition) -> None:
     if job.decision_log is not None and SCHEME.match(str(job.decision_log.address)):
         job.decision_log.backend()  # sends nothing
     if job.function is not None or job.arrow is not None:
-        from connectors.spark.job import find_arrow_function, find_function
+        from connectors.spark.job import find_arrow_function, find_function, wants_session
 
-        find_function(job)
         find_arrow_function(job)
+        try:
+            find_function(job)
+        except ConfigurationError as error:
+            if not wants_session(error):
+                raise  # else the function is looked for again when there is one
 
 
 def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wanted: bool) -> None:

@@ -262,6 +262,19 @@ def _transformed(
     )
 
 
+def wants_session(error: ConfigurationError) -> bool:
+    """Return whether a module could not be imported because there is no session yet.
+
+    `@udf("string")` lets the session read the type while the module is imported. Tasks import the
+    module of an Arrow function where there is never a session.
+    """
+    cause = error.__cause__
+    return (
+        isinstance(cause, PySparkException)
+        and cause.getCondition() == "SESSION_OR_CONTEXT_NOT_EXISTS"
+    )
+
+
 @contextmanager
 def _user_code(job: JobDefinition, what: str, key: str = "function") -> Iterator[None]:
     """Run the user's code: whatever it raises happened before any data moved."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from connectors.cli import run
 from tests.unit.test_job import text
@@ -51,3 +53,31 @@ def test_what_the_driver_would_refuse(
     assert done.exit_code == 2, done.output
     assert "ConfigurationError" in done.output
     assert says in done.output
+
+
+NEEDS_SESSION = """\
+from pyspark.sql import functions as F
+
+@F.udf("string")
+def upper(value):
+    return value.decode().upper()
+
+def clean(source):
+    return source.select("key", upper("value").alias("value"))
+"""
+
+
+def test_a_module_that_needs_a_session_while_it_is_imported_is_looked_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """An Arrow function is not: tasks import its module, and have no session."""
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "needs_session.py").write_text(NEEDS_SESSION)
+    for kind, code in (("function", 0), ("arrow", 2)):
+        job = tmp_path / f"{kind}.toml"
+        job.write_text(text(more=f'[transform]\n{kind} = "needs_session:clean"\n'))
+        done = CliRunner().invoke(run.command, [str(job), "--check"])
+        assert done.exit_code == code, done.output
+        assert ("SESSION_OR_CONTEXT_NOT_EXISTS" in done.output) == (code == 2)
