@@ -33,6 +33,7 @@ from connectors.continuous.control_channel import (
     listen,
     wake,
 )
+from connectors.records.user_traceback import last_raised
 from transactions.clock import Deadline
 from transactions.errors import CheckpointTimeoutError, PhaseOneError, SparkOnceError
 
@@ -306,7 +307,7 @@ class RunningStage:
         return self._error_in(message.error) or PhaseOneError(
             "A task of the stage failed; nothing of its checkpoint is visible.",
             where=f"subtask {subtask}",
-            cause=message.error.strip().splitlines()[-1],
+            cause=last_raised(message.error) or message.error.strip().splitlines()[-1],
         )
 
     def _gone(self, subtask: int) -> SparkOnceError:

@@ -1,4 +1,4 @@
-"""Finds our errors in the text of a failed query.
+"""Finds our errors, and those of a user's function, in the text of a failed query.
 
 Python workers and the source's planner run in processes of their own. Spark passes on their
 errors as the text of a traceback.
@@ -7,7 +7,11 @@ errors as the text of a traceback.
 from __future__ import annotations
 
 import re
+import traceback
 
+from pyspark.errors import PySparkException
+
+from connectors.records.user_traceback import last_raised
 from transactions import errors
 from transactions.errors import SparkOnceError
 
@@ -30,3 +34,16 @@ def error_in(text: str) -> SparkOnceError | None:
             where, cause, option = (match[name] or "" for name in ("where", "cause", "option"))
             return kind(match["what"], where=where, cause=cause, option=option)
     return None
+
+
+def reason(error: BaseException) -> str:
+    """Return in one line why Spark, or a function of the user, has failed.
+
+    What a worker raised stands in the message of Spark's exception, below Java's stack.
+    """
+    # str() asks no JVM, which may be gone.
+    text = str(error)
+    is_sparks = isinstance(error, PySparkException)
+    raised = last_raised(text if is_sparks else "".join(traceback.format_exception(error)))
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return raised or f"{type(error).__name__}: {first}"

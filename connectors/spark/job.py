@@ -6,9 +6,10 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.kafka.sink.kafka_sink import KafkaSink
@@ -17,7 +18,7 @@ from connectors.options.table import CONTINUOUS
 from connectors.pipeline.restoring import FromSavepoint
 from connectors.records.arrow_transform import ArrowFunction, copy_records, load_function
 from connectors.spark import driver_jvm
-from connectors.spark.failures import error_in
+from connectors.spark.failures import error_in, reason
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed
 from connectors.spark.session import build_session
 from connectors.spark.streaming_driver import StreamingDriver
@@ -25,6 +26,9 @@ from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
 from transactions.sink import Sink
 
+#: PySpark logs an error of SQL as one line of JSON, 13,000 characters of Java's stack in it. The
+#: job's error has the reason.
+_QUERY_CONTEXT: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 SOURCE_VIEW = "source"
 TRANSFORMED_VIEW = "transformed"
 
@@ -67,6 +71,8 @@ def run_job(
     """
     session: SparkSession | None = None
     driver: ArrowPipeline | None = None
+    for name in _QUERY_CONTEXT:
+        PySparkLogger.getLogger(name).addFilter(lambda _: False)
     try:
         session = build_session(job.app_id, master=job.master, conf=_conf(job))
         stop.install()  # Spark takes over ctrl-C when it makes its context
@@ -286,15 +292,16 @@ def _user_code(job: JobDefinition, what: str, key: str = "function") -> Iterator
         raise ConfigurationError(
             what,
             where=f"{job.path}, [transform]",
-            cause=f"{type(error).__name__}: {first_line(error)}",
+            cause=reason(error),
             option=f"function = {job.function}" if key == "function" else key,
         ) from error
 
 
 def _conf(job: JobDefinition) -> dict[str, str]:
-    level = f"-Dsparkonce.log.level={job.log_level}"
+    # Where nothing is said, log4j2-quiet.properties leaves out what the driver tells by itself.
+    level = "" if job.log_level == "ERROR" else f"-Dsparkonce.log.level={job.log_level} "
     name = "spark.driver.extraJavaOptions"
-    return {**job.spark, name: f"{level} {job.spark.get(name, '')}".rstrip()}
+    return {**job.spark, name: f"{level}{job.spark.get(name, '')}".rstrip()}
 
 
 def _explained(error: Exception, job: JobDefinition) -> SparkOnceError:
@@ -304,13 +311,6 @@ def _explained(error: Exception, job: JobDefinition) -> SparkOnceError:
     return SparkOnceError(
         "Spark ended the job.",
         where=f"application {job.app_id!r}, {job.path}",
-        cause=f"{type(error).__name__}: {first_line(error)}",
+        cause=reason(error),
         option=f"log_level = {job.log_level}: WARN shows more",
     )
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error, without Java's stack below it."""
-    text = error.getMessage() if isinstance(error, PySparkException) else None
-    lines = [line for line in (text or str(error)).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
+from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 _LOGGERS: Final = ("py4j.clientserver", "py4j.java_gateway")
@@ -23,6 +26,8 @@ def hide_arguments() -> None:
 
 
 def _without_arguments(record: logging.LogRecord) -> bool:
+    if record.levelno == logging.ERROR and record.exc_info and _is_of_a_driver(record.exc_info[2]):
+        return False  # the batch has failed: the driver says so itself
     said = _SAID.fullmatch(record.getMessage())
     if said is not None:
         kind, *lines = said[2].split("\n")
@@ -30,3 +35,8 @@ def _without_arguments(record: logging.LogRecord) -> bool:
         shown = " ".join([kind[:3], *lines[: _NAMES.get(kind, 0)]])
         record.msg, record.args = f"{said[1]}: {shown} ({len(said[2])} characters)", ()
     return True
+
+
+def _is_of_a_driver(raised: TracebackType | None) -> bool:
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(raised))
+    return str(Path(__file__).with_name("streaming_driver.py")) in files

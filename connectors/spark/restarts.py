@@ -8,6 +8,7 @@ from random import Random
 
 from pyspark.sql import SparkSession
 
+from connectors.spark.failures import reason
 from connectors.spark.stop_signals import StopFlag
 from transactions import events
 from transactions.clock import Deadline
@@ -89,7 +90,7 @@ class Restarts:
             self.made,
             delay,
             self._policy.strategy,
-            error,
+            error if isinstance(error, SparkOnceError) else reason(error),
         )
 
     def wait(self, stopping: StopFlag, timeout_s: float) -> bool:
@@ -131,5 +132,6 @@ def _is_alive(spark: SparkSession) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+    if not isinstance(error, SparkOnceError):
+        return reason(error)[:300]
+    return f"{type(error).__name__}: {str(error).splitlines()[0]}"[:300]

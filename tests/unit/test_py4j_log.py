@@ -12,6 +12,7 @@ from py4j.clientserver import ClientServerConnection
 from py4j.java_gateway import GatewayConnection
 
 from connectors.spark.py4j_log import hide_arguments
+from connectors.spark.streaming_driver import StreamingDriver
 
 OPTION = "\n".join(
     [
@@ -69,3 +70,19 @@ def test_all_else_is_logged_as_before(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.DEBUG):
         logging.getLogger("py4j.clientserver").info("%s is ready", "the server")
     assert caplog.messages == ["the server is ready"]
+
+
+@pytest.mark.parametrize("whose", ["a driver", "a user"])
+def test_a_batch_that_fails_is_told_by_its_driver_alone(
+    whose: str, caplog: pytest.LogCaptureFixture
+):
+    hide_arguments()
+    try:
+        (StreamingDriver._run_batch if whose == "a driver" else fails)(None, None, 0)  # type: ignore[arg-type]
+    except AttributeError:
+        logging.getLogger("py4j.clientserver").exception("There was an exception")
+    assert bool(caplog.messages) == (whose == "a user")
+
+
+def fails(*_: object) -> None:
+    raise AttributeError("of a user")
