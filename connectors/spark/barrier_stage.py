@@ -15,7 +15,7 @@ from pyspark import BarrierTaskContext
 from pyspark.sql import SparkSession
 
 from connectors.continuous.stage_task import Task, run_task
-from connectors.spark.failures import error_in
+from connectors.spark.failures import error_in, reason
 from transactions.errors import ConfigurationError, PhaseOneError, SparkOnceError
 
 
@@ -109,5 +109,5 @@ def explained(failure: Exception, parallelism: int, *, had_slots: bool) -> Spark
     return PhaseOneError(
         "The continuous stage failed; nothing of its checkpoint is visible.",
         where=f"{parallelism} tasks",
-        cause=text.strip().splitlines()[0][:300] if text.strip() else type(failure).__name__,
+        cause=reason(failure),
     )

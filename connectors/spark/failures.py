@@ -41,9 +41,8 @@ def reason(error: BaseException) -> str:
 
     What a worker raised stands in the message of Spark's exception, below Java's stack.
     """
-    # str() asks no JVM, which may be gone.
-    text = str(error)
-    is_sparks = isinstance(error, PySparkException)
-    raised = last_raised(text if is_sparks else "".join(traceback.format_exception(error)))
+    text = str(error)  # it outlives the JVM, other than getMessage()
+    raised = last_raised(text) if isinstance(error, PySparkException) else None
+    raised = raised or last_raised("".join(traceback.format_exception(error)))
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return raised or f"{type(error).__name__}: {first}"

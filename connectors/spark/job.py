@@ -298,10 +298,11 @@ def _user_code(job: JobDefinition, what: str, key: str = "function") -> Iterator
 
 
 def _conf(job: JobDefinition) -> dict[str, str]:
-    # Where nothing is said, log4j2-quiet.properties leaves out what the driver tells by itself.
-    level = "" if job.log_level == "ERROR" else f"-Dsparkonce.log.level={job.log_level} "
+    # At the default level log4j2-quiet.properties leaves out what the job's error tells.
+    told = "off" if job.log_level == "ERROR" else job.log_level
+    level = f"-Dsparkonce.log.level={job.log_level} -Dsparkonce.log.told={told}"
     name = "spark.driver.extraJavaOptions"
-    return {**job.spark, name: f"{level}{job.spark.get(name, '')}".rstrip()}
+    return {**job.spark, name: f"{level} {job.spark.get(name, '')}".rstrip()}
 
 
 def _explained(error: Exception, job: JobDefinition) -> SparkOnceError:

@@ -12,6 +12,7 @@ Spark writes commits/N, so a swallowed failure would lose the batch (seen).
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,7 @@ from connectors.spark.batch_size import BatchSize
 from connectors.spark.checkpoint_files import SparkFiles
 from connectors.spark.data_source import register
 from connectors.spark.driver_life import DriverLife, wait_while
-from connectors.spark.failures import error_in
+from connectors.spark.failures import error_in, reason
 from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.open_run import IDLE_SWEEP_S
 from connectors.spark.query_files import files_at
@@ -60,6 +61,8 @@ from transactions.sink import Sink
 _REPORTS = 1000
 _INITIALIZED_S = 30.0
 _WRITTEN_DOWN_S = 5.0
+
+logger = logging.getLogger(__name__)
 
 
 class StreamingDriver(DriverLife):
@@ -383,6 +386,8 @@ class StreamingDriver(DriverLife):
         if isinstance(failure, SparkOnceError):
             return failure
         if self._stopping.is_set():
+            if failure is not None and not isinstance(failure, StoppedError):
+                logger.warning("%s: its last batch failed: %s", self._app_id, reason(failure))
             return unfinished or StoppedError("The driver was stopped.", cause=str(error))
         return error_in(str(failure or error)) or error
 

@@ -274,7 +274,7 @@ def test_x21_another_logs_and_another_applications_transactions_are_left_alone(
     eventually(lambda: values(decided.bootstrap, decided.topic), ["kept", "kept", "one"])
 
 
-@long  # `unit/test_transaction_table.py` has it in `make test`
+@long  # `unit/test_transaction_table.py` has the verdict in `make test`
 def test_b6_what_another_client_calls_its_transactions_is_not_ours_to_abort(
     decided: Decided, application_id: str
 ):

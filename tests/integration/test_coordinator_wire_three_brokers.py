@@ -31,7 +31,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield three
 
 
-@long  # `test_broker_restarts.py` kills the coordinator in `make test`
+@long  # `test_flink_matrix_outage.py` kills a single broker in `make test`
 def test_every_verb_outlives_a_killed_coordinator(cluster: LocalCluster) -> None:
     bootstrap = cluster.bootstrap_servers
     producer = open_producer(bootstrap, NAMES[0])

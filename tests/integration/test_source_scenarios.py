@@ -106,7 +106,7 @@ def grow(bootstrap: str, topic: str, partitions: int) -> None:
         deadline.pause(0.05)
 
 
-@long  # limits: `parity/test_micro_batches.py`; branches: `test_exactly_once.py`
+@long
 @pytest.mark.parity(33)
 def test_p13_progress_with_and_without_a_limit_and_two_branches_of_one_source(
     make: Make, bootstrap: str, topic: Callable[..., str]

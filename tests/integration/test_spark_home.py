@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from tests.tiers import long
 
 
-@long  # each `sparkonce run` of the journeys needs it
+@long  # `unit/test_spark_home.py` makes the folder in `make test`
 @pytest.mark.skipif("SPARK_HOME" in os.environ, reason="a SPARK_HOME of yours is used")
 def test_planners_and_workers_import_what_is_installed(spark: SparkSession):
     class WhereFrom(DataSource):

@@ -28,7 +28,7 @@ def locked(tmp_path: Path) -> Iterator[Stranger]:
         yield stranger_on(outside, cluster.create_topic, tmp_path)
 
 
-@long  # `integration/test_bad_input.py` has the error in `make test`
+@long  # `integration/test_bad_input.py` has the refusal in `make test`
 def test_it_is_said_once_and_the_command_ends(locked: Stranger):
     wrong = LOGIN.format(jaas=JAAS.format(user="stranger", password="not-the-right-one"))
     with locked.runs(locked.job(source=wrong, sink=wrong)) as pipeline:

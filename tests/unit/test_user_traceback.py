@@ -51,6 +51,58 @@ Traceback (most recent call last):
   File "pyarrow/error.pxi", line 92, in pyarrow.lib.check_status
 pyarrow.lib.ArrowInvalid: no kernel
 """
+CRASHED = f"""\
+Return Message: Traceback (most recent call last):
+  File "{OURS}/spark/micro_batch.py", line 125, in _run_job
+    rows: Any = frame._jdf.collectAsList()
+py4j.protocol.Py4JJavaError: An error occurred while calling o77.collectAsList.
+: org.apache.spark.SparkException: Job aborted: worker exited (crashed)
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:1)
+SQLSTATE: 39000
+"""
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/jobs/clean.py", line 8, in clean
+  |     async with asyncio.TaskGroup() as group:
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/jobs/words.py", line 3, in number
+    |     raise ValueError("no number")
+    | ValueError: no number
+    +------------------------------------
+"""
+SYNTAX = """\
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/importlib/__init__.py", line 126, in import_module
+    return _bootstrap._gcd_import(name[level:], package, level)
+  File "/jobs/clean.py", line 2
+    def f(:
+          ^
+SyntaxError: invalid syntax
+"""
+ELSEWHERE = """\
+Traceback (most recent call last):
+  File "/jobs/clean.py", line 5, in clean
+    return json.loads(value)
+  File "/opt/env/lib/python3.11/json/decoder.py", line 355, in raw_decode
+    raise JSONDecodeError("Expecting value", s, err.value) from None
+  File "/usr/lib/python3/dist-packages/pandas/core.py", line 1, in frame
+json.decoder.JSONDecodeError: Expecting value: line 1
+"""
+SEVERAL_LINES = """\
+Traceback (most recent call last):
+  File "/jobs/clean.py", line 5, in clean
+    return Row(**row)
+pydantic_core.ValidationError: 1 error
+price
+  should be a number
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner(PythonRunner.scala:1097)
+"""
+QUOTES_ONE = WORKER.replace("b'x'", "'Traceback (most recent call last):'")
+CUT_OFF = WORKER.replace("ValueError: no number: b'x'\n", "")
+CLEAN = "(/jobs/clean.py, line 5, in clean)"
 NOTEBOOK = """\
 Traceback (most recent call last):
   File "<ipython-input-3>", line 2, in upper
@@ -68,14 +120,31 @@ KeyError: 'price'
         (SQL, f"{CAPTURED}.ArithmeticException: [DIVIDE_BY_ZERO] Division by zero."),
         (LIBRARY, "pyarrow.lib.ArrowInvalid: no kernel (/jobs/clean.py, line 15, in arrow)"),
         (NOTEBOOK, "KeyError: 'price' (<ipython-input-3>, line 2, in upper)"),
-        (WORKER.replace("ValueError: no number: b'x'\n", ""), None),
+        (CRASHED, "org.apache.spark.SparkException: Job aborted: worker exited (crashed)"),
+        (GROUP, "ValueError: no number (/jobs/words.py, line 3, in number)"),
+        (SYNTAX, "SyntaxError: invalid syntax (/jobs/clean.py, line 2)"),
+        (ELSEWHERE, f"json.decoder.JSONDecodeError: Expecting value: line 1 {CLEAN}"),
+        (SEVERAL_LINES, f"pydantic_core.ValidationError: 1 error price should be a number {CLEAN}"),
+        (QUOTES_ONE, PLACED.replace("b'x'", "'Traceback (most recent call last):'")),
+        (CUT_OFF, None),
+        (f"{CUT_OFF}\n\tat py4j.Protocol.getReturnValue(Protocol.java:476)\nSQLSTATE: 3900", None),
         ("java.lang.OutOfMemoryError: Java heap space", None),
         ("", None),
     ],
-    ids=["worker", "batch", "sql", "library", "notebook", "cut off", "java", "nothing"],
 )
 def test_the_innermost_error_and_the_users_own_line(text: str, found: str | None):
     assert last_raised(text) == found
+
+
+def test_a_long_message_is_cut():
+    found = last_raised(WORKER.replace("b'x'", "x" * 9_000)) or ""
+    assert found.endswith("... (/jobs/words.py, line 3, in number)")
+    assert len(found) < 600
+
+
+def test_a_folder_beside_ours_is_the_users():
+    text = WORKER.replace("/jobs/", f"{OURS}_jobs/")
+    assert f"({OURS}_jobs/words.py, line 3, in number)" in (last_raised(text) or "")
 
 
 def test_our_own_files_are_nobodys_function():
