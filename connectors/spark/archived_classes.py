@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ from connectors.spark.spark_home import home_of_jvm
 OPTIONS_KEY: Final = "spark.driver.defaultJavaOptions"
 #: An archive that does not fit is not worth a line on the user's terminal.
 QUIET: Final = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+_MONTH_S: Final = 30 * 86_400.0
 
 
 def class_archive_conf(java_home: str, conf: Mapping[str, str]) -> dict[str, str]:
@@ -29,6 +32,8 @@ def class_archive_conf(java_home: str, conf: Mapping[str, str]) -> dict[str, str
     archive = find_archive(java_home)
     if archive is None:
         return {}
+    with contextlib.suppress(OSError):  # a cache that others maintain
+        os.utime(archive)  # it is in use: see `remove_unused`
     ours = f"{QUIET} {shlex.quote(f'-XX:SharedArchiveFile={archive}')}"
     return {OPTIONS_KEY: f"{ours} {conf[OPTIONS_KEY]}" if OPTIONS_KEY in conf else ours}
 
@@ -41,6 +46,16 @@ def find_archive(java_home: str) -> Path | None:
     folder, stem = place_of_archive(java_home)
     whole = (one for one in folder.glob(f"{stem}-*.jsa") if one.stem == f"{stem}-{size_of(one)}")
     return next(whole, None)
+
+
+def remove_unused(folder: Path, now_s: float) -> None:
+    """Remove archives that no start has used for a month: each has 170 MB, and each place of an
+    installation its own. A JVM that has mapped one keeps it.
+    """
+    for one in folder.glob("*.jsa"):
+        with contextlib.suppress(OSError):
+            if one.stat().st_mtime < now_s - _MONTH_S:
+                one.unlink()
 
 
 def place_of_archive(java_home: str) -> tuple[Path, str]:

@@ -30,9 +30,11 @@ from connectors.spark.archived_classes import (
     QUIET,
     find_archive,
     place_of_archive,
+    remove_unused,
     size_of,
 )
 from connectors.spark.session import build_session
+from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import ConfigurationError
 
 _LEARN_S = 300.0
@@ -72,6 +74,7 @@ def ensure_class_archive(*, tell: Say = say) -> Path:
                 "too",
             )
         archive = made.replace(folder / f"{stem}-{size_of(made)}.jsa")
+    remove_unused(folder, SYSTEM_CLOCK.now_ms() / 1000)
     tell(f"made in {time.monotonic() - began:.0f} s: {archive}")
     return archive
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -16,6 +17,7 @@ from connectors.spark.archived_classes import (
     place_of_archive,
 )
 from connectors.spark.class_archive import ensure_class_archive
+from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import ConfigurationError
 
 
@@ -87,3 +89,20 @@ def test_one_that_is_there_is_not_made_again(monkeypatch):
     monkeypatch.setattr(class_archive, "ensure_java_home", lambda: "/java")
     monkeypatch.setattr(class_archive.subprocess, "run", None)
     assert ensure_class_archive() == archive
+
+
+def test_a_new_one_takes_the_place_of_those_that_nobody_uses(cache, monkeypatch):
+    forgotten, in_use, of_another_user = made("/old"), made("/older"), made("/new", size=6)
+    month_ago = SYSTEM_CLOCK.now_ms() / 1000 - 31 * 86_400
+    for one in (forgotten, in_use):
+        os.utime(one, (month_ago, month_ago))
+    class_archive_conf("/older", {})  # a start
+
+    def learns(command, **_):
+        Path(command[-1]).write_bytes(b"classes")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(class_archive, "ensure_java_home", lambda: "/new")
+    monkeypatch.setattr(class_archive.subprocess, "run", learns)
+    archive = ensure_class_archive(tell=lambda _text: None)
+    assert {*archive.parent.iterdir()} == {in_use, of_another_user, archive}
