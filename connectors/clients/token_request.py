@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
-import json
 import math
 import re
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
 
-from connectors.clients.token_source import Token
+from connectors.clients.token_source import PRINTABLE, Token
 from connectors.records.named_function import named_function
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import (
-    AuthenticationError,
     ConfigurationError,
     SparkOnceError,
     TokenUnavailableError,
@@ -28,17 +20,9 @@ if TYPE_CHECKING:
     from connectors.clients.login_oauth import OAuth
 
 CALLBACK: Final = "sasl.oauthbearer.token.callback"
-_URL: Final = "kafka.sasl.oauthbearer.token.endpoint.url"
-_CLIENT: Final = "kafka.sasl.oauthbearer.client.credentials.client.id, and its secret"
-_CA: Final = "kafka.https.ca.location"
 
-_MOST_BYTES: Final = 1_000_000
-_MOST_SAID: Final = 300
-#: Below 500, only these say that the next request may be answered (as in librdkafka's rdhttp.c).
-_PASSING: Final = frozenset({408, 425, 429})
 #: No user's function means the year 5138: it gave milliseconds.
 _MOST_SECONDS: Final = 1e11
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _NAME: Final = re.compile(r"[A-Za-z]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e\t\r\n]*")
 
@@ -55,7 +39,11 @@ def ask(oauth: OAuth, timeout_s: float) -> Token:
         AuthenticationError: the endpoint refuses the client.
         ConfigurationError: there is no such function, or what came is no token.
     """
-    return _ask_endpoint(oauth, timeout_s) if oauth.callback is None else _ask_function(oauth)
+    if oauth.callback is not None:
+        return _ask_function(oauth)
+    from connectors.clients.token_endpoint import ask_endpoint  # noqa: PLC0415 - see there
+
+    return ask_endpoint(oauth, timeout_s)
 
 
 def unfit_extensions(extensions: Iterable[tuple[object, object]]) -> list[str]:
@@ -66,123 +54,6 @@ def unfit_extensions(extensions: Iterable[tuple[object, object]]) -> list[str]:
         if not (isinstance(name, str) and _NAME.fullmatch(name) and name != "auth")
         or not (isinstance(value, str) and _VALUE.fullmatch(value))
     ]
-
-
-# -- the endpoint ----------------------------------------------------------------------------------
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected request would take the client's secret to another place."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow none: it is an answer like any other."""
-
-
-def _ask_endpoint(oauth: OAuth, timeout_s: float) -> Token:
-    parameters = {"grant_type": "client_credentials"}
-    if oauth.scope:
-        parameters["scope"] = oauth.scope
-    client = base64.b64encode(f"{oauth.client_id}:{oauth.client_secret}".encode()).decode()
-    request = urllib.request.Request(  # noqa: S310 - the scheme was checked when it was read
-        oauth.endpoint,
-        urlencode(parameters).encode(),
-        {
-            "Authorization": f"Basic {client}",
-            "Accept": "application/json",
-            "Content-Type": "application/x-www-form-urlencoded",
-        },
-    )
-    opener = urllib.request.build_opener(
-        _NoRedirect, urllib.request.HTTPSHandler(context=_trusting(oauth))
-    )
-    try:
-        with opener.open(request, timeout=timeout_s) as answer:
-            body = answer.read(_MOST_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        raise _status_error(oauth, error) from None
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        if isinstance(reason, ssl.SSLCertVerificationError):
-            raise _refused(oauth, str(reason), _CA) from error
-        raise TokenUnavailableError(
-            "The token endpoint does not answer.",
-            where=oauth.giver,
-            cause=str(reason) or type(reason).__name__,
-            option=_URL,
-        ) from error
-    return _token_in(oauth, body)
-
-
-def _trusting(oauth: OAuth) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=oauth.ca, cadata=oauth.ca_text)
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigurationError(
-            "The certificates to trust at the token endpoint cannot be used.",
-            where=oauth.ca or "the text of the option",
-            cause=str(error),
-            option=_CA,
-        ) from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-def _status_error(oauth: OAuth, error: urllib.error.HTTPError) -> SparkOnceError:
-    said = ""
-    try:
-        answer = json.loads(error.read(_MOST_BYTES))
-        said = ": ".join(str(answer[k]) for k in ("error", "error_description") if k in answer)
-    except (OSError, ValueError, TypeError, http.client.HTTPException):
-        pass  # a proxy answers with a page
-    finally:
-        error.close()
-    said = said.replace(oauth.client_secret, "[hidden]")[:_MOST_SAID]
-    said = "".join(one if one.isprintable() else " " for one in said)
-    cause = ": ".join(filter(None, (f"HTTP {error.code} {error.reason}", said)))
-    if error.code >= 500 or error.code in _PASSING:
-        return TokenUnavailableError(
-            "The token endpoint gives no token now.", where=oauth.giver, cause=cause, option=_URL
-        )
-    return _refused(oauth, cause, _URL if 300 <= error.code < 400 else _CLIENT)
-
-
-def _token_in(oauth: OAuth, body: bytes) -> Token:
-    """Read the answer. The end of a token stands in it: librdkafka needs a JWT, too."""
-    if len(body) > _MOST_BYTES:
-        raise _refused(oauth, "the answer is too long", _URL)
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        raise _refused(oauth, "the answer is no JSON", _URL) from None
-    value = answer.get("access_token") if isinstance(answer, dict) else None
-    if not isinstance(value, str):
-        raise _refused(oauth, "the answer has no access_token", _URL)
-    parts = value.split(".")
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (IndexError, ValueError):
-        claims = None
-    if claims is None or len(parts) != 3 or not _TOKEN.fullmatch(value):
-        raise _refused(oauth, "the access_token is no JWT, which librdkafka needs", _URL)
-    claims = claims if isinstance(claims, dict) else {}
-    expires_s, subject = claims.get("exp"), claims.get(oauth.subject_claim)
-    if not isinstance(expires_s, int | float) or not math.isfinite(expires_s):
-        raise _refused(oauth, "the JWT has no claim exp, which says when it expires", _URL)
-    if not isinstance(subject, str) or not subject:
-        option = f"kafka.sasl.oauthbearer.sub.claim.name={oauth.subject_claim}"
-        raise _refused(oauth, f"the JWT has no claim {oauth.subject_claim}", option)
-    if expires_s * 1000 <= SYSTEM_CLOCK.now_ms():
-        raise _refused(oauth, "the JWT has expired; or the clock of this machine is wrong", _URL)
-    return Token(value, int(expires_s * 1000), oauth.extensions)
-
-
-def _refused(oauth: OAuth, cause: str, option: str) -> AuthenticationError:
-    return AuthenticationError(
-        "The token endpoint gives no token for this login.",
-        where=oauth.giver,
-        cause=cause,
-        option=option,
-    )
 
 
 # -- a function of the user ------------------------------------------------------------------------
@@ -218,7 +89,7 @@ def _ask_function(oauth: OAuth) -> Token:
     extensions = given[3] if len(given) == 4 else {}
     if not isinstance(value, str):
         raise _no_token(oauth, f"the token is of the type {type(value).__name__}, not str")
-    if not _TOKEN.fullmatch(value):
+    if not PRINTABLE.fullmatch(value):
         raise _no_token(oauth, "the text is no token: printable characters without spaces")
     if not isinstance(expires_s, int | float) or not math.isfinite(expires_s):
         # It may be a token, if the function has them the other way round.

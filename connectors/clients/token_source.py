@@ -15,6 +15,7 @@ import copy
 import dataclasses
 import logging
 import math
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -33,6 +34,8 @@ _PAUSE_S: Final = 1.0
 _LONG_PAUSE_S: Final = 300.0
 #: Between two tries to renew a token that is still good, as in librdkafka.
 _NEXT_TRY_S: Final = 10.0
+#: What the text of a token consists of.
+PRINTABLE: Final = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
