@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from transactions.errors import ConfigurationError, without_secrets
 from transactions.log_backend import LocalFileBackend, LogBackend
-from transactions.log_location import SCHEME, LogLocation, backend_for
+from transactions.log_location import SCHEME, LogLocation, backend_for, refuse_home
 
 #: A file of the checkpoint: the id of its log.
 BOUND_TO: Final = "log-id"
@@ -36,14 +36,15 @@ class CheckpointLocation:
             them. The environment of the driver gives the others.
 
     Raises:
-        ConfigurationError: a folder is given options of a store.
+        ConfigurationError: a folder is given options of a store, or begins with ``~``.
     """
 
     address: str | Path
     options: Mapping[str, str | float] = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse options that nothing would read."""
+        """Refuse options that nothing would read, and a folder that nobody means."""
+        refuse_home(str(self.address))
         if self.options and self.folder is not None:
             raise ConfigurationError(
                 "A checkpoint in a folder has no options of a store.",

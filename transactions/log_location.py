@@ -48,10 +48,11 @@ def backend_for(
         options: of the object store, by its names; a local folder has none.
 
     Raises:
-        ConfigurationError: the scheme is unknown, an option is wrong, or the package that the
-            address needs is not installed.
+        ConfigurationError: the scheme is unknown, the path begins with ``~``, an option is wrong,
+            or the package that the address needs is not installed.
     """
     text, given = str(location), dict(options or {})
+    refuse_home(text)
     address = SCHEME.match(text)
     if address is None or address[1].lower() == "file":
         if given:
@@ -67,6 +68,21 @@ def backend_for(
 
     settings: dict[str, Any] = given  # a Clock is none of them
     return ObjectStoreBackend(address[1].lower() + text[address.end(1) :], **settings)
+
+
+def refuse_home(path: str) -> None:
+    """Refuse a path that begins with ``~``: it would be a folder of that name in the current one.
+
+    Raises:
+        ConfigurationError: it does.
+    """
+    if path.lstrip().startswith("~"):
+        raise ConfigurationError(
+            "A path begins with ~, which is no folder.",
+            where=path,
+            cause="a shell puts the home folder in its place, nobody else does",
+            option=f"{path}: write the whole path",
+        )
 
 
 def _folder_of(url: str) -> Path:

@@ -38,7 +38,7 @@ from connectors.options.option import checked_app_id
 from connectors.options.sink_kinds import sink_from_options
 from connectors.options.table import APP, LOG_LEVELS, MICRO_BATCH, PIPELINE, TRANSFORM
 from transactions.errors import ConfigurationError, nearest
-from transactions.log_location import SCHEME, LogLocation
+from transactions.log_location import SCHEME, LogLocation, refuse_home
 
 _TABLES: Final = ("app", "source", "transform", "sink", "decision_log", "spark")
 _VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
@@ -213,7 +213,7 @@ class _Parser:
         if not address.strip():
             what = "[decision_log] needs an address."
             raise self._wrong(what, "decision_log", "it is absent or empty", "address = ...")
-        return LogLocation(self._relative(address), options)
+        return LogLocation(self._relative(address, "decision_log"), options)
 
     def _transform(self, table: Mapping[str, str]) -> dict[str, str | tuple[str, ...]]:
         kinds = {name: text for name, text in table.items() if name != "columns"}
@@ -291,7 +291,11 @@ class _Parser:
             )
         return None if level is None else level.upper()
 
-    def _relative(self, path: str) -> str:
+    def _relative(self, path: str, place: str = "app") -> str:
+        try:
+            refuse_home(path)
+        except ConfigurationError as error:
+            raise self._from(error, place) from error
         return path if SCHEME.match(path) else str(self._path.parent / path)
 
     def _flat(self, table: Mapping[str, Any], place: str, prefix: str = "") -> dict[str, str]:

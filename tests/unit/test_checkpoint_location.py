@@ -92,3 +92,12 @@ def test_a_wrong_address_is_refused_in_four_parts(address: str, options: dict[st
     assert all((error.what, error.where, error.cause, error.option))
     assert "hidden" not in str(error)
     assert "hidden" not in str(CheckpointLocation(address))
+
+
+@pytest.mark.parametrize("path", ["~/app", Path("~/app"), "~somebody"])
+def test_a_home_folder_that_no_shell_has_put_in_is_refused(path: str | Path):
+    with pytest.raises(ConfigurationError, match="begins with ~") as raised:
+        CheckpointLocation(path)
+    error = raised.value
+    assert all((error.what, error.where, error.cause, error.option))
+    assert CheckpointLocation("/data/~app").folder == Path("/data/~app")

@@ -227,6 +227,8 @@ def test_unknown_keys_name_the_nearest(content, says):
         (text().replace('id = "flights"', ""), "needs 'id'"),
         (text().replace('"flights"', '"my.app"'), "only letters, digits"),
         (text().replace('checkpoint = "state"', ""), "needs 'checkpoint'"),
+        (text().replace('"state"', '"~/state"'), "begins with ~"),
+        (text() + '[decision_log]\naddress = "~/log"\n', "begins with ~"),
         (text().replace('subscribe = "in"', ""), "no topic is named"),
         (text().replace("[[sink]]", "[zink]"), "no table 'zink'"),
         (text().replace("[[sink]]", "[sink]"), "needs a sink"),
