@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -31,9 +32,45 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = config.option.markexpr.replace("not long", "")  # it is named
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The journeys first: a run that ends with the longest tests ends with idle processes."""
-    items.sort(key=lambda item: "journeys" not in item.path.parts)
+@pytest.hookimpl(trylast=True)  # what is left out is no part of a share
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Each process of pytest-xdist begins with an equal share of the list, and takes from the end
+    of another one's when it is through. So what begins a share stays in its process. Tests with a
+    Spark session are there in every second process: a session costs forty seconds of CPU. Journeys
+    begin the last one: a run that ends with the longest tests ends with idle processes.
+    """
+    shares: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    sessions = [item for item in items if _has_session(item)]
+    journeys = [item for item in items if "journeys" in item.path.parts]
+    first = {*sessions, *journeys}
+    others = [item for item in items if item not in first]
+    begins: list[list[pytest.Item]] = [[] for _ in range(shares)]
+    begins[-1] = journeys
+    in_each = -(-len(sessions) // max(1, shares // 2))
+    for share in range(max(1, shares // 2)):
+        begins[share] = [*sessions[share * in_each :][:in_each], *begins[share]]
+    tests = len(items)
+    items.clear()
+    for share, begin in enumerate(begins):
+        size = (tests - len(items)) // (shares - share)
+        fill = max(0, size - len(begin))
+        items += begin + others[:fill]
+        del others[:fill]
+    items += others
+
+
+def _has_session(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ()) and not {"unit", "journeys"} & {
+        *item.path.parts
+    }
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays: thousands of tests, and modules. Each collection of garbage would
+    look at all of it again, a third of a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

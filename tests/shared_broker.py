@@ -1,5 +1,5 @@
-"""Fixtures of every tier with a real broker: one broker and one Spark session per test process, and
-names that belong to one test only. tests/conftest.py registers them.
+"""Fixtures of every tier with a real broker: one broker for all test processes, one Spark session
+in each, and names that belong to one test only. tests/conftest.py registers them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from connectors.testing.topics import TopicFactory
 from tests.conftest import BROKERS_THAT_RAN
-from tests.integration.brokers import IMAGE, Broker, running_broker, selected_kinds
+from tests.integration.brokers import IMAGE, Broker, selected_kinds, shared_broker
 from transactions.clock import Deadline
 
 if TYPE_CHECKING:
@@ -48,13 +48,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Broker]:
+def kafka_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Broker:
     """The shared broker: SPARKONCE_TEST_BROKER = embedded (default) | testcontainers | both."""
     kind: str = request.param
-    with running_broker(kind) as broker:
-        what = f"image {IMAGE}" if kind == "testcontainers" else "Apache Kafka, pinned jars"
-        request.config.stash[BROKERS_THAT_RAN][kind] = f"{what}, {broker.bootstrap_servers}"
-        yield broker
+    broker = shared_broker(kind, tmp_path_factory, request.config)
+    what = f"image {IMAGE}" if kind == "testcontainers" else "Apache Kafka, pinned jars"
+    request.config.stash[BROKERS_THAT_RAN][kind] = f"{what}, {broker.bootstrap_servers}"
+    return broker
 
 
 @pytest.fixture(scope="session")

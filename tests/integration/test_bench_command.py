@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,20 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from connectors.testing.brokers import running_broker
 from tests.integration.job_process import PATIENCE_S
 from tests.tiers import long
 
 BENCH = [sys.executable, "-m", "connectors.cli.main", "bench"]
 PREFIX = "sparkonce-bench-"
 PHASES = {"start", "write", "check", "decide", "commit", "finish"}
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    """A broker of these tests alone: what the command leaves on it must be nobody else's."""
+    with running_broker() as broker:
+        yield broker.bootstrap_servers
 
 
 def left_on(bootstrap: str) -> set[str]:

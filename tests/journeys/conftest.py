@@ -33,7 +33,8 @@ from connectors.testing.auditor.reader import (
     assert_no_open_transaction,
     read_committed,
 )
-from connectors.testing.brokers import Broker, running_broker
+from connectors.testing.brokers import Broker
+from tests.integration.brokers import shared_broker
 from tests.pages import block, replaced
 
 ROOT = Path(__file__).parents[2]
@@ -417,10 +418,9 @@ def _what_is_wrong(came: list[int]) -> str:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
-    """One broker for all journeys that do it no harm."""
-    with running_broker() as running:
-        yield running
+def broker(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Broker:
+    """The broker of all journeys that do it no harm."""
+    return shared_broker("embedded", tmp_path_factory, pytestconfig)
 
 
 @pytest.fixture
