@@ -1,4 +1,4 @@
-"""ctrl-C and SIGTERM as one KeyboardInterrupt, but never during the clean-up."""
+"""ctrl-C, SIGTERM and SIGHUP as one KeyboardInterrupt, but never during the clean-up."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
-#: SIGHUP: the terminal was closed.
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from connectors.machine.stop_requests import stop_requests
 
 
 class Interruption:
@@ -27,7 +26,7 @@ class Interruption:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in _SIGNALS:
+        for number in stop_requests():
             self._before[number] = signal.signal(number, self._on_signal)
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +58,8 @@ for latencies below 100 ms. It needs one [[sink]], and arrow = "module:name" in
 
 \b
 Exit codes: 0 stopped cleanly, 1 failed, 2 bad configuration.
-SIGTERM and ctrl-C stop between two checkpoints. After a temporary failure (a broker
+ctrl-C, SIGTERM and a closed terminal stop between two checkpoints; nohup keeps it
+running without one. After a temporary failure (a broker
 is down, a worker was killed, a batch is stuck) the pipeline restarts in this process.
 """
 
@@ -229,7 +231,8 @@ class Progress:
             f"({self._records:,} records so far)"
         )
         if self._status is not None:
-            self._status.update(line)
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self._status.update(line)
             return
         now = self._clock.monotonic()
         if now >= self._next:
@@ -242,7 +245,8 @@ class Progress:
     def close(self, *, stopped: bool) -> None:
         """Show the last checkpoint if it is not shown yet; a clean stop shows only the total."""
         if self._status is not None:
-            self._status.stop()
+            with contextlib.suppress(OSError):
+                self._status.stop()
         if self._held and not stopped:
             _say(self._held)
             self._held = ""

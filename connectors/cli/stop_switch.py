@@ -1,4 +1,4 @@
-"""SIGTERM and ctrl-C as one request to stop, from the start of a process to its end."""
+"""ctrl-C, SIGTERM and SIGHUP as one request to stop, from the start of a process to its end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
+from connectors.machine.stop_requests import stop_requests
 from transactions.clock import SYSTEM_CLOCK, Clock
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SECOND_AFTER_S = 1.0
 
 
@@ -32,7 +32,7 @@ class StopSwitch:
 
     def install(self) -> None:
         """Install the handlers; call it again after Spark has replaced the one for ctrl-C."""
-        for number in _SIGNALS:
+        for number in stop_requests():
             before = signal.signal(number, self._on_signal)
             self._before.setdefault(number, before)
 

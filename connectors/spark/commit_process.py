@@ -127,9 +127,11 @@ def main() -> None:
     """Serve until the JVM has ended; if another process serves it already, end at once.
 
     A service manager sends SIGTERM to the JVM and to this process (systemd's
-    KillMode=control-group). It must not end a commit in the middle: this process ends with its JVM.
+    KillMode=control-group), and a terminal that is closed sends SIGHUP. Neither may end a commit
+    in the middle: this process ends with its JVM.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     folder, pid, born = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors report it once

@@ -84,7 +84,7 @@ def ensure_jvm(settings: Mapping[str, str]) -> None:
     os.close(into)
     atexit.register(_hear_out, output)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as `SparkContext()` does
-    _leave_sigterm_to_driver(gateway)
+    _leave_stop_requests_to_driver(gateway)
 
 
 @contextlib.contextmanager
@@ -110,15 +110,17 @@ def jvm_environment(*asked: Callable[[], Mapping[str, str]]) -> Iterator[None]:
                     os.environ[name] = value
 
 
-def _leave_sigterm_to_driver(gateway: JavaGateway) -> None:
-    """Make the JVM ignore SIGTERM, as PySpark makes it ignore ctrl-C.
+def _leave_stop_requests_to_driver(gateway: JavaGateway) -> None:
+    """Make the JVM ignore SIGTERM and SIGHUP, as PySpark makes it ignore ctrl-C.
 
-    A service manager sends SIGTERM to every process (systemd's KillMode=control-group). The JVM
-    would end during the checkpoint that this process must still finish. Processes that the JVM
-    starts from now on inherit this. The JVM still ends with this process, which closes its stdin.
+    A service manager sends SIGTERM to every process (systemd's KillMode=control-group), and a
+    terminal that is closed sends SIGHUP. The JVM would end during the checkpoint that this process
+    must still finish. Processes that the JVM starts from now on inherit this. The JVM still ends
+    with this process, which closes its stdin.
     """
     of_java = gateway.jvm.sun.misc
-    of_java.Signal.handle(of_java.Signal("TERM"), of_java.SignalHandler.SIG_IGN)
+    for name in ("TERM", "HUP"):
+        of_java.Signal.handle(of_java.Signal(name), of_java.SignalHandler.SIG_IGN)
 
 
 def _pass_on(output: int) -> None:

@@ -142,7 +142,7 @@ class DriverLife(abc.ABC):
         """
 
     def run(self) -> None:
-        """Call start(), then wait; SIGTERM and ctrl-C stop between two checkpoints.
+        """Call start(), then wait; ctrl-C, SIGTERM and SIGHUP stop between two checkpoints.
 
         Raises:
             SparkOnceError: the error that ended the pipeline.

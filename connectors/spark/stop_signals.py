@@ -1,4 +1,4 @@
-"""Turns SIGTERM and ctrl-C into a request to stop, while a driver runs."""
+"""Turns ctrl-C, SIGTERM and SIGHUP into a request to stop, while a driver runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from connectors.machine.stop_requests import stop_requests
 from transactions.clock import Deadline
 
 _LOOK_S: Final = 0.02
@@ -40,14 +41,11 @@ class StopFlag:
 
 @contextmanager
 def stop_signals(carry_out: Callable[[], None]) -> Iterator[None]:
-    """Call `carry_out` at either signal; on any thread but the main thread, do nothing."""
+    """Call `carry_out` at each such signal; on any thread but the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.signal(number, lambda *_: carry_out())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {number: signal.signal(number, lambda *_: carry_out()) for number in stop_requests()}
     try:
         yield
     finally:

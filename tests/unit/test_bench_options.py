@@ -133,7 +133,7 @@ def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_for_what_must_not_be_left_half_done(number: signal.Signals):
     said: list[str] = []
     done = []

@@ -46,12 +46,15 @@ def until(it_is_so: Callable[[], bool]) -> None:
         deadline.pause(0.02)
 
 
-def test_sigterm_does_not_end_it_before_its_jvm(folder, jvm):
-    """A service manager sends SIGTERM to all processes of a service at once."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_does_not_end_it_before_its_jvm(folder, jvm, number):
+    """A service manager sends SIGTERM to all processes of a service at once, and a terminal that is
+    closed SIGHUP.
+    """
     command = [sys.executable, "-m", "connectors.spark.commit_process", str(folder)]
     with subprocess.Popen([*command, str(jvm.pid), born(jvm.pid)]) as process:
         until((folder / SOCKET).exists)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)
         jvm.kill()
