@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -159,7 +159,15 @@ def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wa
     from connectors.pipeline.restoring import FromSavepoint
     from connectors.spark.job import run_job
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    class OnStderr(logging.StreamHandler[TextIO]):
+        """Writes to what is stderr now: rich puts each line above the one that it shows live."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.stream = sys.stderr
+            super().emit(record)
+
+    form = "%(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[OnStderr()])
     logging.getLogger("sparkonce").setLevel(logging.INFO)  # events: recovered, healed, ...
     logging.getLogger("kafka").setLevel(logging.ERROR)  # our errors report it once
     _say(f"{_described(job)}: starting")
@@ -187,11 +195,15 @@ def _described(job: JobDefinition) -> str:
 
 
 def _say(text: str) -> None:
-    """Write a line to stderr; a closed stderr must not stop a pipeline."""
-    try:
-        click.echo(text, err=True)
-    except OSError:
-        return
+    """Write a line to stderr; a closed stderr must not stop a pipeline.
+
+    Not with `click.echo`: it goes round rich, which puts a line above the one that it shows live.
+    """
+    stderr: TextIO | None = sys.stderr  # None: it was closed before the start
+    with contextlib.suppress(OSError):
+        if stderr is not None:
+            stderr.write(f"{text}\n")
+            stderr.flush()
 
 
 class Progress:
@@ -208,7 +220,8 @@ class Progress:
         self._held = ""
         self._records = 0
         self._checkpoints = 0
-        self._status = _live_status() if sys.stderr.isatty() else None
+        stderr: TextIO | None = sys.stderr
+        self._status = _live_status() if stderr is not None and stderr.isatty() else None
 
     @property
     def total(self) -> str:

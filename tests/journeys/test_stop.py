@@ -100,6 +100,9 @@ def test_the_terminal_is_closed(stranger: Stranger, mode: str):
         while left := processes_of_session(pipeline.process.pid):  # the JVM ends behind it
             assert not deadline.expired(), left
             deadline.pause(0.05)
+    lines = re.split(r"[\r\n]|\x1b\[2K", pipeline.text)
+    for whole in ("INFO sparkonce.events: ", "running", f"{stranger.app}: "):
+        assert any(line.startswith(whole) for line in lines), f"{whole} in the live line"
     stranger.assert_each_record_came_once(begins={0: range(10**9), 1: range(10**9)})
 
 
