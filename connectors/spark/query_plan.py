@@ -20,8 +20,8 @@ from connectors.spark.branches import (
 )
 from connectors.spark.data_source import NAME
 from connectors.spark.query_files import QueryFiles
-from connectors.spark.range_rows import RANGES_OPTION
 from connectors.spark.sink_stage import COMMITTABLE_DDL, SinkStage
+from connectors.spark.source_columns import RANGES_OPTION
 from connectors.spark.start_file import START_FILE_OPTION, start_file, write_start
 from transactions.errors import ConfigurationError
 from transactions.sink import Sink

@@ -14,9 +14,6 @@ import pyarrow as pa
 from connectors.kafka.source.message_columns import text_constant
 from connectors.kafka.source.offsets import OffsetRange
 
-#: Option of the data source, not for users: hand on the ranges of a batch, not their records.
-RANGES_OPTION: Final = "sparkonce.ranges"
-
 #: One row per range, as JSON.
 RANGES_SCHEMA: Final = pa.schema([pa.field("range", pa.string())])
 

@@ -40,7 +40,7 @@ _LOADED: Final = (
     "connectors.kafka.sink.kafka_writer",
     "connectors.kafka.source.range_reader",
     "connectors.spark.arrow_stage",
-    "connectors.spark.data_source",
+    "connectors.spark.source_readers",
     "connectors.spark.sink_stage",
 )
 

@@ -476,6 +476,8 @@ def test_p8_added_partition_is_seen_and_begins_at_zero(bootstrap: str, topic: To
 
 def test_no_client_is_made_by_an_import() -> None:
     """Workers fork: a librdkafka handle made before would be dead in the child."""
-    code = "import connectors.spark.data_source as d, connectors.kafka.source.range_reader as r; " \
-        "import sys; sys.exit(len(r._POOL._idle))"  # fmt: skip
+    code = (
+        "import connectors.spark.source_readers, connectors.kafka.source.range_reader as r, sys\n"
+        "sys.exit(len(r._POOL._idle))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -135,15 +135,16 @@ def test_the_source_says_what_hides_it(other: Path):
     assert "look at: the name of that file" in done.stderr
 
 
-def test_the_source_says_what_its_installation_lacks(tmp_path: Path):
-    (tmp_path / "confluent_kafka.py").write_text("raise ImportError('no librdkafka here')\n")
+@pytest.mark.parametrize("lacks", ["msgspec", "confluent_kafka"])  # to be made, and to read
+def test_the_source_says_what_its_installation_lacks(tmp_path: Path, lacks: str):
+    (tmp_path / f"{lacks}.py").write_text("raise ImportError('no such library here')\n")
     done = subprocess.run(
-        [sys.executable, "-c", "import pyspark_sparkonce as a; a.DefaultSource({})"],
+        [sys.executable, "-c", "import pyspark_sparkonce as a; a.DefaultSource({}).reader(None)"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "cause:  no librdkafka here\n" in done.stderr
+    assert "cause:  no such library here\n" in done.stderr
     assert "look at: the installation of sparkonce" in done.stderr

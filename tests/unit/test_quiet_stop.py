@@ -22,7 +22,7 @@ from connectors.clients import client_log
 from connectors.kafka.sink.record_producer import RecordProducer
 from connectors.kafka.source.partition_reader import PartitionReader
 from connectors.native.native_reader import NativePartitionReader
-from connectors.spark import StreamingDriver, data_source, driver_jvm, quiet_end
+from connectors.spark import StreamingDriver, driver_jvm, quiet_end, source_readers
 from tests.unit.jvm import jvm_in
 from transactions.coordinator import CheckpointReport
 from transactions.errors import PhaseOneError, StoppedError
@@ -279,8 +279,8 @@ def test_a_minute_shows_few_checkpoints_and_a_clean_stop_shows_no_more(capsys):
 @pytest.mark.parametrize("error", [EOFError(), BrokenPipeError(), PhaseOneError("A real one.")])
 def test_the_process_of_the_source_ends_quietly_when_spark_has_left(monkeypatch, error):
     ended: list[int] = []
-    monkeypatch.setattr(data_source.os, "_exit", ended.append)
-    reader = data_source.KafkaStreamReader.__new__(data_source.KafkaStreamReader)
+    monkeypatch.setattr(source_readers.os, "_exit", ended.append)
+    reader = source_readers.KafkaStreamReader.__new__(source_readers.KafkaStreamReader)
     try:
         try:
             raise error

@@ -81,6 +81,8 @@ def main(infile, outfile):
         sys.exit(-1)
     if asked == b"s":
         import connectors.spark.data_source
+    if asked == b"r":
+        import connectors.spark.source_readers
     if asked == b"w":
         import connectors.spark.query_writer
     if asked == b"u":
@@ -97,6 +99,7 @@ def main(infile, outfile):
         ("pyspark.daemon", b"", True),
         ("pyspark.daemon", b"-", True),
         ("pyspark.daemon", b"s", False),
+        ("pyspark.daemon", b"r", False),
         ("pyspark.daemon", b"w", False),
         ("pyspark.daemon", b"u", False),
     ],
