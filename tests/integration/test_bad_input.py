@@ -262,6 +262,7 @@ def test_an_altered_log_entry(finished: Pipeline):
     assert "checksum" in error.cause
 
 
+@long
 def test_a_torn_log_entry(finished: Pipeline):
     last = finished.entries[-1]
     last.write_bytes(last.read_bytes()[:-20])

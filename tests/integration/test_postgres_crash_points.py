@@ -116,9 +116,8 @@ def test_what_an_operator_rolled_back_after_the_decision_is_written_again(table,
     check_end(table)
 
 
-@pytest.mark.parametrize(
-    "point", sampled(["offsets_sent", "decision_durable", "all_committed"], "decision_durable")
-)
+@long
+@pytest.mark.parametrize("point", ["offsets_sent", "decision_durable", "all_committed"])
 def test_the_server_is_killed_along(table, tmp_path, point):
     killed(tmp_path, table, f"{point}@{CHECKPOINT}")
     table.server.kill()

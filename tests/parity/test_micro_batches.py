@@ -130,6 +130,7 @@ def test_available_now_waits_for_nothing(source, bootstrap, topic, checkpoint):
     assert sizes(query) == [6, 6, 3]
 
 
+@long  # `integration/test_exactly_once.py` has three in each run
 @parity(18)
 def test_available_now_in_several_batches(source, bootstrap, topic, checkpoint):
     name = topic()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.adversary import Profile
 from tests.simulation.runner import digest, run_seed
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from transactions import crash_points
 
 SEEDS, GROUP = 200, 25
@@ -20,12 +20,13 @@ SEEDS, GROUP = 200, 25
 KINDS = set(Profile.__dataclass_fields__) - {"switch"}
 
 
-@pytest.mark.parametrize("first", sampled(range(0, SEEDS, GROUP), 0, GROUP))
+@pytest.mark.parametrize("first", sampled(range(0, SEEDS, GROUP), 0))
 def test_nothing_is_lost_or_doubled_under_random_faults(first):
     for seed in range(first, first + GROUP):
         run_seed(seed)
 
 
+@long  # of the seeds, not of the product
 def test_random_seeds_reach_every_crash_point_and_every_kind_of_fault():
     reached: Counter[str] = Counter()
     faults: Counter[str] = Counter()

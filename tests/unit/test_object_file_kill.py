@@ -25,7 +25,7 @@ import pytest
 from connectors.files import FileSink, abandoned_files, committed_files
 from tests.both_halves import both_halves
 from tests.integration.file_sink_main import FORMATS, PER_BATCH, SUBTASKS
-from tests.tiers import sampled
+from tests.tiers import long, sampled
 from tests.unit.file_targets import committed_objects, rows_of
 from tests.unit.s3_server import BUCKET, Fault, S3Server
 from transactions import crash_points
@@ -167,7 +167,8 @@ def test_killed_in_a_batch(pipeline, point):
     pipeline.finished()
 
 
-@pytest.mark.parametrize("points", sampled(IN_A_RECOVERY, IN_A_RECOVERY[-1]), ids="+".join)
+@long  # one is killed on disk
+@pytest.mark.parametrize("points", IN_A_RECOVERY, ids="+".join)
 def test_killed_in_a_batch_and_again_in_its_recovery(pipeline, points):
     for point in points:
         pipeline.killed(point)

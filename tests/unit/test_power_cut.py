@@ -20,6 +20,7 @@ import pytest
 from connectors.files import FileSink, committed_files
 from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from tests.power_cut import PowerCut, Syncs, cut
+from tests.tiers import sampled
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
 from transactions.sink import Sink
@@ -103,7 +104,9 @@ def story(make: Callable[[Path], Sink], root: Path, syncs: Syncs, rng: random.Ra
 
 @pytest.mark.parametrize(
     ("make", "read"),
-    [(file_sink, rows_in_files), (write_ahead_sink, rows_sent)],
+    sampled(
+        [(file_sink, rows_in_files), (write_ahead_sink, rows_sent)], (file_sink, rows_in_files)
+    ),
     ids=["files", "write-ahead"],
 )
 def test_b1_what_was_decided_survives_a_power_cut_at_each_sync(
