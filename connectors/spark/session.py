@@ -70,8 +70,10 @@ def build_session(
         conf: further Spark settings; they win over ours.
 
     Raises:
-        ConfigurationError: no Java 17 or newer could be found or installed.
+        ConfigurationError: no Java 17 or newer could be found or installed, or SPARK_HOME names
+            another Spark than PySpark's.
     """
+    spark_home.check_home()
     java_home = ensure_java_home()
     os.environ["JAVA_HOME"] = java_home
     os.environ["PYSPARK_PYTHON"] = worker_python(master, os.environ)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -22,8 +23,10 @@ import pyspark
 from pyspark.find_spark_home import _find_spark_home
 
 from connectors.machine.user_folders import cache_folder
+from transactions.errors import ConfigurationError
 
 _VARIABLE: Final = "SPARK_HOME"
+_CORE: Final = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
 _LEFT_OUT: Final = frozenset({"python", "__pycache__"})
 
 
@@ -36,6 +39,38 @@ def home_of_jvm() -> Path:
 def installed_home() -> Path:
     """Return the folder in which PySpark is installed."""
     return Path(pyspark.__file__).parent
+
+
+def check_home() -> None:
+    """Check that a SPARK_HOME of the user's has the Spark that this PySpark belongs to.
+
+    Raises:
+        ConfigurationError: it has another one, or none. PySpark would start it, and fail at its
+            first call with an error that names neither.
+    """
+    given = os.environ.get(_VARIABLE)
+    if not given:
+        return
+    cores = [_CORE.fullmatch(one.name) for one in Path(given, "jars").glob("spark-core_*.jar")]
+    found = [core["version"] for core in cores if core]
+    if not found and Path(given, "bin", "spark-submit").exists():
+        return  # built from source: its jars lie elsewhere
+    if any(_line_of(version) == _line_of(pyspark.__version__) for version in found):
+        return
+    raise ConfigurationError(
+        "SPARK_HOME names a Spark that this PySpark cannot start.",
+        where=given,
+        cause=f"it has Spark {found[0]}, and PySpark {pyspark.__version__} is installed in "
+        f"{installed_home()}"
+        if found
+        else "there is no Spark",
+        option=f"{_VARIABLE}={given}: unset it (PySpark has a Spark of its own), or install the "
+        "PySpark of that version",
+    )
+
+
+def _line_of(version: str) -> list[str]:
+    return version.split(".")[:2]
 
 
 def linked_home() -> Path | None:

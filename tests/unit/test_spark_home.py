@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark import spark_home
+from connectors.spark import session, spark_home
 from connectors.spark.driver_jvm import jvm_environment
+from transactions.errors import ConfigurationError
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +95,38 @@ def test_where_it_cannot_be_made_spark_has_its_own(cache):
     assert spark_home.linked_home() is None
     with jvm_environment(spark_home.local_home):
         assert "SPARK_HOME" not in os.environ
+
+
+def a_spark(home: Path, version: str) -> Path:
+    (home / "jars").mkdir(parents=True)
+    (home / "jars" / f"spark-core_2.13-{version}.jar").touch()
+    return home
+
+
+@pytest.mark.parametrize("version", ["4.3.0", "4.3.7-vendor-1", "4.3.0-SNAPSHOT"])
+def test_a_spark_of_the_same_line_is_taken(monkeypatch, tmp_path, version):
+    monkeypatch.setattr(spark_home.pyspark, "__version__", "4.3.1")
+    monkeypatch.setenv("SPARK_HOME", str(a_spark(tmp_path / "spark", version)))
+    spark_home.check_home()
+
+
+def test_one_built_from_source_is_taken(monkeypatch, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "spark-submit").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    spark_home.check_home()
+
+
+@pytest.mark.parametrize(
+    ("version", "cause"), [("3.5.4", "Spark 3.5.4, and PySpark"), (None, "there is no Spark")]
+)
+def test_another_spark_is_refused_before_it_starts(monkeypatch, tmp_path, version, cause):
+    """A variable that is left from another installation: PySpark fails with one of its own."""
+    home = a_spark(tmp_path / "spark", version) if version else tmp_path / "gone"
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    monkeypatch.setattr(session, "ensure_jvm", lambda *_: pytest.fail("it was started"))
+    with pytest.raises(ConfigurationError, match="SPARK_HOME names") as refused:
+        session.build_session("test")
+    error = refused.value
+    assert (error.where, cause in error.cause) == (str(home), True)
+    assert "unset it" in error.option
