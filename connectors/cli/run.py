@@ -143,14 +143,20 @@ def check_job(job: JobDefinition) -> None:
     if job.decision_log is not None and SCHEME.match(str(job.decision_log.address)):
         job.decision_log.backend()  # sends nothing
     if job.function is not None or job.arrow is not None:
-        from connectors.spark.job import find_arrow_function, find_function, wants_session
+        from connectors.spark.job import (
+            before_session,
+            find_arrow_function,
+            find_function,
+            wants_session,
+        )
 
-        find_arrow_function(job)
-        try:
-            find_function(job)
-        except ConfigurationError as error:
-            if not wants_session(error):
-                raise  # else the function is looked for again when there is one
+        with before_session():
+            find_arrow_function(job)
+            try:
+                find_function(job)
+            except ConfigurationError as error:
+                if not wants_session(error):
+                    raise  # else the function is looked for again when there is one
 
 
 def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wanted: bool) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
-from pyspark.errors import PySparkException
+from pyspark import SparkContext
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,6 +30,7 @@ from transactions.sink import Sink
 #: PySpark logs an error of SQL as one line of JSON, 13,000 characters of Java's stack in it. The
 #: job's error has the reason.
 _QUERY_CONTEXT: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_NO_SESSION: Final = "SESSION_OR_CONTEXT_NOT_EXISTS"
 SOURCE_VIEW = "source"
 TRANSFORMED_VIEW = "transformed"
 
@@ -268,6 +270,27 @@ def _transformed(
     )
 
 
+@contextmanager
+def before_session() -> Iterator[None]:
+    """Look at the user's module in this block: it cannot start a session.
+
+    `SparkSession.builder.getOrCreate()` in a module would start a JVM with none of the settings of
+    a pipeline, even for a mere check. Here it fails as `@udf("string")` does (see `wants_session`);
+    when the module is imported again, it gets the session of the job.
+    """
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PySparkRuntimeError(errorClass=_NO_SESSION, messageParameters={})
+
+    start = SparkContext.__dict__["_ensure_initialized"]
+    if SparkContext._gateway is None:  # noqa: SLF001 - else there is a session
+        SparkContext._ensure_initialized = classmethod(refuse)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        SparkContext._ensure_initialized = start  # noqa: SLF001
+
+
 def wants_session(error: ConfigurationError) -> bool:
     """Return whether a module could not be imported because there is no session yet.
 
@@ -275,10 +298,7 @@ def wants_session(error: ConfigurationError) -> bool:
     module of an Arrow function where there is never a session.
     """
     cause = error.__cause__
-    return (
-        isinstance(cause, PySparkException)
-        and cause.getCondition() == "SESSION_OR_CONTEXT_NOT_EXISTS"
-    )
+    return isinstance(cause, PySparkException) and cause.getCondition() == _NO_SESSION
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from pyspark import SparkContext
+from pyspark.core import context
 from pyspark.sql import SparkSession
 
 from connectors.cli import run
@@ -55,26 +56,34 @@ def test_what_the_driver_would_refuse(
     assert says in done.output
 
 
+#: Each stands at the top of a module, and wants Spark's session.
+WANTS = {
+    "a type as text": "upper = F.udf(lambda value: value.decode().upper(), 'string')",
+    "a session": "spark = SparkSession.builder.appName('mine').getOrCreate()",
+    "a context": "context = SparkContext.getOrCreate()",
+}
 NEEDS_SESSION = """\
-from pyspark.sql import functions as F
+from pyspark import SparkContext
+from pyspark.sql import SparkSession, functions as F
 
-@F.udf("string")
-def upper(value):
-    return value.decode().upper()
+{}
 
 def clean(source):
-    return source.select("key", upper("value").alias("value"))
+    return source
 """
 
 
+@pytest.mark.parametrize("wants", WANTS)
 def test_a_module_that_needs_a_session_while_it_is_imported_is_looked_for_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wants: str
 ):
     """An Arrow function is not: tasks import its module, and have no session."""
     monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "needs_session.py").write_text(NEEDS_SESSION)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(context, "launch_gateway", lambda *_: pytest.fail("a JVM was started"))
+    (tmp_path / "needs_session.py").write_text(NEEDS_SESSION.format(WANTS[wants]))
     for kind, code in (("function", 0), ("arrow", 2)):
         job = tmp_path / f"{kind}.toml"
         job.write_text(text(more=f'[transform]\n{kind} = "needs_session:clean"\n'))
