@@ -124,6 +124,9 @@ def _micro_batches(
         return driver
     for frame, sink in branches(job, session, driver.read(job.source)):
         driver.write(frame, sink)
+    for name, value in job.spark.items():  # a builder in the user's module has less to say
+        if session.conf.isModifiable(name):
+            session.conf.set(name, value)
     return driver
 
 

@@ -377,6 +377,9 @@ class StreamingDriver(DriverLife):
     def _start_query(self) -> None:
         assert self._coordinator is not None
         assert self._run is not None
+        # The module of the user's function may have a builder of its own, which has set what it
+        # says on the session that there was; the query takes the settings of this moment.
+        prepare_session(self._spark, local_checkpoint=self._location.folder is not None)
         stage = SinkStage(writers=(*self._run.writers.values(),), owner=self._coordinator.owner)
         self._query = self._plan.start(stage, self._app_id, self._run_batch, self._trigger_ms)
         self._query_ready.set()
