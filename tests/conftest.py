@@ -35,9 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)  # what is left out is no part of a share
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Each process of pytest-xdist begins with an equal share of the list, and takes from the end
-    of another one's when it is through. So what begins a share stays in its process. Tests with a
-    Spark session are there in every second process: a session costs forty seconds of CPU. Journeys
-    begin the last one: a run that ends with the longest tests ends with idle processes.
+    of another one's when it is through. So what begins a share mostly stays in its process. Tests
+    with a Spark session are there in every second process: a session costs forty seconds of CPU.
+    Journeys begin the last one: a run that ends with the longest tests ends with idle processes.
     """
     shares: int = getattr(config, "workerinput", {}).get("workercount", 1)
     sessions = [item for item in items if _has_session(item)]

@@ -1,5 +1,5 @@
 """Fixtures of every tier with a real broker: one broker for all test processes, one Spark session
-in each, and names that belong to one test only. tests/conftest.py registers them.
+in each that needs one, and names that belong to one test only. tests/conftest.py registers them.
 """
 
 from __future__ import annotations

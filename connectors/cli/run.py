@@ -250,8 +250,7 @@ class Progress:
             f"({self._records:,} records so far)"
         )
         if self._status is not None:
-            with contextlib.suppress(OSError):  # the terminal was closed
-                self._status.update(line)
+            self._status.update(line)
             return
         now = self._clock.monotonic()
         if now >= self._next:
@@ -264,7 +263,7 @@ class Progress:
     def close(self, *, stopped: bool) -> None:
         """Show the last checkpoint if it is not shown yet; a clean stop shows only the total."""
         if self._status is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the terminal was closed
                 self._status.stop()
         if self._held and not stopped:
             _say(self._held)

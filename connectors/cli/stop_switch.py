@@ -32,7 +32,7 @@ class StopSwitch:
 
     def install(self) -> None:
         """Install the handlers; call it again after Spark has replaced the one for ctrl-C."""
-        for number in stop_requests():
+        for number in {*stop_requests(), *self._before}:
             before = signal.signal(number, self._on_signal)
             self._before.setdefault(number, before)
 

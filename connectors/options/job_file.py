@@ -312,7 +312,7 @@ class _Parser:
             elif isinstance(value, str):
                 text = self._expanded(value, name, place)
                 is_file = text and _LOGIN_FILE.fullmatch(name)  # an empty one is refused later
-                below = {name: self._relative(text) if is_file else text}
+                below = {name: self._relative(text, place) if is_file else text}
             elif isinstance(value, list) and all(isinstance(one, str) for one in value):
                 below = {name: ",".join(self._expanded(one, name, place) for one in value)}
             else:
@@ -349,7 +349,7 @@ class _Parser:
     def _content(self, path: str, option: str, place: str) -> str:
         """Return what a secret's file holds; an editor or `echo` puts a line end behind it."""
         try:
-            return Path(self._relative(path)).read_text("utf-8").rstrip("\r\n")
+            return Path(self._relative(path, place)).read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             what = f"The file {path!r} of a value cannot be read."
             raise self._wrong(what, place, str(error), option) from error

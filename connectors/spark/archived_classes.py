@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +32,7 @@ def class_archive_conf(java_home: str, conf: Mapping[str, str]) -> dict[str, str
     if archive is None:
         return {}
     with contextlib.suppress(OSError):  # a cache that others maintain
-        os.utime(archive)  # it is in use: see `remove_unused`
+        _mark(archive).touch()
     ours = f"{QUIET} {shlex.quote(f'-XX:SharedArchiveFile={archive}')}"
     return {OPTIONS_KEY: f"{ours} {conf[OPTIONS_KEY]}" if OPTIONS_KEY in conf else ours}
 
@@ -53,9 +52,19 @@ def remove_unused(folder: Path, now_s: float) -> None:
     installation its own. A JVM that has mapped one keeps it.
     """
     for one in folder.glob("*.jsa"):
+        mark = _mark(one)
         with contextlib.suppress(OSError):
-            if one.stat().st_mtime < now_s - _MONTH_S:
+            used_s = max(file.stat().st_mtime for file in (one, mark) if file.exists())
+            if used_s < now_s - _MONTH_S:
                 one.unlink()
+                mark.unlink(missing_ok=True)
+
+
+def _mark(archive: Path) -> Path:
+    """Return the file whose time says when a start has used an archive. Not the archive's own time:
+    in a container, which has it in its image, that would copy all of it.
+    """
+    return archive.with_suffix(".used")
 
 
 def place_of_archive(java_home: str) -> tuple[Path, str]:

@@ -7,8 +7,8 @@ a process of its own beside the driver; `read` and `write` run in Spark's Python
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -42,23 +42,22 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(KafkaExactlyOnceSource)
 
 
-def _readers() -> ModuleType:
-    """Import what reads. Spark makes the data source in several processes, one after the other, and
-    each loads only what it is asked for (0.4 s of CPU).
+def _loaded(module: str) -> Any:
+    """Import what reads, or writes. Spark makes the data source in several processes, one after the
+    other, and each loads only what it is asked for (0.4 s of CPU).
 
     Raises:
         ConfigurationError: a package that it needs is not installed there.
     """
     try:
-        from connectors.spark import source_readers  # noqa: PLC0415
+        return import_module(f"connectors.spark.{module}")
     except ImportError as error:
         raise ConfigurationError(
-            f"The source {NAME} cannot be imported where Spark plans a query.",
+            f"{NAME} cannot be imported where Spark plans a query.",
             where=sys.executable,
             cause=str(error),
             option="the installation of sparkonce in this Python",
         ) from error
-    return source_readers
 
 
 class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
@@ -80,13 +79,13 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Return the batch reader."""
-        readers, source = _readers(), self._source()
+        readers, source = _loaded("source_readers"), self._source()
         source.check_batch()
         return readers.KafkaBatchReader(source)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         """Return the stream reader."""
-        readers, source = _readers(), self._source()
+        readers, source = _loaded("source_readers"), self._source()
         source.check_stream()
         files = self._file(START_FILE_OPTION), self._file(SIZE_FILE_OPTION)
         return readers.KafkaStreamReader(source, *files, gives_ranges=self._gives_ranges())
@@ -95,18 +94,15 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
         """Return the writer of a streaming query: where Spark plans a batch, with the plan of its
         tasks; where Spark commits one, without.
         """
-        from connectors.spark.query_options import QueryOptions  # noqa: PLC0415
-        from connectors.spark.query_writer import KafkaStreamWriter, planned  # noqa: PLC0415
-
-        options = QueryOptions.of_query(self.options)
-        return KafkaStreamWriter(options, None if self._is_copy else planned(options, schema))
+        ours = _loaded("query_writer")
+        options = _loaded("query_options").QueryOptions.of_query(self.options)
+        plan = None if self._is_copy else ours.planned(options, schema)
+        return ours.KafkaStreamWriter(options, plan)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch job, with the plan of its tasks."""
-        from connectors.spark.query_options import QueryOptions  # noqa: PLC0415
-        from connectors.spark.query_writer import KafkaJobWriter, planned  # noqa: PLC0415
-
-        options = QueryOptions.of_job(self.options)
+        ours = _loaded("query_writer")
+        options = _loaded("query_options").QueryOptions.of_job(self.options)
         if overwrite:
             raise ConfigurationError(
                 "A topic cannot be overwritten.",
@@ -114,7 +110,7 @@ class KafkaExactlyOnceSource(DataSource):  # type: ignore[misc]
                 cause="Kafka only appends",
                 option='mode("append")',
             )
-        return KafkaJobWriter(options, planned(options, schema))
+        return ours.KafkaJobWriter(options, ours.planned(options, schema))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Note that this is a copy: PySpark makes the source where it plans a write, and sends it

@@ -1,10 +1,10 @@
 """Start the Python workers while the driver still plans, checks and recovers.
 
 Three kinds of Python processes plan a Python source, and a fourth reads it. The first batch starts
-them one after the other, and each imports modules for half a second. A batch also needs two workers
-for each task, and the JVM compiles its side of a Python stage in the first job. So one background
-job over a source without records does all this before the first batch. After a crash, the first
-record is then visible sooner.
+them one after the other, and each imports modules, some for half a second. A batch also needs two
+workers for each task, and the JVM compiles its side of a Python stage in the first job. So one
+background job over a source without records does all this before the first batch. After a crash,
+the first record is then visible sooner.
 """
 
 from __future__ import annotations

@@ -22,12 +22,20 @@ from connectors.demo.dataset import arrivals, load_flights, messages
 from connectors.demo.demo_reader import read_committed
 from connectors.demo.history import Kind
 from connectors.demo.supervisor import DemoOptions, Supervisor
+from tests.integration.brokers import Broker, running_broker
 from tests.integration.job_process import PATIENCE_S
 from tests.tiers import long, sampled
 from transactions.clock import Deadline
 
 ROOT = Path(__file__).parents[2]
 DEMO = [sys.executable, "-m", "connectors.cli.main", "demo"]
+
+
+@pytest.fixture(scope="module")
+def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker of these tests alone: they look at all of its topics."""
+    with running_broker(request.param) as broker:
+        yield broker
 
 
 def topics_of_demos(bootstrap: str) -> set[str]:

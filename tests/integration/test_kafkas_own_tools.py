@@ -30,6 +30,7 @@ from connectors.spark.pipeline import arrow_pipeline
 from connectors.wire.coordinator_wire import CoordinatorWire
 from connectors.wire.wire_client import WireClient
 from tests.auditor.reader import read_committed
+from tests.integration.brokers import Broker, running_broker
 from tests.integration.wire_helpers import PATIENCE_S, begin, open_producer, settled, soon
 from tests.kafka_tools import kafka_command
 from tests.parity.query import at, produce
@@ -41,6 +42,13 @@ from transactions.log_backend import LocalFileBackend
 pytestmark = long
 
 EACH = 20
+
+
+@pytest.fixture(scope="module")
+def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker of these tests alone: they change what all of its clients see."""
+    with running_broker(request.param) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def test_a_topic_that_is_made_anew_while_the_query_runs_is_another_topic(frame, 
         )
 
 
-@long  # in `make test`: `integration/test_start.py::test_a7_*`, `unit/test_source_stream.py`
+@long  # `unit/test_source_stream.py` has it in `make test`
 @parity(8)
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 def test_a_topic_made_anew_between_runs_is_another_topic(

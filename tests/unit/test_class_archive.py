@@ -94,9 +94,13 @@ def test_one_that_is_there_is_not_made_again(monkeypatch):
 def test_a_new_one_takes_the_place_of_those_that_nobody_uses(cache, monkeypatch):
     forgotten, in_use, of_another_user = made("/old"), made("/older"), made("/new", size=6)
     month_ago = SYSTEM_CLOCK.now_ms() / 1000 - 31 * 86_400
-    for one in (forgotten, in_use):
+    for java in ("/old", "/older"):
+        class_archive_conf(java, {})  # a start
+    marks = [one.with_suffix(".used") for one in (forgotten, in_use)]
+    for one in (forgotten, in_use, *marks):
         os.utime(one, (month_ago, month_ago))
-    class_archive_conf("/older", {})  # a start
+    class_archive_conf("/older", {})
+    assert in_use.stat().st_mtime < month_ago + 1, "in a container, all of it was copied"
 
     def learns(command, **_):
         Path(command[-1]).write_bytes(b"classes")
@@ -105,4 +109,4 @@ def test_a_new_one_takes_the_place_of_those_that_nobody_uses(cache, monkeypatch)
     monkeypatch.setattr(class_archive, "ensure_java_home", lambda: "/new")
     monkeypatch.setattr(class_archive.subprocess, "run", learns)
     archive = ensure_class_archive(tell=lambda _text: None)
-    assert {*archive.parent.iterdir()} == {in_use, of_another_user, archive}
+    assert {*archive.parent.iterdir()} == {in_use, marks[1], of_another_user, archive}

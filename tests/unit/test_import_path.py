@@ -135,11 +135,19 @@ def test_the_source_says_what_hides_it(other: Path):
     assert "look at: the name of that file" in done.stderr
 
 
-@pytest.mark.parametrize("lacks", ["msgspec", "confluent_kafka"])  # to be made, and to read
-def test_the_source_says_what_its_installation_lacks(tmp_path: Path, lacks: str):
+@pytest.mark.parametrize(
+    ("lacks", "call"),
+    [
+        ("msgspec", ""),
+        ("confluent_kafka", ".reader(None)"),
+        ("confluent_kafka", ".writer(None, False)"),
+        ("confluent_kafka", ".streamWriter(None, False)"),
+    ],
+)
+def test_the_source_says_what_its_installation_lacks(tmp_path: Path, lacks: str, call: str):
     (tmp_path / f"{lacks}.py").write_text("raise ImportError('no such library here')\n")
     done = subprocess.run(
-        [sys.executable, "-c", "import pyspark_sparkonce as a; a.DefaultSource({}).reader(None)"],
+        [sys.executable, "-c", f"import pyspark_sparkonce as a; a.DefaultSource({{}}){call}"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,

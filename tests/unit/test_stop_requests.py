@@ -31,6 +31,7 @@ def _no_nohup() -> Iterator[None]:
 def test_each_of_them_asks_for_a_stop(number: signal.Signals):
     told: list[str] = []
     with StopSwitch(told.append) as switch:
+        switch.install()  # as after Spark's start
         os.kill(os.getpid(), number)
         assert switch.asked
     assert len(told) == 1
@@ -48,6 +49,14 @@ def test_what_was_there_before_is_there_again(number: signal.Signals):
     with StopSwitch(lambda _text: None) as switch:
         switch.install()  # as after Spark's start
     assert signal.getsignal(number) is before
+
+
+def test_a_handler_of_the_users_stays():
+    reloads = []
+    signal.signal(signal.SIGHUP, lambda *_: reloads.append(True))
+    with stop_signals(lambda: pytest.fail("it was stopped")):
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert reloads == [True]
 
 
 def test_under_nohup_a_closed_terminal_asks_for_nothing():
