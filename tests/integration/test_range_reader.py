@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from connectors.clients.topic_leaders import has_leaders
 from connectors.kafka.source import range_reader
 from connectors.kafka.source.batch_ranges import limit_offsets
 from connectors.kafka.source.offsets import OffsetRange
@@ -50,9 +51,16 @@ def offsets_of(source: KafkaSource, wanted: OffsetRange) -> list[int]:
 
 def produce(bootstrap: str, topic: str, count: int, *, partition: int = 0) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    refused: list[object] = []
+
+    def on_delivery(error: object, _message: object) -> None:
+        if error is not None:
+            refused.append(error)
+
     for number in range(count):
-        producer.produce(topic, b"%d" % number, partition=partition)
+        producer.produce(topic, b"%d" % number, partition=partition, on_delivery=on_delivery)
     assert producer.flush(30) == 0
+    assert refused == []
 
 
 def delete_before(bootstrap: str, topic: str, offset: int) -> None:
@@ -462,9 +470,12 @@ def test_p8_added_partition_is_seen_and_begins_at_zero(bootstrap: str, topic: To
     assert start == {f"{name}-0": 3}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
+    deadline = Deadline(30)
+    while not has_leaders(admin, name, 2):  # a broker that does not know it yet refuses records
+        assert not deadline.expired()
+        deadline.pause(0.05)
     produce(bootstrap, name, 4, partition=1)
 
-    deadline = Deadline(30)
     end = planner.next_end(start)
     while len(end) < 2:
         assert not deadline.expired(), "the new partition was never seen"
