@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from connectors.kafka.sink import producer_pool
+from tests.client_threads import librdkafka_clients
 from transactions.events import Event, subscribe
 
 
@@ -20,20 +19,11 @@ def _no_producer_outlives_its_test() -> Iterator[None]:
     that was 9 GB, and most of the CPU. Those that an error's frames hold are only found by a whole
     collection, which is not worth its third of a second after a test that leaves nothing.
     """
-    before = _clients()
+    before = librdkafka_clients()
     yield
     producer_pool._pools.discard(lambda _key, _pool: True)
-    if _clients() > before:
+    if librdkafka_clients() > before:
         gc.collect()
-
-
-def _clients() -> int:
-    """Count the clients of librdkafka in this process."""
-    found = 0
-    for comm in Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # the thread has ended
-            found += comm.read_text() == "rdk:main\n"
-    return found
 
 
 @pytest.fixture

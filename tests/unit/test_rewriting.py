@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,6 +18,7 @@ from connectors.kafka.source import range_reader
 from connectors.pipeline import rewriting as rewriting_module
 from connectors.pipeline.rewriting import Rewriting
 from tests.both_halves import KafkaBothHalves
+from tests.client_threads import librdkafka_clients
 from tests.mock_cluster import MockCluster
 from transactions.clock import Deadline
 from transactions.committable import Committable
@@ -42,15 +41,6 @@ DECISION = Decision(
 def cluster() -> Iterator[MockCluster]:
     with MockCluster() as made:
         yield made
-
-
-def librdkafka_clients() -> int:
-    """Each client has one thread of this name, for as long as it lives."""
-    found = 0
-    for comm in Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # the thread has ended
-            found += comm.read_text() == "rdk:main\n"
-    return found
 
 
 def lost_of(subtask: int, offsets: dict[str, int]) -> Committable:
