@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient
 
 from connectors import KafkaSink, KafkaSource
 from connectors.bench.bench_topics import BenchTopics
@@ -17,6 +18,7 @@ from connectors.bench.end_watcher import EndWatcher
 from connectors.clients import client_settings, token_source
 from connectors.clients.client_errors import ErrorWatch
 from connectors.clients.client_settings import (
+    admin_client,
     check_login,
     kafka_python_settings,
     librdkafka_settings,
@@ -27,6 +29,7 @@ from connectors.doctor.preflight import check_clusters
 from connectors.doctor.probe import gather
 from connectors.kafka.sink.plain_producer import PlainProducer
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
+from connectors.kafka.source import source_questions
 from connectors.kafka.source.group_offsets import GroupOffsets
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.native.producer_client import ProducerClient
@@ -189,7 +192,17 @@ def test_a_restart_asks_again_also_if_the_last_token_is_good(endpoint: TokenEndp
     assert len(endpoint.requests) == 2
 
 
-def test_a_question_that_misses_a_token_asks_whether_it_is_refused(endpoint: TokenEndpoint):
+def test_a_question_that_misses_a_token_asks_whether_it_is_refused(
+    endpoint: TokenEndpoint, monkeypatch
+):
+    """Also if librdkafka has said so before the question is sent: it says each reason once."""
+
+    def late(*arguments: Any, **named: Any) -> AdminClient:
+        client = admin_client(*arguments, **named)
+        eventually(lambda: len(client) > 0)
+        return client
+
+    monkeypatch.setattr(source_questions, "admin_client", late)
     check_login(provider(endpoint))
     endpoint.status, endpoint.answer = 401, b'{"error": "invalid_client"}'
     with pytest.raises(AuthenticationError, match="invalid_client"):

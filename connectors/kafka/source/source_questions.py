@@ -60,9 +60,7 @@ class SourceQuestions:
         deadline = self.deadline()
         patience = _FIRST_TIMEOUT_S
         while True:
-            admin = self.client()
-            admin.poll(0)  # or this would serve what it met since the last question
-            self._trouble.forget()  # what an earlier try met says nothing about this one
+            admin = self._client()
             try:
                 futures = request(admin, min(patience, deadline.seconds))
                 answers = {key: future.result() for key, future in futures.items()}
@@ -83,13 +81,18 @@ class SourceQuestions:
         longest = min(_PLANNING_TIMEOUT_S, self._source.poll_timeout_ms / 1000)
         return Deadline(longest, self._clock)
 
-    def client(self) -> AdminClient:
-        """Return the client of the next question."""
+    def _client(self) -> AdminClient:
+        """Return the client of the next question; what was met before says nothing about that."""
+        lacked = self._trouble.lacking
+        if self._admin is not None:
+            self._admin.poll(0)  # or the question would serve what was met since the last one
+        self._trouble.forget()  # before there is a new client: that says each reason only once
         if self._admin is None:
             self._admin = admin_client(
                 self._source.client_settings,
-                # A client of the try before has found that it gets no token: the answer is no more.
-                newer_than_s=0.0 if self._trouble.lacking else 60.0,
+                # The client of the try before has found that it gets no token: an earlier answer
+                # says nothing any more.
+                newer_than_s=0.0 if lacked else 60.0,
                 error_cb=self._trouble,
             )
         return self._admin
