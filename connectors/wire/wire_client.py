@@ -133,6 +133,7 @@ class WireClient:
             if self._manager is not None and self._manager.bootstrapped:
                 return
             self._close()
+            self._first_failure = ""
             if self._tokens is not None:  # here, because the I/O thread must not wait for one
                 self._tokens.usable(deadline)
             timeout_ms = max(1, int(self._request_timeout_s * 1000))
@@ -159,38 +160,47 @@ class WireClient:
                 raise
 
     async def _greet(self, deadline: Deadline) -> None:
-        """Log in once: bootstrap() would repeat wrong credentials until its timeout.
+        """Log in once, or until the deadline: bootstrap() would repeat wrong credentials.
 
         For wrong credentials a broker answers and closes. kafka-python often sees the end of the
         stream before the answer (seen). So several connections that were closed during the
         login count as a refusal. One that hung, or that closed before it said what it can, is none.
         """
-        for broker in self._manager.cluster.bootstrap_brokers():
-            closed = 0
-            while closed < _LOGIN_TRIES:
-                connection = None
-                self._manager.broker_version_data = None  # of an earlier try, even a failed one
-                try:
-                    connection = self._manager.get_connection(
-                        broker.node_id, refresh_metadata_on_err=False
-                    )
-                    left_ms = max(1.0, deadline.remaining() * 1000)
-                    await self._manager.wait_for(connection.init_future, left_ms)
-                except kafka_errors.KafkaError as error:
-                    self._raise_if_refused(error)
-                    self._first_failure = str(error)
-                    no_login = connection is None or connection.broker_version_data is None
-                    if no_login or isinstance(error, _TIMEOUTS):
-                        break
-                    closed += 1
-                    await self.pause(min(_FIRST_PAUSE_S, deadline.remaining()))
-                else:
-                    connection.close()
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            for broker in self._manager.cluster.bootstrap_brokers():
+                if await self._logs_in(broker.node_id, deadline):
                     return
-            if closed >= _LOGIN_TRIES and self._protocol.startswith("SASL"):
-                raise kafka_errors.SaslAuthenticationFailedError(
-                    f"the broker closed the connection during the login, {closed} times"
-                )
+            if deadline.expired():
+                return
+            await self.pause(min(pause_s, deadline.remaining()))
+            pause_s = min(2 * pause_s, 1.0)
+
+    async def _logs_in(self, node: Any, deadline: Deadline) -> bool:
+        closed = 0
+        while closed < _LOGIN_TRIES:
+            connection = None
+            self._manager.broker_version_data = None  # of an earlier try, even a failed one
+            try:
+                connection = self._manager.get_connection(node, refresh_metadata_on_err=False)
+                left_ms = max(1.0, deadline.remaining() * 1000)
+                await self._manager.wait_for(connection.init_future, left_ms)
+            except kafka_errors.KafkaError as error:
+                self._raise_if_refused(error)
+                self._first_failure = self._first_failure or str(error)
+                no_login = connection is None or connection.broker_version_data is None
+                if no_login or isinstance(error, _TIMEOUTS):
+                    return False
+                closed += 1
+                await self.pause(min(_FIRST_PAUSE_S, deadline.remaining()))
+            else:
+                connection.close()
+                return True
+        if self._protocol.startswith("SASL"):
+            raise kafka_errors.SaslAuthenticationFailedError(
+                f"the broker closed the connection during the login, {closed} times"
+            )
+        return False
 
     def close(self) -> None:
         """Close every connection; a later `run` connects again."""

@@ -131,6 +131,12 @@ def test_a_broker_that_refuses_the_credentials_is_believed_at_once(last, then, c
     assert time.monotonic() - began < 20.0
 
 
+def test_a_broker_that_refuses_is_believed_also_after_a_login_that_failed():
+    """The first connection comes while it starts, or while this machine is busy."""
+    with pytest.raises(AuthenticationError, match="3 times"):
+        connect(Broker(0, HANDSHAKE), 60.0)
+
+
 @pytest.mark.parametrize("last", [HANDSHAKE, AUTHENTICATE])
 def test_a_password_is_not_in_the_log_of_the_wire(last, caplog):
     """At DEBUG kafka-python logs each request as it is, and its bytes."""
