@@ -42,7 +42,6 @@ GROUP: Final = int(CoordinatorType.GROUP)
 MAX_IN_FLIGHT: Final = 300
 #: Requests started together; below MAX_IN_FLIGHT, so that metadata requests still fit.
 WAVE: Final = 200
-
 MOST_COORDINATORS: Final = 4096
 
 _FIRST_PAUSE_S: Final = 0.005
@@ -162,23 +161,19 @@ class WireClient:
     async def _greet(self, deadline: Deadline) -> None:
         """Log in once, or until the deadline: bootstrap() would repeat wrong credentials.
 
-        For wrong credentials a broker answers and closes. kafka-python often sees the end of the
-        stream before the answer (seen). So several connections that were closed during the
-        login count as a refusal. One that hung, or that closed before it said what it can, is none.
+        For wrong credentials a broker answers and closes. kafka-python often sees the end before
+        the answer (seen). So several connections that were closed during the login count as a
+        refusal. One that hung, or that closed before it said what it can, is none.
         """
-        pause_s = _FIRST_PAUSE_S
-        while True:
+        backoff, is_time = Backoff(self, deadline), True
+        while is_time:
             for broker in self._manager.cluster.bootstrap_brokers():
                 if await self._logs_in(broker.node_id, deadline):
                     return
-            if deadline.expired():
-                return
-            await self.pause(min(pause_s, deadline.remaining()))
-            pause_s = min(2 * pause_s, 1.0)
+            is_time = await backoff.again()
 
     async def _logs_in(self, node: Any, deadline: Deadline) -> bool:
-        closed = 0
-        while closed < _LOGIN_TRIES:
+        for _ in range(_LOGIN_TRIES):
             connection = None
             self._manager.broker_version_data = None  # of an earlier try, even a failed one
             try:
@@ -191,14 +186,13 @@ class WireClient:
                 no_login = connection is None or connection.broker_version_data is None
                 if no_login or isinstance(error, _TIMEOUTS):
                     return False
-                closed += 1
                 await self.pause(min(_FIRST_PAUSE_S, deadline.remaining()))
             else:
                 connection.close()
                 return True
         if self._protocol.startswith("SASL"):
             raise kafka_errors.SaslAuthenticationFailedError(
-                f"the broker closed the connection during the login, {closed} times"
+                f"the broker closed the connection during the login, {_LOGIN_TRIES} times"
             )
         return False
 
