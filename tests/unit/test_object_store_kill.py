@@ -3,20 +3,15 @@
 The store lives in this process, so what it holds is read here without any code of the log.
 """
 
-import hashlib
-import json
 import random
-import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
-import orjson
 import pytest
 
+from tests.unit.killed_drivers import Driver, decisions_of, whole_entries
 from tests.unit.log_writer import FENCED
 from tests.unit.s3_server import Fault, S3Server
 from transactions.clock import Deadline
@@ -24,47 +19,6 @@ from transactions.decision_log import DecisionLog, read_log
 from transactions.object_store_backend import ObjectStoreBackend
 
 URL = "s3://bucket/app/log"
-ROOT = Path(__file__).parents[2]
-
-
-class Driver:
-    """A child process that decides until it is killed or fenced."""
-
-    def __init__(self, server: S3Server, **options: str) -> None:
-        self.said: list[str] = []
-        given = json.dumps(server.options(**options))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.unit.log_writer", URL, given],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        self._started = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.endswith("\n"):  # a line that the kill has cut was not said
-                self.said.append(line.strip())
-                self._started.set()
-
-    def wait_for_its_fence(self) -> None:
-        assert self._started.wait(60.0)
-
-    def kill(self) -> None:
-        """Kill it; what it has sent can still be stored, at any time: see `S3Server.wait_idle`."""
-        self._process.kill()
-        self.wait()
-
-    def wait(self) -> int:
-        code = self._process.wait(60.0)
-        self._reader.join(10.0)
-        return code
-
-    def decided(self) -> set[int]:
-        return {int(one.split()[1]) for one in self.said if one.startswith("decided")}
 
 
 @pytest.fixture
@@ -73,31 +27,19 @@ def server():
         yield one
 
 
-def entries_of(server: S3Server) -> list[dict]:
-    """Return every entry that was ever stored, by number; whole, each number once and dense.
+def driver_on(server: S3Server) -> Driver:
+    return Driver(URL, server.options())
 
-    A request that comes later than a compaction stores its number once more: below the floor,
-    where no reader looks and whose writer finds itself fenced. Only there may a number come twice.
+
+def entries_of(server: S3Server) -> list[dict[str, Any]]:
+    """Return every entry that was ever stored. A request that comes later than a compaction stores
+    its number once more.
     """
-    found: dict[int, dict] = {}
-    floor = 1
-    for key, data in server.stored:
-        if match := re.fullmatch(r"app/log/floor-(\d{20})", key):
-            floor = max(floor, int(match[1]))
-        elif match := re.fullmatch(r"app/log/(\d{20})", key):
-            entry = orjson.loads(data)
-            checksum = entry.pop("checksum")
-            plain = orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)
-            assert hashlib.sha256(plain).hexdigest() == checksum
-            assert entry["sequence"] == int(match[1])
-            assert int(match[1]) not in found or int(match[1]) < floor
-            found.setdefault(int(match[1]), entry)
-    assert sorted(found) == list(range(1, len(found) + 1))
-    return [found[number] for number in sorted(found)]
-
-
-def decisions_of(entries: list[dict]) -> list[int]:
-    return [one["body"]["checkpoint_id"] for one in entries if one["kind"] == "decision"]
+    return whole_entries(
+        (key.removeprefix("app/log/"), data)
+        for key, data in server.stored
+        if key.startswith("app/log/")
+    )
 
 
 @pytest.mark.long
@@ -106,7 +48,7 @@ def test_drivers_killed_at_random_moments_leave_a_dense_log(server):
     chance = random.Random(7)
     drivers: list[Driver] = []
     for number in range(10):
-        drivers.append(Driver(server))
+        drivers.append(driver_on(server))
         drivers[-1].wait_for_its_fence()
         if number and number % 2 == 0:
             assert drivers[-2].wait() == FENCED  # it was alive when this one came
@@ -142,7 +84,7 @@ def wait_until(happened: Callable[[], bool]) -> None:
 
 
 def kill_in_a_put(server: S3Server, fault: Fault) -> Driver:
-    driver = Driver(server)
+    driver = driver_on(server)
     driver.wait_for_its_fence()
     server.fail(fault)
     assert fault.met.wait(30.0)
@@ -168,7 +110,7 @@ def test_the_put_of_a_dead_driver_arrives_after_the_next_fence(server):
     fault = Fault(method="PUT", before=threading.Event(), status=None)
     dead = kill_in_a_put(server, fault)
     known = decisions_of(entries_of(server))
-    heir = Driver(server)
+    heir = driver_on(server)
     heir.wait_for_its_fence()
     heir.kill()
     fault.before.set()
@@ -185,13 +127,13 @@ def test_the_put_of_a_dead_driver_arrives_after_the_next_fence(server):
 def test_a_put_that_is_later_than_a_compaction_decides_nothing(server):
     """It is stored, since its number was deleted again; the floor tells its driver the truth."""
     late = Fault(method="PUT", before=threading.Event(), status=None)
-    slow = Driver(server)
+    slow = driver_on(server)
     slow.wait_for_its_fence()
     server.fail(late)
     assert late.met.wait(30.0)
     known = entries_of(server)
     name = f"app/log/{len(known) + 1:020d}"  # what it wants; the heir's Fence gets it
-    heir = Driver(server)
+    heir = driver_on(server)
     heir.wait_for_its_fence()
     wait_until(lambda: name not in server.objects)
     heir.kill()
