@@ -13,7 +13,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from transactions.errors import DecisionLogError, SparkOnceError
 
@@ -53,6 +53,14 @@ class LogBackend(Protocol):
 
     def describe(self) -> str:
         """Return where this is, for error texts."""
+
+
+@runtime_checkable
+class KeepsFolder(Protocol):
+    """A backend whose folder stays when its last name is deleted."""
+
+    def remove_folder(self) -> None:
+        """Remove the folder, if it is empty."""
 
 
 @contextlib.contextmanager

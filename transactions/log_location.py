@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -14,6 +14,20 @@ from transactions.log_backend import LocalFileBackend, LogBackend
 
 #: The start of an address, of a known kind or not: two slashes, or one as in ``dbfs:/checkpoints``.
 SCHEME: Final = re.compile(r"\s*([^/]*):/")
+
+#: Makes the backend of an address, with options of its store; it sends nothing.
+Opener = Callable[[str, Mapping[str, str | float]], LogBackend]
+_openers: Final[dict[str, Opener]] = {}
+
+
+def add_scheme(scheme: str, opener: Opener) -> None:
+    """Let addresses of this kind be opened by a backend from another package, in this process.
+
+    Args:
+        scheme: the part before ``://``, in lower case.
+        opener: see `Opener`.
+    """
+    _openers[scheme] = opener
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +58,8 @@ def backend_for(
 
     Args:
         location: a path, ``file:///folder`` or ``file:/folder`` for the local file system, else
-            the address of an object store (see `object_store.ObjectStore`).
+            the address of an object store (see `object_store.ObjectStore`), or one of a kind that
+            was added (`add_scheme`): ``hdfs://`` if the package `connectors` is imported.
         options: of the object store, by its names; a local folder has none.
 
     Raises:
@@ -64,10 +79,13 @@ def backend_for(
             )
         # Not obstore's local store: it syncs neither file nor folder.
         return LocalFileBackend(_folder_of(text) if address else Path(location))
+    url = address[1].lower() + text[address.end(1) :]
+    if opener := _openers.get(address[1].lower()):
+        return opener(url, given)
     from transactions.object_store_backend import ObjectStoreBackend  # noqa: PLC0415 - an extra
 
     settings: dict[str, Any] = given  # a Clock is none of them
-    return ObjectStoreBackend(address[1].lower() + text[address.end(1) :], **settings)
+    return ObjectStoreBackend(url, **settings)
 
 
 def refuse_home(path: str) -> None:

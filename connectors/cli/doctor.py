@@ -145,7 +145,7 @@ def command(
 
     The doctor changes nothing. With --app it begins and aborts one transaction without records
     under the id <app>.doctor, to try the rights and to read the broker's clock. With --checkpoint,
-    or if the job keeps its checkpoint or its log in an object store, it puts and deletes names of
+    or if the job keeps its checkpoint or its log in a store, it puts and deletes names of
     its own below that place.
     """
     import logging
@@ -225,7 +225,7 @@ def _wanted(
 
 
 def _addresses(job: JobDefinition) -> list[CheckpointLocation]:
-    """Return the object stores in which a job keeps its checkpoint and its log."""
+    """Return the stores (of objects, or HDFS) in which a job keeps its checkpoint and its log."""
     from connectors.pipeline.checkpoint_address import location_in
     from transactions.checkpoint_location import CheckpointLocation
 

@@ -89,7 +89,7 @@ def _not_asked(checkpoint: CheckpointLocation, driver: str, job_file: Path) -> E
     from transactions.errors import ConfigurationError
 
     return ConfigurationError(
-        "A running pipeline whose checkpoint is in an object store makes no savepoint.",
+        "A running pipeline whose checkpoint is at an address makes no savepoint.",
         where=f"{checkpoint}, {driver}",
         cause="its driver would have to list the store several times a second to see a request",
         option="stop the pipeline in order; then: sparkonce savepoint take "

@@ -23,7 +23,7 @@ from connectors.doctor.verdict import Kind, Level, Verdict
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import ConfigurationError, SparkOnceError
-from transactions.log_backend import LogBackend
+from transactions.log_backend import KeepsFolder, LogBackend
 
 #: Names for which two processes race.
 ROUNDS: Final = 20
@@ -100,6 +100,8 @@ def _apart(place: CheckpointLocation, timeout_s: float) -> Iterator[CheckpointLo
             backend = apart.files()
             for name in backend.list():
                 backend.delete(name)
+            if isinstance(backend, KeepsFolder):
+                backend.remove_folder()
 
 
 # --- the promises ---------------------------------------------------------------------------------

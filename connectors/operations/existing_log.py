@@ -19,7 +19,7 @@ def existing_log(
 
     Raises:
         ConfigurationError: the checkpoint has no log, or an address is wrong.
-        OSError: an object store does not answer.
+        OSError: a store does not answer.
     """
     if decision_log is not None:
         return decision_log.backend()

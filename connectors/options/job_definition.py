@@ -38,8 +38,9 @@ class JobDefinition:
     Attributes:
         path: the file.
         app_id: see `StreamingDriver`.
-        checkpoint: absolute folder, or the address of an object store.
-        store: options of that object store, by its names; they may be secrets.
+        checkpoint: absolute folder, or an address in an object store or in HDFS.
+        store: options of that store, by its names; they may be secrets. For HDFS they begin with
+            the `hadoop.*` of `spark`.
         mode: one of `connectors.options.modes`.
         driver: the file's options for the driver of its mode, by the names of its arguments; see
             `connectors.options.table.PIPELINE`.

@@ -44,6 +44,8 @@ _TABLES: Final = ("app", "source", "transform", "sink", "decision_log", "spark")
 _VARIABLE: Final = re.compile(r"\$(\$)?\{([^{}]*)\}")
 _FILE: Final = "file:"
 _LOGIN_FILE: Final = re.compile(r"kafka\.(ssl\..*|https\.ca)\.location")
+_HDFS: Final = "hdfs://"
+_HADOOP: Final = "spark.hadoop."
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 #: How tomllib's errors begin -> a hint that can help.
@@ -114,25 +116,26 @@ class _Parser:
             raise self._wrong("There is no such guarantee.", "app", known, f"guarantee={guarantee}")
         mode = self._mode(app)
         transform = self._transform(self._table(tables, "transform", TRANSFORM.names))
+        spark = {
+            name if name.startswith("spark.") else f"spark.{name}": value
+            for name, value in self._table(tables, "spark").items()
+        }
         optional = {
             "master": app.get("master"),
             "log_level": self._log_level(app),
-            "decision_log": self._decision_log(tables),
+            "decision_log": self._decision_log(tables, spark),
             **transform,
         }
         job = JobDefinition(
             path=self._path,
             app_id=self._app_id(app["id"]),
             checkpoint=self._relative(app["checkpoint"]),
-            store=store,
+            store=_hadoop_settings(app["checkpoint"], spark) | store,
             mode=mode,
             driver=self._driver(app),
             source=self._source(tables),
             sinks=self._sinks(tables, guarantee),
-            spark={
-                name if name.startswith("spark.") else f"spark.{name}": value
-                for name, value in self._table(tables, "spark").items()
-            },
+            spark=spark,
             **{name: value for name, value in optional.items() if value is not None},  # type: ignore[arg-type]
         )
         job.validate()
@@ -205,7 +208,9 @@ class _Parser:
             found[sink.name] = SinkDefinition(sink=sink, sql=sql)
         return tuple(found.values())
 
-    def _decision_log(self, tables: Mapping[str, Any]) -> LogLocation | None:
+    def _decision_log(
+        self, tables: Mapping[str, Any], spark: Mapping[str, str]
+    ) -> LogLocation | None:
         if "decision_log" not in tables:
             return None
         options: dict[str, str | float] = {**self._table(tables, "decision_log")}
@@ -213,7 +218,8 @@ class _Parser:
         if not address.strip():
             what = "[decision_log] needs an address."
             raise self._wrong(what, "decision_log", "it is absent or empty", "address = ...")
-        return LogLocation(self._relative(address, "decision_log"), options)
+        given = {**_hadoop_settings(address, spark), **options}
+        return LogLocation(self._relative(address, "decision_log"), given)
 
     def _transform(self, table: Mapping[str, str]) -> dict[str, str | tuple[str, ...]]:
         kinds = {name: text for name, text in table.items() if name != "columns"}
@@ -389,3 +395,11 @@ def _hint(error: str) -> str:
 def _without_secret(option: str) -> str:
     name = option.partition("=")[0].strip()
     return f"{name}=[hidden]" if is_secret(name) else option
+
+
+def _hadoop_settings(address: str, spark: Mapping[str, str]) -> dict[str, str]:
+    """Return Hadoop's settings of a job for an address in HDFS: a command has no Spark session."""
+    if not address.strip().lower().startswith(_HDFS):
+        return {}
+    given = {k.removeprefix(_HADOOP): v for k, v in spark.items() if k.startswith(_HADOOP)}
+    return {name: value for name, value in given.items() if "." in name}  # the others are Spark's

@@ -156,7 +156,7 @@ APP: Final = Table(
         Option(
             name="checkpoint",
             says="A folder of the pipeline's own, relative to the job file: Spark's checkpoint and "
-            "the decision log. Or an address in an object store: `s3://bucket/prefix`.",
+            "the decision log. Or an address in an object store or in HDFS: `s3://bucket/prefix`.",
         ),
         Option(
             name="mode",

@@ -1,4 +1,4 @@
-"""What a pipeline must do without if its checkpoint is in an object store: the disk of one machine.
+"""What a pipeline must do without if its checkpoint is at an address: the disk of one machine.
 
 Such a checkpoint is there so that the next driver can start on any machine. So all that this driver
 needs to finish a decision must be at the address, on a Kafka cluster, or in a database.
@@ -18,7 +18,7 @@ from transactions.log_location import SCHEME
 from transactions.sink import Sink
 
 #: Kinds of address that our log's client and a client of Hadoop both know.
-_HADOOP: Final = frozenset({"s3", "s3a", "gs", "abfs", "abfss"})
+_HADOOP: Final = frozenset({"hdfs", "s3", "s3a", "gs", "abfs", "abfss"})
 
 
 def location_in(
@@ -56,7 +56,7 @@ def checked_location(
 
     Raises:
         ConfigurationError: the address or an option of its store is wrong, or a sink keeps decided
-            records in a folder and the checkpoint is in an object store.
+            records in a folder and the checkpoint is at an address.
     """
     location = CheckpointLocation.of(checkpoint)
     if location.folder is not None:
@@ -67,7 +67,7 @@ def checked_location(
         if folder is not None:
             raise ConfigurationError(
                 f"The sink {sink.name!r} keeps decided records in a folder, and the checkpoint is "
-                "in an object store.",
+                "at an address.",
                 where=f"{folder}; checkpoint {location}",
                 cause="a driver that starts on another machine may not have that folder, and "
                 "cannot finish what was decided",

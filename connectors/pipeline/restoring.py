@@ -139,13 +139,13 @@ def restorable_folder(checkpoint: CheckpointLocation) -> Path:
     """Return the folder of a checkpoint that a savepoint can begin.
 
     Raises:
-        SavepointError: it lies in an object store.
+        SavepointError: it lies at an address of a store.
     """
     if checkpoint.folder is None:
         raise SavepointError(
             "A savepoint is restored into a folder of a file system only.",
             where=str(checkpoint),
-            cause="the restored folder appears by a rename, which an object store does not have",
+            cause="the restored folder appears by a rename on a file system of this machine",
             option="checkpoint: a folder. Or begin a new pipeline at this address, with another id "
             "and startingGroupId: the id of the pipeline that has stopped",
         )

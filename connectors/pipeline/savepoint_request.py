@@ -50,7 +50,7 @@ class SavepointRequests:
     cannot read, answer or remove: such a file must not end a pipeline.
 
     Args:
-        checkpoint: folder of the driver; None: its checkpoint is in an object store, and nobody can
+        checkpoint: folder of the driver; None: its checkpoint is at an address, and nobody can
             ask.
     """
 

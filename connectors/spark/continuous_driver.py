@@ -82,7 +82,7 @@ class ContinuousDriver(DriverLife):
     Args:
         spark: a classic session with one slot for each task.
         app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
-        checkpoint: a folder of its own, or the address of an object store (a `CheckpointLocation`
+        checkpoint: a folder of its own, or an address in an object store (a `CheckpointLocation`
             has options of the store), for the decision log.
         source: what to read.
         sink: what to write: a `KafkaSink`, or another two-phase sink.

@@ -1,8 +1,10 @@
 """Spark's part of a driver's checkpoint at an address that Spark reads and writes through Hadoop.
 
-An object store makes a file durable when it acknowledges it, and shows it whole or not at all. So
-nothing is synced here, and nothing torn can be left. Hadoop's client of the store (``hadoop-aws``
-for ``s3a://``) and its settings are the user's: PySpark ships none.
+An object store makes a file durable when it acknowledges it, and shows it whole or not at all. In
+HDFS Spark renames its files into place, and a closed file is on every data node of its pipeline. So
+nothing is synced here, and nothing torn can be left. (HDFS: a loss of power in all of those data
+nodes at once needs ``dfs.datanode.synconclose`` there.) Hadoop's client of an object store
+(``hadoop-aws`` for ``s3a://``) and its settings are the user's: PySpark ships that of HDFS only.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from connectors.spark.checkpoint_files import SPARK
+from connectors.spark.hadoop_jvm import with_authority
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError, SavepointError, SparkOnceError
 from transactions.log_entries import Decision
@@ -31,15 +34,23 @@ class HadoopFiles:
 
     Args:
         spark: the driver's session; its JVM asks the store.
-        location: of the checkpoint, in an object store.
+        location: of the checkpoint, at an address.
     """
 
     def __init__(self, spark: SparkSession, location: CheckpointLocation) -> None:
         self._spark = spark
-        self.address = f"{location.hadoop_address}/{SPARK}"
+        self._given = f"{location.hadoop_address}/{SPARK}"
         # The source's process runs on the driver's machine. Each start writes its notes anew.
         self._notes = tempfile.TemporaryDirectory(prefix="sparkonce-")
         self.notes = Path(self._notes.name)
+
+    @cached_property
+    def address(self) -> str:
+        """See `QueryFiles.address`."""
+        if "///" not in self._given:
+            return self._given
+        gateway: Any = self._spark.sparkContext._gateway  # noqa: SLF001 - no public way to the JVM
+        return with_authority(self._given, self._settings(), gateway)
 
     def finished(self) -> int:
         """See `QueryFiles.finished`.
@@ -73,7 +84,7 @@ class HadoopFiles:
             SavepointError: always; nobody can ask for a savepoint of such a checkpoint.
         """
         raise SavepointError(
-            "Spark's part of a checkpoint in an object store is in no savepoint.",
+            "Spark's part of a checkpoint at an address is in no savepoint.",
             where=f"{self.address}, batch {batch_id}",
             cause="a savepoint copies files of a folder",
             option="checkpoint: a folder",
@@ -101,8 +112,11 @@ class HadoopFiles:
     @cached_property
     def _system(self) -> Any:
         """Return Hadoop's `FileSystem` of the address, with the settings of the session."""
+        return self._path("").getFileSystem(self._settings())
+
+    def _settings(self) -> Any:
         java: Any = self._spark._jsparkSession  # noqa: SLF001 - no public way to Hadoop's settings
-        return self._path("").getFileSystem(java.sessionState().newHadoopConf())
+        return java.sessionState().newHadoopConf()
 
     def _path(self, name: str) -> Any:
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - as above
@@ -112,14 +126,20 @@ class HadoopFiles:
         """Return the batches of one of Spark's logs; a file that is being written has another
         name.
         """
+        if self.address.startswith("hdfs:"):
+            # Spark writes with a client of its own; an observer name node may not know that yet.
+            self._answer(log, self._system.msync)
         found = self._ask("listStatus", log) or ()
         names = [str(status.getPath().getName()) for status in found]
         return [int(name) for name in names if name.isdecimal()]
 
     def _ask(self, method: str, name: str, *more: object) -> Any:
         """Call a method of Hadoop's `FileSystem` for a file; return None if the file is absent."""
+        return self._answer(name, lambda: getattr(self._system, method)(self._path(name), *more))
+
+    def _answer(self, name: str, call: Callable[[], Any]) -> Any:
         try:
-            return getattr(self._system, method)(self._path(name), *more)
+            return call()
         except Py4JJavaError as error:
             if error.java_exception.getClass().getName() == _ABSENT:
                 return None

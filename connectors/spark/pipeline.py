@@ -124,9 +124,9 @@ def arrow_pipeline(
     Args:
         spark: a classic session.
         app_id: stable name of the pipeline, unique on its Kafka clusters.
-        checkpoint: a folder of its own, or the address of an object store. It belongs to one mode.
-            To change its mode, an application takes a new application id and checkpoint, and begins
-            at offsets that it names.
+        checkpoint: a folder of its own, or an address in an object store or in HDFS. It belongs to
+            one mode. To change its mode, an application takes a new application id and checkpoint,
+            and begins at offsets that it names.
         source: what to read.
         sink: what to write; a sink that is not Kafka's refuses here the columns it cannot write.
         transform: see `connectors.records.arrow_transform`; a function or its ``module:name``.

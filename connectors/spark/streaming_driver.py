@@ -71,7 +71,7 @@ class StreamingDriver(DriverLife):
     Args:
         spark: a classic session; see `connectors.spark.build_session`.
         app_id: stable name of the pipeline, unique on its Kafka clusters; letters, digits, _, -.
-        checkpoint: a folder of its own on a local file system, or the address of an object store
+        checkpoint: a folder of its own on a local file system, or an address in an object store
             (a `CheckpointLocation` has options of the store); Spark's part and the decision log
             live in it.
         trigger: ``"0s"`` (as fast as possible), a duration like ``"5s"``, or ``"available-now"``

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.hdfs_cluster import HdfsCluster
 from tests.journeys.conftest import SPARKONCE, Stranger, started
 from tests.pages import block, replaced
 from tests.tiers import long
@@ -75,6 +77,31 @@ HADOOP = """\
 PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 
+def one_machine_after_the_other(
+    stranger: Stranger,
+    job: str,
+    disks: Path,
+    environment: dict[str, str],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
+    """Run a job on a machine that is lost, then on another one, where something happens."""
+    first, second = (Machine(disks / name, environment) for name in ("first", "second"))
+    with stranger.busy_topic(), stranger.follows_output() as reader:
+        with first.runs(job) as pipeline:
+            stranger.more_comes_out(reader, pipeline, records=300)
+            pipeline.kill_all()
+        assert first.files() == {"work/job.toml"}
+        first.is_lost()
+        written = stranger.input_ends()
+        with second.runs(job) as pipeline:
+            stranger.comes_to(written, reader, pipeline)
+            meanwhile()
+            stranger.comes_to(stranger.input_ends(), reader, pipeline)
+            assert pipeline.sigterm() == 0, pipeline.text
+        assert second.files() == {"work/job.toml"}
+    stranger.assert_each_record_came_once()
+
+
 @long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["continuous", "batches", "state"])
@@ -105,22 +132,41 @@ def test_only_the_address_travels(kind: str, stranger: Stranger, store: S3Server
         },
     )
     secrets = {"S3_SECRET": "secret"}
-    first, second = (Machine(tmp_path / name, secrets) for name in ("first", "second"))
-    with stranger.busy_topic(), stranger.follows_output() as reader:
-        with first.runs(job) as pipeline:
-            stranger.more_comes_out(reader, pipeline, records=300)
-            pipeline.kill_all()
-        assert first.files() == {"work/job.toml"}
-        first.is_lost()
-        written = stranger.input_ends()
-        with second.runs(job) as pipeline:
-            stranger.comes_to(written, reader, pipeline)
-            assert pipeline.sigterm() == 0, pipeline.text
-        assert second.files() == {"work/job.toml"}
-    stranger.assert_each_record_came_once()
+    one_machine_after_the_other(stranger, job, tmp_path, secrets)
     served = [path.name for path in spark.iterdir()]
     assert served == ([] if kind == "continuous" else ["spark"])
     assert {key.removeprefix(f"{stranger.app}/").partition("/")[0] for key in store.objects} == {
         "decisions",
         "log-id",
     }
+
+
+IN_HDFS = block("docs/checkpoint_address.md", "hdfs://namenode:8020/")
+WITH_STATE = '[transform]\nsql = "SELECT DISTINCT key, value FROM source"\n'
+
+
+@long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["continuous", "batches", "state"])
+def test_only_the_address_in_hdfs_travels(kind: str, stranger: Stranger, tmp_path: Path):
+    """The name node is killed, too, while the pipeline runs on the second machine."""
+    with HdfsCluster(tmp_path / "hdfs") as hdfs:
+        here = {
+            "hdfs://namenode:8020": hdfs.address,
+            "localhost:9092": stranger.bootstrap,
+            'subscribe = "said"': f'subscribe = "{stranger.topic}"',
+            'id = "unique"\n': f'id = "{stranger.app}"\n',
+            'topic = "unique"': f'topic = "{stranger.output}"',
+        }
+        if kind == "continuous":
+            here |= {WITH_STATE: "", "[source]": 'mode = "continuous"\n\n[source]'}
+        elif kind == "batches":
+            here |= {"SELECT DISTINCT key": "SELECT key"}
+
+        def name_node_dies() -> None:
+            hdfs.kill("name")
+            hdfs.start_name_node()
+            hdfs.await_ready()
+
+        job = replaced(IN_HDFS, here)
+        one_machine_after_the_other(stranger, job, tmp_path, {}, name_node_dies)

@@ -718,6 +718,28 @@ MUTATIONS = (
         "tests/unit/test_object_store_backend.py::test_of_many_drivers_that_open_at_once_one_can_decide",
     ),
     Mutation(
+        "log in HDFS: put if absent",
+        "connectors/spark/hdfs_backend.py",
+        "self.rename_options = gateway.new_array(fs.Options.Rename, 0)\n",
+        "self.rename_options = gateway.new_array(fs.Options.Rename, 1)\n"
+        "        self.rename_options[0] = fs.Options.Rename.OVERWRITE\n",
+        "tests/integration/test_hdfs_log.py::test_the_contract_of_every_backend",
+    ),
+    Mutation(
+        "log in HDFS: a change follows what is acted on",
+        "connectors/spark/hdfs_backend.py",
+        "        self._make_durable()\n        self._files.getFileStatus(place)",
+        "        self._files.getFileStatus(place)",
+        "tests/integration/test_hdfs_log.py::test_what_is_acted_on_is_followed_by_a_change",
+    ),
+    Mutation(
+        "log in HDFS: a second look after that change",
+        "connectors/spark/hdfs_backend.py",
+        "        self._files.getFileStatus(place)",
+        "",
+        "tests/integration/test_hdfs_log.py::test_a_name_that_went_with_its_name_node_is_not_believed",
+    ),
+    Mutation(
         "log: at the address of its checkpoint",
         "transactions/checkpoint_location.py",
         """        return LogLocation(f"{str(self.address).rstrip('/')}/{_LOG}", self.options)\n""",

@@ -7,6 +7,7 @@ decision is. A newer run ends it with exit code 3, a log that cannot be written 
 import json
 import sys
 
+import connectors  # noqa: F401 - it knows addresses of HDFS
 from tests.unit.samples import decision
 from transactions.decision_log import DecisionLog
 from transactions.errors import DecisionLogError, FencedError

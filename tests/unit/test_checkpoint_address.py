@@ -199,7 +199,7 @@ def test_micro_batches_need_an_address_that_hadoop_knows():
 @pytest.mark.parametrize("mode", ["micro-batch", "continuous"])
 @pytest.mark.parametrize(
     "address",
-    ["hdfs://name/app", "dbfs:/app", "memory:///", "s3:/bucket/x", "s3://key:secret@bucket/x"],
+    ["hdfs://name", "dbfs:/app", "memory:///", "s3:/bucket/x", "s3://key:secret@bucket/x"],
 )
 def test_an_address_that_holds_no_log_is_refused(mode, address):
     four_parts(refused(mode, address, SINK))

@@ -79,7 +79,8 @@ def test_a_folder_costs_no_more_syncs_than_its_files(
     [
         ("/data/app", {"region": "hidden"}, "no options of a store"),
         ("memory:///", {}, "cannot lie in memory"),
-        ("hdfs://name/app", {}, "unknown kind of store"),
+        ("wasbs://name/app", {}, "unknown kind of store"),
+        ("hdfs://name", {}, "an address has a folder"),
         ("dbfs:/app", {}, "unknown kind of store"),
         ("s3://key:hidden@bucket/app", {}, "carries credentials"),
         (URL, {"nonsense": "hidden"}, "nonsense"),

@@ -155,6 +155,17 @@ def test_an_address_is_not_a_folder_beside_the_job_file(address):
     assert f"path={address}" in refused(text(more=files)).option
 
 
+def test_hdfs_is_read_with_the_settings_of_hadoop_also_without_a_session():
+    spark = "[spark]\nhadoop.dfs.client.use.datanode.hostname = true\nhadoop.cloneConf = true\n"
+    log = '[decision_log]\naddress = "hdfs://name/log"\nretry_s = 5\n'
+    content = text(more=log + spark).replace('"state"', '"hdfs://name/x"')
+    job = parse(content)
+    assert job.location.options == {"dfs.client.use.datanode.hostname": "true"}
+    assert job.decision_log is not None
+    assert job.decision_log.options == {"dfs.client.use.datanode.hostname": "true", "retry_s": "5"}
+    assert parse(text(more=spark)).location.options == {}
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -31,9 +31,9 @@ def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tu
     ("content", "says"),
     [
         (text().replace('"flights"', '"my.app"'), "id = my.app"),
-        (text().replace('"state"', '"hdfs://nn/x"'), "checkpoint=hdfs://nn/x"),
+        (text().replace('"state"', '"hdfs://nn"'), "checkpoint=hdfs://nn"),
         (text().replace('"state"', '"az://b/x"'), "look at:"),
-        (text(app=CONTINUOUS).replace('"state"', '"hdfs://nn/x"'), "checkpoint=hdfs://nn/x"),
+        (text(app=CONTINUOUS).replace('"state"', '"hdfs://nn"'), "checkpoint=hdfs://nn"),
         (text(app=CONTINUOUS).replace('"state"', '"s3:/b/x"'), "s3:/b/x"),
         (text(app=CONTINUOUS).replace('"state"', '"memory:///"'), "cannot lie in memory"),
         (TO_FILES, "The sink 'said' keeps decided records in a folder"),

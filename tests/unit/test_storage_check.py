@@ -123,7 +123,7 @@ def test_a_store_without_conditional_put_is_refused_as_a_start_refuses_it(server
     ("address", "says"),
     [
         ("s3://nobody/app", "does not exist"),
-        ("hdfs://name/app", "unknown kind of store"),
+        ("wasbs://name/app", "unknown kind of store"),
         ("memory:///", "cannot lie in memory"),
         ("s3://key:hidden@bucket/app", "carries credentials"),
     ],

@@ -1,0 +1,132 @@
+"""A JVM with Hadoop's client: the one of the Spark session, or a small one of our own.
+
+A driver has a session, and Hadoop's settings are those of the session. A command that only looks
+at a checkpoint (``sparkonce verify``, ``doctor``, ``transactions``) has none, and Spark would take
+seconds to start. Such a process starts a JVM with nothing but the jars of Hadoop's client that
+PySpark ships. It reads the files of ``HADOOP_CONF_DIR``, as Spark does, and ends with the process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.java_gateway import (
+    GatewayClient,
+    GatewayParameters,
+    JavaGateway,
+    is_fatal_error,
+    launch_gateway,
+)
+from pyspark import SparkContext
+
+from connectors.machine.java import ensure_java_home
+from connectors.spark.py4j_log import hide_arguments
+from transactions.errors import SparkOnceError
+
+#: Hadoop's client, and what writes its log. The client's other dependencies are inside its jars.
+_JARS: Final = ("hadoop-client-*", "slf4j-api-*", "jcl-over-slf4j-*")
+#: Folders with core-site.xml and hdfs-site.xml, as in Spark's launcher (AbstractCommandBuilder).
+_SETTINGS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+
+_starting: Final = threading.Lock()
+_own: dict[int, JavaGateway] = {}  # by process: a fork must not talk over its parent's connections
+
+hide_arguments()  # Hadoop's settings hold secrets
+
+
+def hadoop_jvm(options: Mapping[str, str]) -> tuple[JavaGateway, Any]:
+    """Return a JVM with Hadoop's client, and Hadoop's settings (a `Configuration` of its own).
+
+    On the driver, or in a command. Without a session the first call takes a second.
+
+    Args:
+        options: Hadoop's properties, which win over those of the session or of files.
+
+    Raises:
+        SparkOnceError: there is no Java, or it does not start.
+    """
+    context = SparkContext._active_spark_context  # noqa: SLF001 - no public way to the JVM
+    if context is None:
+        gateway = _own_gateway()
+        settings = gateway.jvm.org.apache.hadoop.conf.Configuration()
+    else:
+        gateway = context._gateway  # noqa: SLF001 - as above
+        java: Any = context._jsc  # noqa: SLF001 - as above
+        settings = gateway.jvm.org.apache.hadoop.conf.Configuration(java.hadoopConfiguration())
+    for name, value in options.items():
+        settings.set(name, value)
+    return gateway, settings
+
+
+def with_authority(address: str, settings: Any, gateway: JavaGateway) -> str:
+    """Return an address with the name node that it leaves to ``fs.defaultFS``: ``hdfs:///folder``.
+    Hadoop's `FileContext`, which renames without overwriting, takes no other.
+    """
+    scheme, _, rest = address.partition("://")
+    default = gateway.jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(settings)
+    if rest.startswith("/") and default.getScheme() == scheme and default.getAuthority():
+        return f"{scheme}://{default.getAuthority()}{rest}"
+    return address
+
+
+def _own_gateway() -> JavaGateway:
+    with _starting:
+        gateway = _own.get(os.getpid())
+        if gateway is None:
+            gateway = _own[os.getpid()] = _launched()
+        return gateway
+
+
+def _launched() -> JavaGateway:
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    jars = Path(found.origin).parent / "jars"
+    path = [os.environ[name] for name in _SETTINGS if os.environ.get(name)]
+    path += [str(jar) for pattern in _JARS for jar in sorted(jars.glob(f"{pattern}.jar"))]
+    java = str(Path(ensure_java_home(), "bin/java"))
+    try:
+        port, token = launch_gateway(
+            jarpath=str(next(jars.glob("py4j-*.jar"))),
+            classpath=os.pathsep.join(path),
+            javaopts=list(_OPTIONS),
+            java_path=java,
+            die_on_exit=True,  # it reads our end of a pipe
+            create_new_process_group=True,  # ctrl-C is for us; we may have to clean up with it
+            enable_auth=True,
+        )
+    except (OSError, ValueError) as error:  # it has said nothing, instead of its port
+        raise SparkOnceError(
+            "The Java process with Hadoop's client did not start.",
+            where=f"{java} {' '.join(_OPTIONS)}",
+            cause=str(error),
+            option="JAVA_HOME, JAVA_TOOL_OPTIONS; a limit of memory",
+        ) from error
+    parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+    return JavaGateway(_Client(gateway_parameters=parameters), gateway_parameters=parameters)
+
+
+class _Client(GatewayClient):  # type: ignore[misc]  # py4j has no types
+    """py4j's client, but ctrl-C during a call is a KeyboardInterrupt and nothing else. py4j prints
+    a stack then, and calls a method that this kind of connection does not have (0.10.9.9).
+    """
+
+    def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:  # noqa: ARG002
+        """See `GatewayClient.send_command`."""
+        connection = self._get_connection()
+        try:
+            answer = connection.send_command(command)
+        except BaseException:
+            connection.close(reset=True)
+            raise
+        if is_fatal_error(answer):
+            connection.close(reset=False)
+        else:
+            self._give_back_connection(connection)
+        return answer
