@@ -245,12 +245,14 @@ class Progress:
         self._checkpoints += 1
         again = f", {report.recommitted} recommitted" if report.recommitted else ""
         line = (
-            f"checkpoint {report.checkpoint_id}: {report.records:,} records in "
-            f"{report.transactions} transactions{again}, commit {report.commit_ms:.0f} ms "
-            f"({self._records:,} records so far)"
+            f"checkpoint {report.checkpoint_id}: {report.records:,} records, "
+            f"{report.transactions} transactions{again}, commit {report.commit_ms:.0f} ms; "
+            f"{self._records:,} so far"
         )
         if self._status is not None:
-            self._status.update(line)
+            # Beside the spinner and a space: a line that wraps would flicker, and leave its rest.
+            width = self._status.console.width - 2
+            self._status.update(line if len(line) <= width else f"{line[: width - 1]}…")
             return
         now = self._clock.monotonic()
         if now >= self._next:
