@@ -15,16 +15,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from connectors.spark.checkpoint_files import SPARK
-from connectors.spark.hadoop_jvm import with_authority
+from connectors.spark.hadoop_jvm import (
+    JVM_ERRORS,
+    first_line_of,
+    java_class_of,
+    with_authority,
+)
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError, SavepointError, SparkOnceError
 from transactions.log_entries import Decision
 
 _ABSENT: Final = "java.io.FileNotFoundException"
+#: A name node that is too old to have observers says it of msync.
+_NO_OBSERVERS: Final = "RpcNoSuchMethod"
 #: What Hadoop says when it has no client for an address; no later start is better.
 _NO_CLIENT: Final = ("ClassNotFoundException", "UnsupportedFileSystemException")
 
@@ -127,11 +133,18 @@ class HadoopFiles:
         name.
         """
         if self.address.startswith("hdfs:"):
-            # Spark writes with a client of its own; an observer name node may not know that yet.
-            self._answer(log, self._system.msync)
+            self._see_all_writes(log)
         found = self._ask("listStatus", log) or ()
         names = [str(status.getPath().getName()) for status in found]
         return [int(name) for name in names if name.isdecimal()]
+
+    def _see_all_writes(self, log: str) -> None:
+        """Spark writes with a client of its own; an observer name node may not know that yet."""
+        try:
+            self._answer(log, lambda: self._system.msync())  # noqa: PLW0108 - `_system` asks, too
+        except SparkOnceError as error:
+            if _NO_OBSERVERS not in error.cause:
+                raise
 
     def _ask(self, method: str, name: str, *more: object) -> Any:
         """Call a method of Hadoop's `FileSystem` for a file; return None if the file is absent."""
@@ -140,19 +153,18 @@ class HadoopFiles:
     def _answer(self, name: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except Py4JJavaError as error:
-            if error.java_exception.getClass().getName() == _ABSENT:
+        except JVM_ERRORS as error:
+            kind = java_class_of(error)
+            if kind == _ABSENT:
                 return None
-            raise self._unread(name, str(error.java_exception)) from error
-        except Py4JError as error:
-            raise self._unread(name, str(error)) from error
+            raise self._unread(name, f"{kind}: {first_line_of(error)}") from error
 
     def _unread(self, name: str, cause: str) -> SparkOnceError:
         kind = ConfigurationError if any(text in cause for text in _NO_CLIENT) else SparkOnceError
         return kind(
             "Spark's part of the checkpoint cannot be read.",
             where=f"{self.address}/{name}",
-            cause=cause.partition("\n")[0],
+            cause=cause,
             option="[spark]: Hadoop's client of the store (jars.packages) and its settings "
             "(hadoop.fs.*); checkpoint: the address",
         )

@@ -22,7 +22,9 @@ from py4j.java_gateway import (
     is_fatal_error,
     launch_gateway,
 )
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
 from connectors.machine.java import ensure_java_home
 from connectors.spark.py4j_log import hide_arguments
@@ -52,11 +54,11 @@ def hadoop_jvm(options: Mapping[str, str]) -> tuple[JavaGateway, Any]:
         SparkOnceError: there is no Java, or it does not start.
     """
     context = SparkContext._active_spark_context  # noqa: SLF001 - no public way to the JVM
-    if context is None:
-        gateway = _own_gateway()
-        settings = gateway.jvm.org.apache.hadoop.conf.Configuration()
-    else:
-        gateway = context._gateway  # noqa: SLF001 - as above
+    # The JVM of a session that was stopped lives on. A second one would not do: PySpark has patched
+    # py4j, and asks its own JVM about each exception.
+    gateway = SparkContext._gateway or _own_gateway()  # noqa: SLF001 - as above
+    settings = gateway.jvm.org.apache.hadoop.conf.Configuration()
+    if context is not None:
         java: Any = context._jsc  # noqa: SLF001 - as above
         settings = gateway.jvm.org.apache.hadoop.conf.Configuration(java.hadoopConfiguration())
     for name, value in options.items():
@@ -73,6 +75,39 @@ def with_authority(address: str, settings: Any, gateway: JavaGateway) -> str:
     if rest.startswith("/") and default.getScheme() == scheme and default.getAuthority():
         return f"{scheme}://{default.getAuthority()}{rest}"
     return address
+
+
+#: What a call raises: in a process that has had a session, PySpark makes errors of its own of some
+#: Java exceptions (`IllegalArgumentException` is one), of every call of py4j.
+JVM_ERRORS: Final = (Py4JError, PySparkException)
+
+
+def java_class_of(error: BaseException) -> str:
+    """Return the class of the Java exception behind an error; "" if there is none."""
+    raised = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    try:
+        return "" if raised is None else str(raised.getClass().getName())
+    except Py4JError:  # the JVM has just ended
+        return ""
+
+
+def first_line_of(error: BaseException) -> str:
+    """Return what an error of `JVM_ERRORS` says, without the stack of Java."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        raised = error.java_exception
+        try:
+            text = str(raised.getMessage() or raised.getClass().getName())
+        except Py4JError as gone:
+            text = str(gone)
+    return text.partition("\n")[0]
+
+
+def forget_own_jvm() -> bool:
+    """Start another JVM of our own for the next call, since this one does not answer. Return
+    whether there was one: else the JVM of the session has ended, for good.
+    """
+    return _own.pop(os.getpid(), None) is not None
 
 
 def _own_gateway() -> JavaGateway:

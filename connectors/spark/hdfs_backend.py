@@ -10,8 +10,8 @@ What a name node shows may still be lost with it: it shows a rename before its e
 and answers a repeated rename from its retry cache, perhaps before that, too. A later change that it
 acknowledges *is* synced, and so is everything before it. So each put, and each list that somebody
 acts on, makes such a change afterwards: it sets the time of the folder. If another name node has
-taken over between, it acknowledges that change without having the rename. So the backend then looks
-again whether the name is there.
+taken over between, it acknowledges that change without having the rename, and another driver may
+have taken the name there. So the backend then reads what it has put, or lists again.
 
 Hadoop's own client does the work, in the JVM of the driver: failover between name nodes, Kerberos,
 encryption and replaced data nodes are as in every query of Spark.
@@ -20,6 +20,7 @@ encryption and replaced data nodes are as in every query of Spark.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import secrets
@@ -28,9 +29,14 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from py4j.protocol import Py4JError, Py4JJavaError
-
-from connectors.spark.hadoop_jvm import hadoop_jvm, with_authority
+from connectors.spark.hadoop_jvm import (
+    JVM_ERRORS,
+    first_line_of,
+    forget_own_jvm,
+    hadoop_jvm,
+    java_class_of,
+    with_authority,
+)
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, SparkOnceError, without_secrets
 
@@ -38,7 +44,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: `FileStatus.toString` in a list of them: the last part of the path, and whether it is a folder.
-_FILE_STATUS: Final = r"[^{]*\{path=[^;]*/([^/;]+); isDirectory=(true|false);[^}]*\}\]?"
+_FILE_STATUS: Final = r"[^{]*\{path=[^{}]*?/([^/{}]+); isDirectory=(true|false);[^}]*\}\]?"
 #: Between two tries of one call.
 _PAUSE_S: Final = 0.5
 _ABSENT: Final = "java.io.FileNotFoundException"
@@ -47,9 +53,12 @@ _FORBIDDEN: Final = "org.apache.hadoop.security.AccessControlException"
 #: What Hadoop says when an address can never work; no later start is better.
 _NEVER: Final = (
     "java.lang.IllegalArgumentException",
+    "java.lang.NumberFormatException",
     "java.net.URISyntaxException",
     "org.apache.hadoop.HadoopIllegalArgumentException",
 )
+#: A name server that is away, in the pod's first seconds too, is told as a wrong argument.
+_UNKNOWN_HOST: Final = "UnknownHostException"
 
 
 class HdfsError(SparkOnceError, OSError):
@@ -67,8 +76,8 @@ class HdfsBackend:
         options: Hadoop's properties (``dfs.client.use.datanode.hostname``), which win over those of
             the session and of ``HADOOP_CONF_DIR``. Two options are ours, in seconds: ``timeout_s``
             (20), how long one answer may take; ``retry_s`` (60), how long a call is repeated while
-            HDFS does not answer, or answers that it cannot now (safe mode). With several name
-            nodes each try also takes as long as ``dfs.client.failover.*`` say.
+            HDFS does not answer, or answers that it cannot now (safe mode). One try can take some
+            times ``timeout_s``: with several name nodes the client asks each of them.
         clock: replaced in tests.
 
     Raises:
@@ -107,20 +116,26 @@ class HdfsBackend:
         return self._tried(name, lambda: self._put(name, data))
 
     def _put(self, name: str, data: bytes) -> bool:
-        aside, place = self._path(f".{name}.{secrets.token_hex(8)}.tmp"), self._path(name)
+        while True:
+            is_new = self._renamed(name, data)
+            self._make_durable()
+            # Else another name node has taken over, and acknowledged that change without this one.
+            found = self._read(name)
+            if found is not None:
+                return is_new and found == data
+
+    def _renamed(self, name: str, data: bytes) -> bool:
+        aside = self._path(f".{name}.{secrets.token_hex(8)}.tmp")
         try:
             self._write(aside, data)
-            self._files.rename(aside, place, self._java.rename_options)
-            is_new = True
+            self._files.rename(aside, self._path(name), self._java.rename_options)
         except BaseException as error:
-            with contextlib.suppress(Py4JError):
+            with contextlib.suppress(*JVM_ERRORS):
                 self._files.delete(aside, False)
-            if not _is(error, _TAKEN):
+            if java_class_of(error) != _TAKEN:
                 raise
-            is_new = False
-        self._make_durable()
-        self._files.getFileStatus(place)  # else another name node has made it durable, without this
-        return is_new
+            return False
+        return True
 
     def get(self, name: str) -> bytes | None:
         """See `LogBackend.get`.
@@ -128,7 +143,11 @@ class HdfsBackend:
         Raises:
             HdfsError, ConfigurationError: it cannot be read.
         """
-        return self._tried(name, lambda: self._read(name))
+        return self._tried(name, lambda: self._read_if_there(name))
+
+    def _read_if_there(self, name: str) -> bytes | None:
+        # An absent file is the usual answer, and an exception costs PySpark many questions.
+        return self._read(name) if self._java.util.exists(self._path(name)) else None
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -137,8 +156,8 @@ class HdfsBackend:
                 return bytes(stream.readAllBytes())
             finally:
                 stream.close()
-        except Py4JJavaError as error:
-            if _is(error, _ABSENT):
+        except JVM_ERRORS as error:
+            if java_class_of(error) == _ABSENT:
                 return None
             raise
 
@@ -164,21 +183,18 @@ class HdfsBackend:
         java = self._java
         try:
             found = java.iterators.toList(self._files.listStatus(self._path("")))
-        except Py4JJavaError as error:
-            if _is(error, _ABSENT):
+        except JVM_ERRORS as error:
+            if java_class_of(error) == _ABSENT:
                 return []
             raise
         # One short text: three questions per file would take longer than HDFS does, and py4j sends
         # an answer above 8 kB in two parts, 40 ms apart (Nagle's algorithm).
         text = java.file_status.matcher(java.text().append(found)).replaceAll("$1/$2/")
-        names = str(text).split("/")[:-1]
-        assert len(names) == 2 * found.size(), "Hadoop's FileStatus has another text"
-        files = [
-            name
-            for name, is_folder in zip(names[::2], names[1::2], strict=True)
-            if is_folder == "false"
-        ]
-        return sorted(name for name in files if not name.startswith("."))
+        parts = str(text).split("/")[:-1]
+        if len(parts) != 2 * found.size():
+            raise self._unanswered("", f"a FileStatus of Hadoop has another text: {text}")
+        names = itertools.compress(parts[::2], (is_folder == "false" for is_folder in parts[1::2]))
+        return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
         """See `LogBackend.delete`.
@@ -232,20 +248,20 @@ class HdfsBackend:
         while True:
             try:
                 return call()
-            except Py4JJavaError as error:
-                failed = self._failed(name, error)
-                if deadline.expired() or not isinstance(failed, HdfsError):
+            except JVM_ERRORS as error:
+                kind = java_class_of(error)
+                failed = self._failed(name, kind, first_line_of(error))
+                if not kind:  # no exception of Java: the JVM has ended
+                    self.__dict__.pop("_java", None)
+                has_jvm = bool(kind) or forget_own_jvm()
+                if not has_jvm or deadline.expired() or not isinstance(failed, HdfsError):
                     raise failed from error
                 say("asking HDFS again for %.0f s: %s", deadline.remaining(), failed)
                 say = logger.debug
                 deadline.pause(min(_PAUSE_S, deadline.remaining()))
-            except Py4JError as error:  # the JVM has gone
-                raise self._unanswered(name, str(error)) from error
 
-    def _failed(self, name: str, error: Py4JJavaError) -> SparkOnceError:
-        raised = error.java_exception
-        cause = str(raised.getMessage() or raised.getClass().getName()).partition("\n")[0]
-        if _is(error, _FORBIDDEN):
+    def _failed(self, name: str, kind: str, cause: str) -> SparkOnceError:
+        if kind == _FORBIDDEN:
             return ConfigurationError(
                 "HDFS forbids what a decision log needs.",
                 where=f"{self._url}/{name}",
@@ -253,7 +269,7 @@ class HdfsBackend:
                 option="the rights to read and write in this folder, for the user of this process "
                 "(HADOOP_USER_NAME, or kinit)",
             )
-        if any(_is(error, kind) for kind in _NEVER):
+        if kind in _NEVER and _UNKNOWN_HOST not in cause:
             return self._refused(self._url, cause)
         return self._unanswered(name, cause)
 
@@ -293,6 +309,7 @@ class _Java:
         # Not a `FileSystem`: Hadoop shares those between all users of an address, and takes the
         # settings of the first.
         self.files = fs.FileContext.getFileContext(gateway.jvm.java.net.URI(self.address), settings)
+        self.util = self.files.util()
         self.path = fs.Path
         # Replicas: data in an erasure-coded folder is never synced.
         flags = fs.CreateFlag
@@ -307,12 +324,6 @@ class _Java:
         self.text = gateway.jvm.java.lang.StringBuilder
 
 
-def _is(error: BaseException, java_class: str) -> bool:
-    if not isinstance(error, Py4JJavaError):
-        return False
-    return str(error.java_exception.getClass().getName()) == java_class
-
-
 def _patience(timeout_s: float) -> dict[str, str]:
     """Return Hadoop's properties for one try; see core-default.xml and hdfs-default.xml. Without
     them it would wait for a machine that is off for a quarter of an hour, and with its own
@@ -324,6 +335,8 @@ def _patience(timeout_s: float) -> dict[str, str]:
         "ipc.client.rpc-timeout.ms": timeout_ms,
         "ipc.client.connect.max.retries": "0",
         "ipc.client.connect.max.retries.on.timeouts": "0",
+        "dfs.client.failover.max.attempts": "3",
+        "dfs.client.failover.sleep.max.millis": "1000",
         "dfs.client.socket-timeout": timeout_ms,
         # The name node learns of a file from its data nodes, a moment after its client: asked too
         # early it says "not yet", and the client waits so long (ms), and twice as long each time.

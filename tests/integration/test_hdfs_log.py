@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from connectors.spark.hdfs_backend import HdfsBackend
 from tests.hdfs_cluster import HdfsCluster
@@ -84,6 +85,18 @@ def test_what_is_acted_on_is_followed_by_a_change(hdfs: HdfsCluster, url: str, m
         assert made == changes
 
 
+@long
+def test_the_contract_where_pyspark_makes_errors_of_its_own(spark: SparkSession, hdfs: HdfsCluster):
+    """A process with a session uses its JVM, and PySpark changes what py4j raises."""
+    for test in CONTRACT:
+        place = f"{hdfs.address}/session/{test.__name__}"
+        test(lambda place=place: HdfsBackend(place, {}))
+    with pytest.raises(OSError, match="UnknownHostException"):
+        HdfsBackend("hdfs://nobody.invalid:8020/app", {"retry_s": "1"}).list()
+    with pytest.raises(ConfigurationError, match="ipc"):
+        HdfsBackend(f"{hdfs.address}/app", {"dfs.client.socket-timeout": "ipc"}).list()
+
+
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_name_that_went_with_its_name_node_is_not_believed(
     hdfs: HdfsCluster, url: str, taken: bool, monkeypatch
@@ -105,6 +118,23 @@ def test_a_name_that_went_with_its_name_node_is_not_believed(
     assert other.get("1") == b"one"
     lost.clear()
     assert backend.list() == []
+
+
+def test_a_name_that_another_has_taken_after_a_failover_is_not_ours(
+    hdfs: HdfsCluster, url: str, monkeypatch
+):
+    backend, other = HdfsBackend(url, {}), HdfsBackend(url, {})
+    real = HdfsBackend._make_durable
+
+    def make_durable(self: HdfsBackend) -> None:
+        real(self)
+        if self is backend:
+            other.delete("1")
+            assert other.put_if_absent("1", b"the heir's")
+
+    monkeypatch.setattr(HdfsBackend, "_make_durable", make_durable)
+    assert backend.put_if_absent("1", b"ours") is False
+    assert backend.get("1") == b"the heir's"
 
 
 @long
