@@ -50,8 +50,13 @@ _FLOOR = "floor-"
 _UNKNOWN_PUT_SECONDS = 30.0
 
 
-def read_log(backend: LogBackend) -> LogState:
+def read_log(backend: LogBackend, known: LogState | None = None) -> LogState:
     """Read the whole log from its floor; safe beside a running writer.
+
+    Args:
+        backend: where the log is.
+        known: what an earlier call has returned: only what came after it is read, if the log still
+            has all of that.
 
     Raises:
         LogCorruptedError: an entry is torn, or a number above the floor is missing.
@@ -62,7 +67,11 @@ def read_log(backend: LogBackend) -> LogState:
         _refuse_foreign(names, backend)
         numbers = [int(name) for name in names if not name.startswith(_FLOOR)]
         floor = _floor_in(names)
-        state = _fold(backend, range(floor, max(numbers, default=floor - 1) + 1))
+        last = max(numbers, default=floor - 1)
+        begin, begun = floor, LogState()
+        if known is not None and floor <= known.tail + 1 <= last + 1:
+            begin, begun = known.tail + 1, known
+        state = _fold(backend, begun, range(begin, last + 1))
         if state is not None:
             return state
         # A number vanished between list and get: the writer is compacting. Start again at the
@@ -77,8 +86,7 @@ def read_log(backend: LogBackend) -> LogState:
     )
 
 
-def _fold(backend: LogBackend, numbers: range) -> LogState | None:
-    state = LogState()
+def _fold(backend: LogBackend, state: LogState, numbers: range) -> LogState | None:
     for number in numbers:
         data = backend.get(entry_name(number))
         if data is None:
@@ -176,9 +184,12 @@ class DecisionLog:
             LogCorruptedError, LogVersionError: see `read_log`.
             FencedError: another run was faster, again and again.
         """
+        state: LogState | None = None
         for _ in range(100):
             with answering(backend):
-                state = read_log(backend)
+                # From the second time on only what is new: else a driver that decides faster than
+                # a store gives a hundred entries could not be fenced.
+                state = read_log(backend, state)
             kept = state.identity if identity is None else identity
             if state.log_id:
                 check_owner(state.application_id, application_id, backend.describe())

@@ -80,6 +80,51 @@ def test_x15_an_older_run_can_not_decide_any_more(backend):
     assert read_log(backend).decision == decision(0)
 
 
+class SlowToRead(MemoryBackend):
+    """Another driver decides whenever ten entries were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads, self.older = 0, None
+
+    def get(self, name: str) -> bytes | None:
+        self.reads += 1
+        if self.older is not None and self.reads % 10 == 0:
+            self.older.decide(decision(self.older.state.decision.checkpoint_id + 1))
+        return super().get(name)
+
+
+def test_a_driver_that_decides_while_the_log_is_read_is_fenced():
+    """As in a store: a hundred reads there take longer than a checkpoint."""
+    backend = SlowToRead()
+    older = open_log(backend)
+    for number in range(50):
+        older.decide(decision(number))
+    backend.older, backend.reads = older, 0
+    newer = open_log(backend)
+    assert backend.reads < 70
+    backend.older = None
+    assert newer.state == read_log(backend)
+    with pytest.raises(FencedError):
+        older.check_newest()
+
+
+def test_of_a_log_that_is_known_only_what_is_new_is_read():
+    backend = SlowToRead()
+    log = open_log(backend)
+    for number in range(5):
+        log.decide(decision(number))
+    known = read_log(backend)
+    log.decide(decision(5))
+    backend.reads = 0
+    assert read_log(backend, known) == log.state
+    assert backend.reads == 1
+    for number in range(6, COMPACT_EVERY + 5):
+        log.decide(decision(number))
+        log.compact_if_due()
+    assert read_log(backend, known) == log.state  # what came next is gone: from the floor
+
+
 def test_x15_an_older_run_sees_the_fence_without_writing(backend):
     older = open_log(backend)
     older.check_newest()
