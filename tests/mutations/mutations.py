@@ -1253,4 +1253,11 @@ MUTATIONS = (
         "if False:",
         "tests/integration/test_query_run.py::test_a_driver_that_was_quiet_does_not_stop_a_newer_one",
     ),
+    Mutation(
+        "log: what was compacted away is not taken for what is known",
+        LOG,
+        "if known is not None and floor <= known.tail + 1 <= last + 1:",
+        "if known is not None:",
+        "tests/unit/test_decision_log.py",
+    ),
 )
