@@ -18,16 +18,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 from xml.sax.saxutils import escape
 
-import pyspark
-
 from connectors.cluster.broker_settings import choose_addresses
 from connectors.cluster.keeper_client import KeeperClient
 from connectors.machine.java import ensure_java_home
-from connectors.machine.pinned_jars import IvyResolver, ensure_jars, read_pins
-from connectors.machine.user_folders import cache_folder
+from connectors.spark.spark_home import installed_home
+from tests.pinned_test_jars import pinned_jars
 from transactions.clock import Deadline
 
-_PINS: Final = Path(__file__).with_name("hadoop_cluster.sha256")
 _CLIENT: Final = ("hadoop-client-*", "slf4j-api-*", "jcl-over-slf4j-*", "log4j-slf4j2-impl-*",
                   "log4j-api-*", "log4j-core-*")  # fmt: skip
 _SERVER: Final = "org.apache.hadoop.hdfs.server"
@@ -190,14 +187,6 @@ class HdfsCluster:
 
 
 def _jars() -> list[Path]:
-    pins = read_pins(_PINS)
-    server = ensure_jars(
-        "HDFS",
-        pins[0].version,
-        pins,
-        cache=cache_folder() / "hadoop-cluster",
-        resolver=IvyResolver(ensure_java_home()),
-        tell=print,
-    )
-    spark = Path(pyspark.__file__).parent / "jars"
-    return [*server, *(jar for name in _CLIENT for jar in sorted(spark.glob(f"{name}.jar")))]
+    spark = installed_home() / "jars"
+    client = (jar for name in _CLIENT for jar in sorted(spark.glob(f"{name}.jar")))
+    return [*pinned_jars("hadoop-cluster"), *client]

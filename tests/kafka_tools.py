@@ -12,10 +12,8 @@ from pathlib import Path
 
 from connectors.cluster.broker_jars import ensure_broker_jars
 from connectors.machine.java import ensure_java_home
-from connectors.machine.pinned_jars import IvyResolver, ensure_jars, read_pins
-from connectors.machine.user_folders import cache_folder
+from tests.pinned_test_jars import pinned_jars
 
-_PINS = Path(__file__).with_name("kafka_tools.sha256")
 _MOST_SECONDS = 120
 
 
@@ -27,17 +25,8 @@ def kafka_command(name: str, *arguments: str) -> list[str]:
         arguments: of the command.
     """
     java_home = ensure_java_home()
-    pins = read_pins(_PINS)
-    tools = ensure_jars(
-        "Kafka's commands",
-        pins[0].version,
-        pins,
-        cache=cache_folder() / "kafka-tools",
-        resolver=IvyResolver(java_home),
-        tell=print,
-    )
-    broker = ensure_broker_jars(java_home)
-    path = os.pathsep.join(map(str, (*tools, *broker)))
+    jars = (*pinned_jars("kafka-tools"), *ensure_broker_jars(java_home))
+    path = os.pathsep.join(map(str, jars))
     java = [str(Path(java_home, "bin/java")), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
     done = subprocess.run(

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from connectors.spark.checkpoint_files import SPARK
 from connectors.spark.hadoop_jvm import (
+    ABSENT,
     JVM_ERRORS,
     first_line_of,
     java_class_of,
@@ -28,7 +29,6 @@ from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError, SavepointError, SparkOnceError
 from transactions.log_entries import Decision
 
-_ABSENT: Final = "java.io.FileNotFoundException"
 #: A name node that is too old to have observers says it of msync.
 _NO_OBSERVERS: Final = "RpcNoSuchMethod"
 #: What Hadoop says when it has no client for an address; no later start is better.
@@ -155,7 +155,7 @@ class HadoopFiles:
             return call()
         except JVM_ERRORS as error:
             kind = java_class_of(error)
-            if kind == _ABSENT:
+            if kind == ABSENT:
                 return None
             raise self._unread(name, f"{kind}: {first_line_of(error)}") from error
 

@@ -8,7 +8,6 @@ PySpark ships. It reads the files of ``HADOOP_CONF_DIR``, as Spark does, and end
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import threading
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from pyspark.errors import PySparkException
 
 from connectors.machine.java import ensure_java_home
 from connectors.spark.py4j_log import hide_arguments
+from connectors.spark.spark_home import home_of_jvm
 from transactions.errors import SparkOnceError
 
 #: Hadoop's client, and what writes its log. The client's other dependencies are inside its jars.
@@ -57,10 +57,9 @@ def hadoop_jvm(options: Mapping[str, str]) -> tuple[JavaGateway, Any]:
     # The JVM of a session that was stopped lives on. A second one would not do: PySpark has patched
     # py4j, and asks its own JVM about each exception.
     gateway = SparkContext._gateway or _own_gateway()  # noqa: SLF001 - as above
-    settings = gateway.jvm.org.apache.hadoop.conf.Configuration()
-    if context is not None:
-        java: Any = context._jsc  # noqa: SLF001 - as above
-        settings = gateway.jvm.org.apache.hadoop.conf.Configuration(java.hadoopConfiguration())
+    java: Any = None if context is None else context._jsc  # noqa: SLF001 - as above
+    of_session = () if java is None else (java.hadoopConfiguration(),)
+    settings = gateway.jvm.org.apache.hadoop.conf.Configuration(*of_session)
     for name, value in options.items():
         settings.set(name, value)
     return gateway, settings
@@ -77,6 +76,8 @@ def with_authority(address: str, settings: Any, gateway: JavaGateway) -> str:
     return address
 
 
+#: What Hadoop says of a file that is not there.
+ABSENT: Final = "java.io.FileNotFoundException"
 #: What a call raises: in a process that has had a session, PySpark makes errors of its own of some
 #: Java exceptions (`IllegalArgumentException` is one), of every call of py4j.
 JVM_ERRORS: Final = (Py4JError, PySparkException)
@@ -119,16 +120,13 @@ def _own_gateway() -> JavaGateway:
 
 
 def _launched() -> JavaGateway:
-    found = importlib.util.find_spec("pyspark")
-    assert found is not None
-    assert found.origin is not None
-    jars = Path(found.origin).parent / "jars"
+    jars = home_of_jvm() / "jars"
     path = [os.environ[name] for name in _SETTINGS if os.environ.get(name)]
     path += [str(jar) for pattern in _JARS for jar in sorted(jars.glob(f"{pattern}.jar"))]
     java = str(Path(ensure_java_home(), "bin/java"))
     try:
         port, token = launch_gateway(
-            jarpath=str(next(jars.glob("py4j-*.jar"))),
+            jarpath=str(next(jars.glob("py4j-*.jar"), jars / "py4j.jar")),
             classpath=os.pathsep.join(path),
             javaopts=list(_OPTIONS),
             java_path=java,
@@ -136,12 +134,12 @@ def _launched() -> JavaGateway:
             create_new_process_group=True,  # ctrl-C is for us; we may have to clean up with it
             enable_auth=True,
         )
-    except (OSError, ValueError) as error:  # it has said nothing, instead of its port
+    except (OSError, ValueError, Py4JError) as error:  # it has not said its port; it has no jars
         raise SparkOnceError(
             "The Java process with Hadoop's client did not start.",
             where=f"{java} {' '.join(_OPTIONS)}",
             cause=str(error),
-            option="JAVA_HOME, JAVA_TOOL_OPTIONS; a limit of memory",
+            option="JAVA_HOME, JAVA_TOOL_OPTIONS, SPARK_HOME; a limit of memory",
         ) from error
     parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
     return JavaGateway(_Client(gateway_parameters=parameters), gateway_parameters=parameters)

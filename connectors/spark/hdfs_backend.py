@@ -30,6 +30,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from connectors.spark.hadoop_jvm import (
+    ABSENT,
     JVM_ERRORS,
     first_line_of,
     forget_own_jvm,
@@ -47,7 +48,6 @@ T = TypeVar("T")
 _FILE_STATUS: Final = r"[^{]*\{path=[^{}]*?/([^/{}]+); isDirectory=(true|false);[^}]*\}\]?"
 #: Between two tries of one call.
 _PAUSE_S: Final = 0.5
-_ABSENT: Final = "java.io.FileNotFoundException"
 _TAKEN: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
 _FORBIDDEN: Final = "org.apache.hadoop.security.AccessControlException"
 #: What Hadoop says when an address can never work; no later start is better.
@@ -157,7 +157,7 @@ class HdfsBackend:
             finally:
                 stream.close()
         except JVM_ERRORS as error:
-            if java_class_of(error) == _ABSENT:
+            if java_class_of(error) == ABSENT:
                 return None
             raise
 
@@ -184,7 +184,7 @@ class HdfsBackend:
         try:
             found = java.iterators.toList(self._files.listStatus(self._path("")))
         except JVM_ERRORS as error:
-            if java_class_of(error) == _ABSENT:
+            if java_class_of(error) == ABSENT:
                 return []
             raise
         # One short text: three questions per file would take longer than HDFS does, and py4j sends

@@ -6,17 +6,12 @@ the newer one, `v2.enableMode=STRICT` over a table of a catalog, runs. The jars 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from connectors.machine.java import ensure_java_home
-from connectors.machine.pinned_jars import IvyResolver, ensure_jars, read_pins
-from connectors.machine.user_folders import cache_folder
 from tests.integration.query_script import FILE_SOURCE, PER_FILE, PLAIN, Script
+from tests.pinned_test_jars import pinned_jars
 from tests.tiers import long
 
-PINS = Path(__file__).parents[1] / "delta_lake.sha256"
 POINTS = ("offsets_sent", "decision_durable", "one_committed")
 #: Files of the table's first version; the second one has the others.
 FIRST = 2
@@ -39,26 +34,13 @@ else:
 READ = 'spark.readStream.option("maxFilesPerTrigger", 1).table("numbers")'
 
 
-def delta_lake() -> list[Path]:
-    """Return the jars; they are fetched once."""
-    pins = read_pins(PINS)
-    return ensure_jars(
-        "Delta Lake",
-        pins[0].version,
-        pins,
-        cache=cache_folder() / "delta-lake",
-        resolver=IvyResolver(ensure_java_home()),
-        tell=print,
-    )
-
-
 @long
 @pytest.mark.timeout(900)
 def test_a_query_over_a_table_that_dies_in_its_batches(bootstrap, topic, tmp_path):
     """A file of the table is a batch. Each kill is at the next point, in the next batch."""
     out = topic()
     session = TABLE.format(
-        jars=",".join(map(str, delta_lake())),
+        jars=",".join(map(str, pinned_jars("delta-lake"))),
         rows=PER_FILE,
         table=tmp_path / "table",
         first=FIRST,
