@@ -2,7 +2,7 @@
 
 Apache publishes the servers as one jar (`hadoop-client-minicluster`). Its mini cluster would run
 all of them inside one JVM; here the same classes run as they do on a cluster, so that a test can
-kill one of them.
+kill one of them. `make hdfs` runs them until ctrl-C, to try a pipeline by hand.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import contextlib
 import json
 import signal
 import subprocess
+import tempfile
+import threading
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 from xml.sax.saxutils import escape
+
+import click
 
 from connectors.cluster.broker_settings import choose_addresses
 from connectors.cluster.keeper_client import KeeperClient
@@ -47,14 +51,20 @@ class HdfsCluster:
         folder: for its data and the logs of its processes.
         data_nodes: how many.
         settings: Hadoop's properties, in addition to those of the test.
+        port: of the name node; a free one by default.
     """
 
     def __init__(
-        self, folder: Path, *, data_nodes: int = 1, settings: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *,
+        data_nodes: int = 1,
+        settings: Mapping[str, str] | None = None,
+        port: int | None = None,
     ) -> None:
         self._folder = folder
         self._data_nodes = data_nodes
-        first, second = choose_addresses(2, None)
+        first, second = choose_addresses(2, port)
         self.address = f"hdfs://127.0.0.1:{first.port}"
         self._page = f"http://127.0.0.1:{second.port}/jmx?qry={_BEANS}"
         self._settings = {
@@ -190,3 +200,22 @@ def _jars() -> list[Path]:
     spark = installed_home() / "jars"
     client = (jar for name in _CLIENT for jar in sorted(spark.glob(f"{name}.jar")))
     return [*pinned_jars("hadoop-cluster"), *client]
+
+
+@click.command()
+@click.option("--port", type=int, help="Of the name node.  [default: a free one]")
+@click.option("--data-nodes", default=1, show_default=True)
+def main(port: int | None, data_nodes: int) -> None:
+    """Run HDFS until ctrl-C or SIGTERM, and print its address; its data ends with it."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with tempfile.TemporaryDirectory(prefix="sparkonce-hdfs-") as folder:
+        click.echo("starting HDFS", err=True)
+        with HdfsCluster(Path(folder), data_nodes=data_nodes, port=port) as hdfs:
+            click.echo(hdfs.address)
+            stop.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -41,8 +41,9 @@ INTERRUPTED = 130
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable.")
 @click.option(
     "--checkpoint",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder that driver and workers share.  [default: a temporary one]",
+    metavar="FOLDER|ADDRESS",
+    help="Folder that driver and workers share, or hdfs://, s3://, ...; what is there afterwards "
+    "stays.  [default: a temporary folder]",
 )
 @click.option("--sabotage", type=click.Choice(["duplicate", "loss"]), hidden=True)
 @click.pass_context
@@ -56,7 +57,7 @@ def command(
     output: Path,
     master: str,
     conf: tuple[str, ...],
-    checkpoint: Path | None,
+    checkpoint: str | None,
     sabotage: str | None,
 ) -> None:
     """Load a year of real flights, kill the driver twice, and prove the output exactly-once.

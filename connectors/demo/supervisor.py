@@ -37,6 +37,7 @@ from connectors.demo.proof import (
 )
 from connectors.options.modes import check_mode
 from connectors.options.table import MICRO_BATCH
+from connectors.pipeline.checkpoint_address import location_in
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, SparkOnceError
 
@@ -60,7 +61,8 @@ class DemoOptions:
         seconds: duration of the load.
         output: folder for the picture and the logs.
         master: Spark's master URL.
-        checkpoint: folder that driver and workers share; a temporary one when None.
+        checkpoint: folder that driver and workers share, or an address; a temporary folder when
+            None. Each run has a part of its own there, which stays.
         conf: Spark settings, ``key=value``.
     """
 
@@ -70,16 +72,26 @@ class DemoOptions:
     seconds: float = 25.0
     output: Path = Path("sparkonce-demo")
     master: str = "local[*]"
-    checkpoint: Path | None = None
+    checkpoint: str | None = None
     conf: tuple[str, ...] = ()
 
     def validate(self) -> None:
         """Refuse options that the demo cannot run with.
 
         Raises:
-            ConfigurationError: a number is out of range, or a Spark setting has no value.
+            ConfigurationError: a number is out of range, a Spark setting has no value, or the mode
+                can have no checkpoint there.
         """
         check_mode(self.mode)
+        if self.checkpoint is not None:
+            folder = location_in(self.mode, self.checkpoint, ()).folder
+            if folder is not None and folder.is_file():
+                raise ConfigurationError(
+                    "The checkpoint is a file.",
+                    where=str(folder),
+                    cause="a folder is needed, or an address: hdfs://namenode:8020/demo",
+                    option=f"--checkpoint={self.checkpoint}",
+                )
         if not 1000 <= self.flights <= FLIGHTS:
             raise ConfigurationError(
                 f"The number of flights must be from 1000 to {FLIGHTS:,}.",
@@ -222,7 +234,7 @@ class Supervisor:
 
     def _job_arguments(self) -> list[str]:
         options = self._options
-        checkpoint = options.checkpoint or self._scratch
+        checkpoint = options.checkpoint or str(self._scratch)
         conf = [
             f"spark.local.dir={self._scratch}",
             f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={self._scratch}",
@@ -233,7 +245,7 @@ class Supervisor:
             *("--mode", options.mode, "--bootstrap", self._bootstrap),
             *(argument for name in self._names.topics for argument in ("--topic", name)),
             *("--app-id", self._names.application, "--master", options.master),
-            *("--checkpoint", str(checkpoint / self._names.application)),
+            *("--checkpoint", f"{checkpoint.rstrip('/')}/{self._names.application}"),
             *("--max-offsets", str(max(1, options.flights // MIN_CHECKPOINTS))),
             *(argument for pair in conf for argument in ("--conf", pair)),
         ]

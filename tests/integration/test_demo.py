@@ -22,6 +22,7 @@ from connectors.demo.dataset import arrivals, load_flights, messages
 from connectors.demo.demo_reader import read_committed
 from connectors.demo.history import Kind
 from connectors.demo.supervisor import DemoOptions, Supervisor
+from tests.hdfs_cluster import HdfsCluster
 from tests.integration.brokers import Broker, running_broker
 from tests.integration.job_process import PATIENCE_S
 from tests.tiers import long, sampled
@@ -99,6 +100,28 @@ def test_two_kills_in_continuous_mode_and_a_failed_proof_is_exit_code_1_with_a_p
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["micro-batch", "continuous"])
+def test_two_kills_with_the_checkpoint_in_hdfs(mode: str, bootstrap: str, tmp_path: Path):
+    with HdfsCluster(tmp_path / "hdfs") as hdfs:
+        place = ["--checkpoint", f"{hdfs.address}/demo", "--mode", mode]
+        run = subprocess.run(
+            [
+                *(*DEMO, "--bootstrap", bootstrap, "--output", str(tmp_path), *place),
+                *("--flights", "20000", "--seconds", "3"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+        kept = hdfs.shell("-ls", "-R", "/demo")
+    assert "/decisions/" in kept
+    assert ("/spark/commits/" in kept) is (mode == "micro-batch")
+
+
+@pytest.mark.long
 def test_ctrl_c_leaves_nothing_behind(bootstrap: str, tmp_path: Path):
     topics, folders = topics_of_demos(bootstrap), scratch_folders()
     # A shell starts what runs in the background with ctrl-C ignored, and children inherit that.
@@ -126,7 +149,14 @@ def test_ctrl_c_leaves_nothing_behind(bootstrap: str, tmp_path: Path):
 @pytest.mark.parametrize(
     "arguments",
     sampled(
-        [["--flights", "7"], ["--seconds", "-1"], ["--conf", "spark.x"]], ["--conf", "spark.x"]
+        [
+            ["--flights", "7"],
+            ["--seconds", "-1"],
+            ["--checkpoint", "ftp://far/away"],
+            ["--checkpoint", __file__],
+            ["--conf", "spark.x"],
+        ],
+        ["--conf", "spark.x"],
     ),
 )
 def test_bad_options_are_exit_code_2(arguments: list[str], tmp_path: Path):

@@ -64,3 +64,9 @@ def test_what_a_mode_owns():
     assert len(Names(mode=CONTINUOUS).topics) == 2
     with pytest.raises(ConfigurationError, match="no mode"):
         DemoOptions(mode="both").validate()
+
+
+@pytest.mark.parametrize("place", ["ftp://far/away", "~/kept", __file__])
+def test_where_no_checkpoint_can_lie(place: str):
+    with pytest.raises(ConfigurationError):
+        DemoOptions(checkpoint=place).validate()
