@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from connectors.cluster.broker_settings import choose_addresses
 from transactions.clock import Deadline
 
 BINARIES = Path("/usr/lib/postgresql")
@@ -41,7 +41,7 @@ class PostgresServer:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.password = secrets.token_hex(8)
-        self.port = _free_port()
+        self.port = choose_addresses(1, None)[0].port
         self._process: subprocess.Popen[bytes] | None = None
         self._as_user: dict[str, Any] = (
             {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
@@ -190,10 +190,3 @@ def _binary(name: str) -> str:
             "apt-get install --no-install-recommends postgresql"
         )
     return str(found[-1])
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

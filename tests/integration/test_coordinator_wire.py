@@ -293,7 +293,7 @@ def test_k15_metadata_of_offsets_is_visible_after_the_commit_only(
     assert wire.read_markers(application_id, keys, soon()) == {}
     write_and_die(bootstrap, name, target, ["a"], application_id)
     with pytest.raises(OutcomeUnknownError, match="UNSTABLE_OFFSET_COMMIT"):
-        wire.read_markers(application_id, keys, Deadline(0.3))
+        wire.read_markers(application_id, keys, Deadline(3.0))
     wire.commit([committable(wire, name)], soon())
     assert wire.read_markers(application_id, keys, soon()) == {keys[0]: (42, "token-42")}
 

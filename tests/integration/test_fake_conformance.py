@@ -388,7 +388,7 @@ class Suite:
         assert side.facts()[3] == {"topic-0", "__consumer_offsets"}
         assert side.verbs.read_markers(group, [key], side.deadline(), stable=False) == {}
         with pytest.raises(OutcomeUnknownError, match="UNSTABLE_OFFSET_COMMIT"):
-            side.verbs.read_markers(group, [key], side.deadline(0.3))
+            side.verbs.read_markers(group, [key], side.deadline(3.0))
         assert side.end(commit=commit) == table.NONE
         side.describe()
         found = side.verbs.read_markers(group, [key], side.deadline())

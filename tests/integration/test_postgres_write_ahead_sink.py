@@ -84,8 +84,8 @@ def slow(database: PostgresDatabase, seconds: float) -> None:
 
 
 def test_a_buffer_may_take_longer_than_a_batch_may(postgres, tmp_path):
-    slow(postgres, 0.6)
-    sink, log = opened(postgres, tmp_path, timeout_s=1.0), log_of(tmp_path)
+    slow(postgres, 1.0)
+    sink, log = opened(postgres, tmp_path, timeout_s=3.0), log_of(tmp_path)
     one = prepared(sink, log, 0, 1, 2, 3, 4)
     assert sink.commit([one], Deadline(20)) == {one.token: Outcome.COMMITTED}
     assert ids(postgres) == [1, 2, 3, 4]

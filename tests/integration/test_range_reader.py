@@ -414,14 +414,14 @@ def test_an_open_transaction_is_named_as_the_cause_of_a_silence(
     name = topic()
     foreign = Transactions(bootstrap, name)
     foreign.begin(0)
-    source = KafkaSource(bootstrap_servers=bootstrap, subscribe=name, poll_timeout_ms=300)
+    source = KafkaSource(bootstrap_servers=bootstrap, subscribe=name, poll_timeout_ms=3000)
 
     with pytest.raises(BrokerUnavailableError) as raised:
         read(source, OffsetRange(name, 0, 0, 1))
     foreign.abort()
 
     assert "still open" in raised.value.cause
-    assert "300 ms" in raised.value.cause
+    assert "3000 ms" in raised.value.cause
 
 
 def test_unreachable_broker_ends_in_time(unused_port: int) -> None:

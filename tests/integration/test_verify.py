@@ -160,7 +160,7 @@ def test_s11_an_open_transaction_fails_by_name_even_when_nothing_else_does(boots
     topics = pipeline(CLEAN)
     with transaction(bootstrap, f"open-{topics[1]}") as producer:
         put(producer, topics[1], [(1, 9999)])
-        verdict = judged(bootstrap, topics, timeout=1.0)
+        verdict = judged(bootstrap, topics, timeout=5.0)
         producer.abort_transaction(30)
     assert verdict.failures == {"open transaction": 1}
     (example,) = verdict.examples["open transaction"]

@@ -98,12 +98,13 @@ def test_a_batch_does_not_wait_longer_than_the_delay(source, bootstrap, topic, c
     name = topic()
     produce(bootstrap, name, range(5))
     frame = earliest(source, name, minOffsetsPerTrigger=1000, maxTriggerDelay="3s")
+    since = time.monotonic()
     with Query(frame, checkpoint) as query:
         query.until(5)
-        since = time.monotonic()
         produce(bootstrap, name, range(5, 11))
         assert query.until(11) == expected(name, range(11))
-        assert time.monotonic() - since > 1.0  # the delay began with the batch before
+    # The delay begins when the batch before is planned, and the first batch of a query is slow.
+    assert time.monotonic() - since > 3.0
 
 
 @long

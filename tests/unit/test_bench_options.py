@@ -217,7 +217,8 @@ def test_a_job_ends_with_everything_it_started(job_of: Callable[[str], JobProces
             deadline.pause(0.01)
         child = psutil.Process(int((job.folder / "child").read_text()))
         assert child.is_running()
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    # It was killed; on a busy machine it is gone a moment later.
+    child.wait(20)
     assert not psutil.pid_exists(job.pid)
 
 

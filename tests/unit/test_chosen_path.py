@@ -121,8 +121,12 @@ def test_e1_another_layout_falls_back_to_the_plain_path(
 
 
 def test_e1_the_self_test_is_cheap():
-    """Some 2 ms of CPU; a worker asks once."""
-    assert self_test.failure() == ""
-    began = time.process_time()
-    assert self_test.failure() == ""
-    assert time.process_time() - began < 0.05
+    """Some 2 ms of CPU; a worker asks once. The least of five: a collection of garbage, or another
+    thread of this process, counts as well.
+    """
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        assert self_test.failure() == ""
+        took.append(time.process_time() - began)
+    assert min(took) < 0.05
