@@ -12,6 +12,7 @@ from kafka.protocol.producer import EndTxnRequest
 
 from connectors.continuous import checkpoint_loop
 from connectors.kafka.sink.kafka_stage_writer import KafkaStageWriter
+from connectors.kafka.source.offsets import parse_offsets
 from tests.simulation.continuous_task import Process, here
 from tests.simulation.continuous_world import (
     SOON_S,
@@ -60,8 +61,11 @@ def idle(world: ContinuousWorld) -> SimulatedDriver:
     driver = SimulatedDriver(world)
     driver.start()
     deadline = Deadline(SOON_S)
-    assert driver._loop is not None
-    while driver._loop._shares.offsets != {name: len(rows) for name, rows in world.inputs.items()}:
+    ends = {name: len(rows) for name, rows in world.inputs.items()}
+    # Not the driver's own offsets: they are there before the last checkpoint is decided.
+    while (decision := read_log(world.backend).decision) is None or ends != parse_offsets(
+        decision.end_offsets[0]
+    ):
         assert not deadline.expired()
         deadline.pause(0.01)
     return driver

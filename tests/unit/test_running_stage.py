@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import struct
@@ -45,6 +46,24 @@ SOON_S = 10.0
 AT_ONCE_S = 0.05
 
 
+class OnceSaid(Deadline):
+    """Is over at the first look for messages that begins after something was said: the look finds
+    it, however busy the machine is.
+    """
+
+    def __init__(self, said: threading.Event) -> None:
+        super().__init__(SOON_S)
+        self._said = said
+        self._over = False
+
+    def remaining(self) -> float:
+        self._over = self._said.is_set()
+        return 0.0 if self._over else AT_ONCE_S
+
+    def expired(self) -> bool:
+        return self._over
+
+
 class Tasks:
     """Tasks that do what a script says, each on a thread."""
 
@@ -53,6 +72,8 @@ class Tasks:
         self._threads = ThreadPoolExecutor(8)
         self.channels: list[ControlChannel] = []
         self.all_ready = threading.Event()
+        #: Some task has sent its Ready.
+        self.is_ready = threading.Event()
 
     def open(self, **changes: Any) -> ControlChannel:
         """Connect and register, but do not wait for the answer."""
@@ -69,6 +90,7 @@ class Tasks:
             channel = self.open(subtask=subtask)
             assert channel.receive() == start_of(subtask)
             channel.send(Ready(transactional_ids=(f"id-{subtask}.0", f"id-{subtask}.1")))
+            self.is_ready.set()
             self.all_ready.wait(SOON_S)
             return script(channel, subtask)
 
@@ -129,7 +151,9 @@ def acknowledgement(number: int, subtask: int, **changes: Any) -> Acknowledge:
     return Acknowledge(checkpoint_id=number, **{**facts, **changes})
 
 
-def obedient(channel: ControlChannel, subtask: int) -> list[Any]:
+def obedient(
+    channel: ControlChannel, subtask: int, has_answered: threading.Event | None = None
+) -> list[Any]:
     """Be a good task until the driver closes."""
     came = []
     with contextlib.suppress(ChannelClosedError):
@@ -140,6 +164,8 @@ def obedient(channel: ControlChannel, subtask: int) -> list[Any]:
                 channel.send(acknowledgement(message.checkpoint_id, subtask))
             else:
                 channel.send(Committed(checkpoint_id=message.checkpoint_id))
+            if has_answered is not None:
+                has_answered.set()
     return came
 
 
@@ -245,7 +271,7 @@ def test_a_task_that_makes_no_producers_is_named(stage, tasks):
     channel = tasks.open(subtask=1)
     assert isinstance(channel.receive(), Start)
     with pytest.raises(CheckpointTimeoutError, match=r"no Ready from \[1\]"):
-        stage.await_ready(Deadline(AT_ONCE_S))
+        stage.await_ready(OnceSaid(tasks.is_ready))
 
 
 @pytest.mark.parametrize("word", [None, Failed(error=failing(REFUSED))], ids=["dies", "fails"])
@@ -308,9 +334,10 @@ def test_moved_between_barrier_and_acknowledgement_is_kept(stage, tasks):
 
 
 def test_the_timeout_names_the_silent_subtasks(stage, tasks):
-    tasks.start_all(obedient, until_closed)
+    said = threading.Event()
+    tasks.start_all(functools.partial(obedient, has_answered=said), until_closed)
     with pytest.raises(CheckpointTimeoutError, match=r"no Acknowledge from \[1\]"):
-        stage.barrier(5, Deadline(AT_ONCE_S))
+        stage.barrier(5, OnceSaid(said))
 
 
 def test_half_a_message_does_not_hold_up_the_stage(stage, tasks):
@@ -413,9 +440,13 @@ def test_a_writer_that_does_not_confirm_in_time_is_left_out(stage, tasks):
         channel.send(acknowledgement(5, subtask))
         return until_closed(channel)
 
-    _, silent = tasks.start_all(obedient, stalled)
+    said = threading.Event()
+    good = functools.partial(obedient, has_answered=said)
+    _, silent = tasks.start_all(good, stalled)
     stage.barrier(5, Deadline(SOON_S))
-    assert stage.commit(5, {0, 1}, Deadline(0.3)) == {0}
+    assert said.wait(SOON_S)
+    said.clear()
+    assert stage.commit(5, {0, 1}, OnceSaid(said)) == {0}
     assert silent.result(SOON_S) == [Commit(checkpoint_id=5)]
     with pytest.raises(CheckpointTimeoutError, match=r"no Committed from \[1\]"):
         stage.check()

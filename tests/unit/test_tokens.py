@@ -392,8 +392,8 @@ def test_the_wires_token_is_renewed_before_a_session_ends(clock: Clock):
     than a second then, and the broker refuses a login that comes so soon.
     """
     issuer = Brief(clock)
-    issuer.source.usable(Deadline(5))
     began = time.monotonic()
+    issuer.source.usable(Deadline(5))
     assert issuer.source.token() == "token 1"
     issuer.renewed()
     assert time.monotonic() - began > 0.3
@@ -444,10 +444,10 @@ def test_whoever_waits_for_a_hanging_function_has_a_deadline_of_his_own():
 
 
 def test_a_hanging_renewal_does_not_take_the_present_token_away(monkeypatch):
-    monkeypatch.setattr(token_source, "PATIENCE_S", 0.2)
     hanging = Hanging()
     hanging.may_answer.set()
     assert value(hanging) == "token 1"
+    monkeypatch.setattr(token_source, "PATIENCE_S", 0.2)
     hanging.may_answer.clear()
     hanging.later(90)
     assert value(hanging) == "token 1"
