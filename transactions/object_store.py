@@ -72,11 +72,13 @@ class Purpose:
         of: whose store it is.
         option: the option that names the address.
         harm: what happens if a put-if-absent overwrites.
+        others: kinds of address that are opened by somebody else.
     """
 
     of: str
     option: str
     harm: str
+    others: frozenset[str] = frozenset()
 
 
 class ObjectStore:
@@ -119,7 +121,7 @@ class ObjectStore:
             raise ConfigurationError(
                 f"The address of {purpose.of} names an unknown kind of store.",
                 where=without_secrets(url),
-                cause=f"known: {', '.join(sorted(SCHEMES))}",
+                cause=f"known: {', '.join(sorted(SCHEMES | purpose.others))}",
                 option=f"{purpose.option}={without_secrets(url)}",
             )
         if parts.password or parts.query:

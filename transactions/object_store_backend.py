@@ -8,6 +8,7 @@ settles that.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 from transactions.clock import SYSTEM_CLOCK, Clock
@@ -34,6 +35,7 @@ class ObjectStoreBackend:
     Args:
         url: see `ObjectStore`.
         clock: replaced in tests.
+        other_schemes: kinds of address that others open; an error names them, too.
         options: see `ObjectStore`; also ``timeout_s`` and ``retry_s``.
 
     Raises:
@@ -43,8 +45,16 @@ class ObjectStoreBackend:
     #: An object that a strongly consistent store shows is replicated.
     reads_are_durable: Final = True
 
-    def __init__(self, url: str, *, clock: Clock = SYSTEM_CLOCK, **options: str | float) -> None:
-        self._store = ObjectStore(url, _PURPOSE, options, clock=clock)
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        other_schemes: frozenset[str] = frozenset(),
+        **options: str | float,
+    ) -> None:
+        purpose = dataclasses.replace(_PURPOSE, others=other_schemes)
+        self._store = ObjectStore(url, purpose, options, clock=clock)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See `LogBackend.put_if_absent`; False can mean an earlier try of this very call.

@@ -38,6 +38,7 @@ def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tu
         (text(app=CONTINUOUS).replace('"state"', '"memory:///"'), "cannot lie in memory"),
         (TO_FILES, "The sink 'said' keeps decided records in a folder"),
         (TO_FILES.replace(CONTINUOUS, ""), "The sink 'said' keeps decided records in a folder"),
+        (text(more='[decision_log]\naddress = "hdfS3://name/log"'), "gs, hdfs, memory, s3, s3a"),
         (text(app="metrics_port = 65536"), "metrics_port = 65536"),
         (text(sink='"kafka.buffer.memory" = "64MB"'), "kafka.buffer.memory=64MB"),
         (text(more='[decision_log]\naddress = "dbfs:/log"'), "dbfs:/log"),
