@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from transactions.errors import ConfigurationError, without_secrets
-from transactions.log_backend import LocalFileBackend, LogBackend
+from transactions.log_backend import LocalFileBackend, LogBackend, refuse_file
 from transactions.log_location import SCHEME, LogLocation, backend_for, refuse_home
 
 #: A file of the checkpoint: the id of its log.
@@ -66,10 +66,13 @@ class CheckpointLocation:
     @property
     def log(self) -> LogLocation:
         """Where the decision log lies by default."""
+        return LogLocation(self.part(_LOG).address, self.options)
+
+    def part(self, name: str) -> Self:
+        """Return the location of this name below this one; it has the same options."""
         folder = self.folder
-        if folder is not None:
-            return LogLocation(folder / _LOG)
-        return LogLocation(f"{str(self.address).rstrip('/')}/{_LOG}", self.options)
+        below = f"{str(self.address).rstrip('/')}/{name}" if folder is None else folder / name
+        return dataclasses.replace(self, address=below)
 
     @property
     def hadoop_address(self) -> str:
@@ -82,10 +85,11 @@ class CheckpointLocation:
         """Return what holds our own few files. It makes a local folder, and sends nothing.
 
         Raises:
-            ConfigurationError: the address or an option is wrong, or the package that the address
-                needs is not installed.
+            ConfigurationError: a file lies where the folder must be; the address or an option is
+                wrong; or the package that the address needs is not installed.
         """
         if self.folder is not None:
+            refuse_file(self.folder, option="checkpoint")
             return LocalFileBackend(self.folder)
         text = str(self.address)
         scheme = SCHEME.match(text)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
-from transactions.errors import DecisionLogError, SparkOnceError
+from transactions.errors import ConfigurationError, DecisionLogError, SparkOnceError
 
 
 class LogBackend(Protocol):
@@ -192,6 +192,26 @@ def make_folder(folder: Path) -> None:
         if not os.access(above, os.W_OK):
             break
         sync_folder(above)
+
+
+def refuse_file(folder: Path, option: str = "path") -> None:
+    """Refuse a path that can be no folder, because one of its names is a file. It makes nothing.
+
+    Args:
+        folder: it need not exist.
+        option: the user's name for the path.
+
+    Raises:
+        ConfigurationError: one of its names is a file, or a link to nothing.
+    """
+    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise ConfigurationError(
+            "A file lies where a folder is needed.",
+            where=str(there),
+            cause="it is a file, or a link to nothing, and no folder can be made there",
+            option=f"{option}={folder}: another path, or the file moved away",
+        )
 
 
 def sync_folder(folder: Path) -> None:

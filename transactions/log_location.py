@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from transactions.errors import ConfigurationError
-from transactions.log_backend import LocalFileBackend, LogBackend
+from transactions.log_backend import LocalFileBackend, LogBackend, refuse_file
 
 #: The start of an address, of a known kind or not: two slashes, or one as in ``dbfs:/checkpoints``.
 SCHEME: Final = re.compile(r"\s*([^/]*):/")
@@ -63,8 +63,8 @@ def backend_for(
         options: of the object store, by its names; a local folder has none.
 
     Raises:
-        ConfigurationError: the scheme is unknown, the path begins with ``~``, an option is wrong,
-            or the package that the address needs is not installed.
+        ConfigurationError: the scheme is unknown, the path begins with ``~`` or is that of a file,
+            an option is wrong, or the package that the address needs is not installed.
     """
     text, given = str(location), dict(options or {})
     refuse_home(text)
@@ -77,8 +77,10 @@ def backend_for(
                 cause="only an object store has options: s3://bucket/prefix",
                 option=f"options: {', '.join(sorted(given))}",
             )
+        folder = _folder_of(text) if address else Path(location)
+        refuse_file(folder.absolute())
         # Not obstore's local store: it syncs neither file nor folder.
-        return LocalFileBackend(_folder_of(text) if address else Path(location))
+        return LocalFileBackend(folder)
     url = address[1].lower() + text[address.end(1) :]
     if opener := _openers.get(address[1].lower()):
         return opener(url, given)

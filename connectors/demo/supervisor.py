@@ -38,6 +38,7 @@ from connectors.demo.proof import (
 from connectors.options.modes import check_mode
 from connectors.options.table import MICRO_BATCH
 from connectors.pipeline.checkpoint_address import location_in
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
 from transactions.errors import ConfigurationError, SparkOnceError
 
@@ -84,14 +85,7 @@ class DemoOptions:
         """
         check_mode(self.mode)
         if self.checkpoint is not None:
-            folder = location_in(self.mode, self.checkpoint, ()).folder
-            if folder is not None and folder.is_file():
-                raise ConfigurationError(
-                    "The checkpoint is a file.",
-                    where=str(folder),
-                    cause="a folder is needed, or an address: hdfs://namenode:8020/demo",
-                    option=f"--checkpoint={self.checkpoint}",
-                )
+            location_in(self.mode, self.checkpoint, ())
         if not 1000 <= self.flights <= FLIGHTS:
             raise ConfigurationError(
                 f"The number of flights must be from 1000 to {FLIGHTS:,}.",
@@ -234,7 +228,7 @@ class Supervisor:
 
     def _job_arguments(self) -> list[str]:
         options = self._options
-        checkpoint = options.checkpoint or str(self._scratch)
+        checkpoint = CheckpointLocation.of(options.checkpoint or self._scratch)
         conf = [
             f"spark.local.dir={self._scratch}",
             f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={self._scratch}",
@@ -245,7 +239,7 @@ class Supervisor:
             *("--mode", options.mode, "--bootstrap", self._bootstrap),
             *(argument for name in self._names.topics for argument in ("--topic", name)),
             *("--app-id", self._names.application, "--master", options.master),
-            *("--checkpoint", f"{checkpoint.rstrip('/')}/{self._names.application}"),
+            *("--checkpoint", str(checkpoint.part(self._names.application).address)),
             *("--max-offsets", str(max(1, options.flights // MIN_CHECKPOINTS))),
             *(argument for pair in conf for argument in ("--conf", pair)),
         ]

@@ -14,6 +14,7 @@ from connectors.options.sink import folder_on_disk
 from connectors.options.table import CONTINUOUS
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError
+from transactions.log_backend import refuse_file
 from transactions.log_location import SCHEME
 from transactions.sink import Sink
 
@@ -48,18 +49,20 @@ def location_in(
 def checked_location(
     checkpoint: str | Path | CheckpointLocation, sinks: Sequence[Sink]
 ) -> CheckpointLocation:
-    """Return where the checkpoint of a pipeline lies. On the driver; it sends nothing.
+    """Return where the checkpoint of a pipeline lies. On the driver; it makes and sends nothing.
 
     Args:
         checkpoint: as the user names it.
         sinks: of the pipeline.
 
     Raises:
-        ConfigurationError: the address or an option of its store is wrong, or a sink keeps decided
-            records in a folder and the checkpoint is at an address.
+        ConfigurationError: a file lies where the folder must be; the address or an option of its
+            store is wrong; or a sink keeps decided records in a folder and the checkpoint is at an
+            address.
     """
     location = CheckpointLocation.of(checkpoint)
     if location.folder is not None:
+        refuse_file(location.folder, option="checkpoint")
         return location
     location.files()
     for sink in sinks:

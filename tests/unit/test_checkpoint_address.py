@@ -205,6 +205,19 @@ def test_an_address_that_holds_no_log_is_refused(mode, address):
     four_parts(refused(mode, address, SINK))
 
 
+@pytest.mark.parametrize("mode", ["micro-batch", "continuous"])
+@pytest.mark.parametrize("name", ["file", "file/below", "nothing"])
+def test_a_checkpoint_where_a_file_lies_is_refused(mode, name, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "nothing").symlink_to(tmp_path / "gone")
+    error = four_parts(refused(mode, str(tmp_path / name), SINK))
+    assert error.where == str(tmp_path / name.partition("/")[0])
+    assert error.option.startswith(f"checkpoint={tmp_path / name}:")
+    for opened in (CheckpointLocation(tmp_path / name).files, LogLocation(tmp_path / name).backend):
+        with pytest.raises(ConfigurationError, match="A file lies where a folder is needed"):
+            opened()
+
+
 def refused(mode: str, checkpoint: Any, sink: Any) -> ConfigurationError:
     with pytest.raises(ConfigurationError) as caught:
         arrow_pipeline(

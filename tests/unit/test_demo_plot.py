@@ -66,7 +66,14 @@ def test_what_a_mode_owns():
         DemoOptions(mode="both").validate()
 
 
-@pytest.mark.parametrize("place", ["ftp://far/away", "~/kept", __file__])
-def test_where_no_checkpoint_can_lie(place: str):
-    with pytest.raises(ConfigurationError):
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("ftp://far/away", "known: .*, gs, hdfs, memory, s3"),
+        ("~/kept", "begins with ~"),
+        (__file__, "A file lies where a folder is needed"),
+    ],
+)
+def test_where_no_checkpoint_can_lie(place: str, says: str):
+    with pytest.raises(ConfigurationError, match=says):
         DemoOptions(checkpoint=place).validate()
