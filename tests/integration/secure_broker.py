@@ -8,11 +8,12 @@ It gives a fixture, to be imported where it is taken::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -22,6 +23,12 @@ from confluent_kafka.admin import (
 
 from tests.certificates import self_signed
 from tests.locked_broker import AUTHORIZER, JAAS, locked_broker, speaks_tls, wants_password
+from transactions.clock import Deadline
+
+ANYBODY = AclBindingFilter(
+    *(ResourceType.ANY, None, ResourcePatternType.ANY, None, None),
+    *(AclOperation.ANY, AclPermissionType.ANY),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,5 +87,19 @@ def grant(
         )
         for right in rights
     ]
-    for done in admin.create_acls(bindings).values():
+    give_acls(admin, bindings)
+
+
+def give_acls(admin: AdminClient, bindings: Sequence[AclBinding]) -> None:
+    """Give these rights, and wait until the broker knows them: the controller answers before."""
+    for done in admin.create_acls([*bindings]).values():
         done.result(timeout=20)
+    deadline = Deadline(20)
+    while not acls_on_broker(admin, ANYBODY).issuperset(bindings):
+        assert not deadline.expired()
+        deadline.pause(0.05)
+
+
+def acls_on_broker(admin: AdminClient, which: AclBindingFilter) -> set[AclBinding]:
+    """Return the rights by which the broker judges now."""
+    return set(admin.describe_acls(which).result(timeout=20))

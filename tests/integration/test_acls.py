@@ -43,7 +43,12 @@ from connectors.pipeline.restoring import _committed
 from connectors.spark import arrow_pipeline
 from tests.auditor.reader import read_committed
 from tests.integration.in_process import send, values
-from tests.integration.secure_broker import Secure, secure  # noqa: F401 - one is a fixture
+from tests.integration.secure_broker import (
+    Secure,
+    acls_on_broker,
+    give_acls,
+    secure,  # noqa: F401 - a fixture
+)
 from tests.integration.test_names_of_a_cluster import PARTITIONS, RECORDS, committed
 from tests.integration.wire_helpers import eventually, soon
 from tests.kafka_tools import kafka_command
@@ -102,8 +107,7 @@ class Cluster:
 
     def give(self, principal: str, rules: Sequence[AclRule]) -> None:
         wanted = [one for rule in rules for one in bindings(principal, rule)]
-        for done in self.admin.create_acls(wanted).values():
-            done.result(timeout=20)
+        give_acls(self.admin, wanted)
 
     def take(self, principal: str, rules: Sequence[AclRule]) -> None:
         wanted = [
@@ -118,7 +122,7 @@ class Cluster:
             assert len(done.result(timeout=20)) == 1
 
     def acls(self, user: str) -> set[AclBinding]:
-        return set(self.admin.describe_acls(all_of(user)).result(timeout=20))
+        return acls_on_broker(self.admin, all_of(user))
 
     def paste(self, text: str) -> None:
         """Run each command as somebody who logs in and may change ACLs."""

@@ -363,7 +363,7 @@ class Suite:
 
     def test_after_the_brokers_own_timeout(self, side):
         """Aborted with one epoch more; the start time stays; the old epoch is fenced."""
-        side.init(1_000)
+        side.init(5_000)
         assert side.add() == table.NONE
         before = side.describe()
         deadline = side.deadline(30.0)

@@ -297,16 +297,17 @@ def asleep_at(point: str) -> Iterator[Asleep]:
 
 def test_f51_a_commit_that_cannot_be_proven_fails_each_start_until_a_person_decides(job: Job):
     """Flink logs it and goes on once the timeout has passed; here nothing is passed over."""
-    job.checkpoint_timeout_s = 2.5
     first = job.start()
     first.checkpoint(b"42")
     first.dies_at("decision_durable", b"43")
     forget(first)
+    job.checkpoint_timeout_s, enough_s = 2.5, job.checkpoint_timeout_s
     for _ in range(2):
         with pytest.raises(OutcomeUnknownError, match="resolve") as unknown:
             job.start()
         assert "checkpoint 1" in unknown.value.where
     decide(job, ACCEPT_LOSS)
+    job.checkpoint_timeout_s = enough_s
     last = job.start()
     last.checkpoint()
     last.checkpoint(b"44")

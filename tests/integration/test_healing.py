@@ -222,7 +222,7 @@ def test_x5_what_is_open_as_it_was_prepared_is_committed(sink, application_id, b
 
 
 def test_x9_a_real_timeout_is_a_positive_proof(sink, application_id, monkeypatch):
-    sink.timeout_ms = 1000
+    sink.timeout_ms = 5000
     one = prepared(sink, application_id, 0)
     deadline = Deadline(40)
     while sink.wire.describe([one.transactional_id], deadline)[one.transactional_id].state in (

@@ -33,6 +33,7 @@ from tests.integration.kafka_matrix import (
     rows,
     set_transaction_version,
 )
+from tests.integration.secure_broker import give_acls
 from tests.integration.wire_helpers import eventually, settled, soon
 from tests.locked_broker import AUTHORIZER, JAAS, locked_broker, wants_password
 from tests.tiers import long, sampled
@@ -310,8 +311,7 @@ def test_c5_transactional_ids_that_the_acls_forbid(own, make, run):
     admin = AdminClient({"bootstrap.servers": own.bootstrap})
 
     def allow(*bindings: AclBinding) -> None:
-        for done in admin.create_acls(list(bindings)).values():
-            done.result(timeout=20)
+        give_acls(admin, bindings)
 
     ids = alice(ResourceType.TRANSACTIONAL_ID, f"{run.application_id}.", "WRITE", "DESCRIBE")
     allow(*alice(ResourceType.TOPIC, out, "READ", "DESCRIBE", "WRITE"))

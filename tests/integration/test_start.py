@@ -291,6 +291,9 @@ def make_anew(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(30)
     deadline = Deadline(60.0)
+    while topic in admin.list_topics(timeout=30).topics:  # else the records go into the old one
+        assert not deadline.expired()
+        deadline.pause(0.1)
     while (error := _created(admin, topic)) is not None:
         assert error.code() == KafkaError.TOPIC_ALREADY_EXISTS  # it is still being deleted
         assert not deadline.expired()
