@@ -74,6 +74,7 @@ class Driver:
     application_id: str
     topics: tuple[str, ...]
     timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    request_timeout_s: float = REQUEST_TIMEOUT_S
     committables: list[Committable] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class Driver:
         sink = KafkaBothHalves(
             options, timeout_ms=self.timeout_ms, checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S
         )
-        sink._wire = CoordinatorWire(options.settings, request_timeout_s=REQUEST_TIMEOUT_S)
+        sink._wire = CoordinatorWire(options.settings, request_timeout_s=self.request_timeout_s)
         return sink
 
     def checkpoint(
@@ -205,7 +206,7 @@ def test_x6_the_request_itself_is_lost(driver, cluster):
 
 def test_x6_end_txn_arrives_twice(driver, cluster):
     """A repeated commit on an unbumped epoch is answered like the first, and changes nothing."""
-    run = driver()
+    run = driver(request_timeout_s=20)  # a late answer would be a doubt
     cluster.proxy.add(Rule(END_TXN, Action.REPEAT_REQUEST, times=2, client=DRIVER))
     run.checkpoint(0, b"a", b"b")
     assert run.coordinator.retired() == frozenset()

@@ -452,7 +452,7 @@ def test_a_task_of_an_old_stage_stops(story):
     one = story()
 
     class Stale:
-        address, key, stage, transform, timeout_s = None, b"old", "old", None, 1.0
+        address, key, stage, transform, timeout_s = None, b"old", "old", None, SOON_S
 
     listener = listen("127.0.0.1")
     Stale.address = listener.address
