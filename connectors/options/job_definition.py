@@ -44,7 +44,7 @@ class JobDefinition:
         mode: one of `connectors.options.modes`.
         driver: the file's options for the driver of its mode, by the names of its arguments; see
             `connectors.options.table.PIPELINE`.
-        master: Spark's master URL.
+        master: Spark's master URL. None: that of `spark-submit`, else ``local[*]``.
         log_level: of the Java side.
         decision_log: where the log is kept, if not in the checkpoint folder.
         source: where records come from.
@@ -63,7 +63,7 @@ class JobDefinition:
     store: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     mode: str = MICRO_BATCH
     driver: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    master: str = "local[*]"
+    master: str | None = None
     log_level: str = "ERROR"
     decision_log: LogLocation | None = None
     source: KafkaSource

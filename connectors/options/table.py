@@ -170,7 +170,10 @@ APP: Final = Table(
             says="The guarantee of every Kafka sink without its own `guarantee`: `exactly-once`, "
             "`at-least-once` or `none`.",
         ),
-        Option(name="master", default="local[*]", says="Spark's master URL."),
+        Option(
+            name="master",
+            says="Spark's master URL. Without it: that of `spark-submit`, else `local[*]`.",
+        ),
         Option(name="log_level", default="ERROR", says=f"Of Spark: {', '.join(LOG_LEVELS)}."),
     ],
     prefix="store.",

@@ -78,6 +78,8 @@ def run_job(
     try:
         session = build_session(job.app_id, master=job.master, conf=_conf(job))
         stop.install()  # Spark takes over ctrl-C when it makes its context
+        if driver_jvm.is_submitted():
+            driver_jvm.forward_stop_requests()
         if not stop.asked:
             make = _continuous if job.mode == CONTINUOUS else _micro_batches
             driver = make(job, session, on_checkpoint, from_savepoint, accept_duplicates)

@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Mapping
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from connectors.machine.java import ensure_java_home
-from connectors.spark import spark_home, worker_daemon
+from connectors.spark import driver_jvm, spark_home, worker_daemon
 from connectors.spark.archived_classes import OPTIONS_KEY, class_archive_conf
 from connectors.spark.driver_jvm import ensure_jvm, jvm_environment, quiet_log_options
 from connectors.spark.import_path import check_ours_are_found, ours_first
@@ -45,6 +46,8 @@ _LOCAL_CHECKPOINT_CONF: Mapping[str, str] = {
 }
 
 _EXECUTORS_COME_S = 30
+_MASTER = "spark.master"
+_ALL_CORES = "local[*]"
 #: No clock jumps further than this, not even one that begins in 1970.
 _CENTURY_MS = 100 * 365 * 86_400_000
 
@@ -60,19 +63,25 @@ hide_arguments()
 
 
 def build_session(
-    name: str, *, master: str = "local[*]", conf: Mapping[str, str] | None = None
+    name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Return a session for a pipeline, with a found or installed Java and this Python for workers.
 
+    In a program that `spark-submit` has started, the JVM is there, with the settings of the
+    command line; they win over our defaults.
+
     Args:
         name: shown by Spark.
-        master: Spark's master URL.
-        conf: further Spark settings; they win over ours.
+        master: Spark's master URL. None: that of `spark-submit`, else ``local[*]``.
+        conf: further Spark settings; they win over ours, and over those of `spark-submit`.
 
     Raises:
-        ConfigurationError: no Java 17 or newer could be found or installed, or SPARK_HOME names
-            another Spark than PySpark's.
+        ConfigurationError: no Java 17 or newer could be found or installed; SPARK_HOME names
+            another Spark than PySpark's; or `spark-submit` was given another master.
     """
+    if driver_jvm.is_submitted():
+        return _in_submitted_jvm(name, master, conf or {})
+    master = master or _ALL_CORES
     spark_home.check_home()
     java_home = ensure_java_home()
     os.environ["JAVA_HOME"] = java_home
@@ -91,8 +100,29 @@ def build_session(
         builder = builder.config(key, value)
     homes = [spark_home.local_home] if _is_local(master) else []
     with jvm_environment(ours_first, *homes):
-        ensure_jvm({"spark.master": master, "spark.app.name": name, **settings})
+        ensure_jvm({_MASTER: master, "spark.app.name": name, **settings})
         return builder.getOrCreate()
+
+
+def _in_submitted_jvm(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, as `SparkContext()`
+    submitted = dict(SparkConf().getAll())
+    its_master = submitted.get(_MASTER, _ALL_CORES)
+    if master not in {None, its_master}:
+        raise ConfigurationError(
+            "The pipeline and spark-submit name two masters.",
+            where=name,
+            cause=f"the JVM was started with --master {its_master}",
+            option=f"master={master}: leave it out, spark-submit has it",
+        )
+    os.environ["PYSPARK_PYTHON"] = worker_python(its_master, os.environ)
+    ours = {
+        key: value for key, value in default_settings(its_master).items() if key not in submitted
+    }
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**ours, **conf}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def default_settings(master: str) -> dict[str, str]:

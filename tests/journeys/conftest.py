@@ -75,7 +75,10 @@ MODES = pytest.mark.parametrize(
 
 @dataclass
 class Process:
-    """One process that a stranger has started in a terminal, and all that it says on stderr."""
+    """One process that a stranger has started in a terminal, and all that it says on stderr.
+
+    What a program of spark-submit says is on stdout, which is heard only where it is asked for.
+    """
 
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
@@ -137,8 +140,9 @@ class Process:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        output = self.process.stderr or self.process.stdout
+        assert output is not None
+        for line in output:
             with self._news:
                 self.lines.append(line)
                 self._news.notify_all()
@@ -157,11 +161,13 @@ def processes_of_session(leader: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def started(*command: str, folder: Path, environment: Mapping[str, str]) -> Iterator[Process]:
+def started(
+    *command: str, folder: Path, environment: Mapping[str, str], with_stdout: bool = False
+) -> Iterator[Process]:
     process = subprocess.Popen(
         command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE if with_stdout else subprocess.DEVNULL,
+        stderr=subprocess.STDOUT if with_stdout else subprocess.PIPE,
         text=True,
         errors="replace",
         env={**os.environ, **environment},

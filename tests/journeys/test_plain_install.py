@@ -14,8 +14,10 @@ from connectors.machine.java import ensure_java_home
 from tests.journeys.conftest import PATIENCE_S, ROOT, Stranger, started
 from tests.tiers import long
 
-#: One word differs from Spark's own source: no import of ours, no call of `register`.
+#: One word differs from Spark's own source: no import of ours, no call of `register`. The file for
+#: spark-submit is there, too.
 BY_NAME = """
+import sparkonce_run
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").getOrCreate()
 rows = spark.read.format("kafka-exactly-once").option("kafka.bootstrap.servers", "{}")

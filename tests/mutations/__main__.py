@@ -28,6 +28,7 @@ PARTS = (
     "docs",
     "pyproject.toml",
     "pyspark_sparkonce.py",
+    "sparkonce_run.py",
     "README.md",
 )
 MOST_SECONDS = 300

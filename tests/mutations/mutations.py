@@ -1088,6 +1088,14 @@ MUTATIONS = (
         "tests/integration/test_query_writer.py::test_what_the_broker_has_aborted_is_written_again",
     ),
     Mutation(
+        "spark-submit: SIGTERM stops between two checkpoints",
+        "connectors/spark/job.py",
+        "driver_jvm.forward_stop_requests()",
+        "pass",
+        "tests/journeys/test_spark_submit.py"
+        "::test_a_job_file_is_stopped_killed_and_goes_on[continuous]",
+    ),
+    Mutation(
         "query writer: only the newest plan is committed",
         "connectors/spark/query_run.py",
         "not owners <= {ours} or number != planned:",
