@@ -151,6 +151,10 @@ def default_settings(master: str) -> dict[str, str]:
         settings["spark.storage.blockManagerHeartbeatTimeoutMs"] = str(_CENTURY_MS)
         # A cluster's executors may get us by --py-files, which their daemon does not see.
         settings |= {"spark.python.daemon.module": worker_daemon.MODULE}
+    else:
+        # A socket's path has at most 107 bytes. Spark takes Java's temporary folder, and YARN gives
+        # each container a folder of its own whose path alone is longer (seen).
+        settings |= {"spark.python.unix.domain.socket.dir": "/tmp"}  # noqa: S108 - Spark closes it
     return settings
 
 
