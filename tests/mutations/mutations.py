@@ -742,7 +742,7 @@ MUTATIONS = (
     Mutation(
         "log: at the address of its checkpoint",
         "transactions/checkpoint_location.py",
-        """        return LogLocation(f"{str(self.address).rstrip('/')}/{_LOG}", self.options)\n""",
+        "        return LogLocation(self.part(_LOG).address, self.options)\n",
         "        return LogLocation(Path.home() / _LOG)\n",
         "tests/unit/test_checkpoint_location.py::test_an_address_has_its_log_below_it",
     ),
@@ -1088,12 +1088,11 @@ MUTATIONS = (
         "tests/integration/test_query_writer.py::test_what_the_broker_has_aborted_is_written_again",
     ),
     Mutation(
-        "spark-submit: SIGTERM stops between two checkpoints",
+        "start: SIGTERM to spark-submit stops between two checkpoints",
         "connectors/spark/job.py",
         "driver_jvm.forward_stop_requests()",
         "pass",
-        "tests/journeys/test_spark_submit.py"
-        "::test_a_job_file_is_stopped_killed_and_goes_on[continuous]",
+        "tests/journeys/test_spark_submit.py::test_a_job_file_is_stopped_killed_and_goes_on",
     ),
     Mutation(
         "query writer: only the newest plan is committed",
