@@ -194,7 +194,7 @@ def make_folder(folder: Path) -> None:
         sync_folder(above)
 
 
-def refuse_file(folder: Path, option: str = "path") -> None:
+def refuse_file(folder: Path, option: str = "address") -> None:
     """Refuse a path that can be no folder, because one of its names is a file. It makes nothing.
 
     Args:

@@ -87,7 +87,7 @@ def backend_for(
     from transactions.object_store_backend import ObjectStoreBackend  # noqa: PLC0415 - an extra
 
     settings: dict[str, Any] = given  # a Clock is none of them
-    return ObjectStoreBackend(url, other_schemes=frozenset(_openers), **settings)
+    return ObjectStoreBackend(url, frozenset(_openers), **settings)
 
 
 def refuse_home(path: str) -> None:

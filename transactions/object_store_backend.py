@@ -34,8 +34,8 @@ class ObjectStoreBackend:
 
     Args:
         url: see `ObjectStore`.
-        clock: replaced in tests.
         other_schemes: kinds of address that others open; an error names them, too.
+        clock: replaced in tests.
         options: see `ObjectStore`; also ``timeout_s`` and ``retry_s``.
 
     Raises:
@@ -48,9 +48,10 @@ class ObjectStoreBackend:
     def __init__(
         self,
         url: str,
+        other_schemes: frozenset[str] = frozenset(),
+        /,  # an option may have any name
         *,
         clock: Clock = SYSTEM_CLOCK,
-        other_schemes: frozenset[str] = frozenset(),
         **options: str | float,
     ) -> None:
         purpose = dataclasses.replace(_PURPOSE, others=other_schemes)
