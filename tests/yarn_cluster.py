@@ -100,14 +100,15 @@ class YarnCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._processes.close()
-        self._kill_containers(range(self._nodes))
+        try:
+            self._processes.close()
+        finally:
+            self._kill_containers(range(self._nodes))  # they are no children of ours
 
     def start_node(self, number: int) -> None:
         """Start a node manager, with a disk of its own."""
         name = f"node-{number}"
         place = {
-            # Without a port of its own it would be another node after its start.
             "yarn.nodemanager.address": f"127.0.0.1:{choose_addresses(1, None)[0].port}",
             "yarn.nodemanager.local-dirs": str(self.disk(number) / "local"),
             "yarn.nodemanager.log-dirs": str(self.disk(number) / "logs"),
@@ -136,6 +137,11 @@ class YarnCluster:
             if any(program in _words(one) for one in self.processes([number]))
         )
         return found
+
+    def ask_to_end(self, program: str) -> None:
+        """SIGTERM, as a node does when it is drained."""
+        (found,) = (one for one in self.processes(range(self._nodes)) if program in _words(one))
+        found.terminate()
 
     def processes(self, numbers: Iterable[int]) -> list[psutil.Process]:
         """Return the processes of the containers on these nodes."""
@@ -189,7 +195,7 @@ class YarnCluster:
         try:
             with urllib.request.urlopen(f"{self._page}/ws/v1/cluster/{what}", timeout=5) as answer:
                 return dict(json.load(answer))
-        except OSError:
+        except (OSError, ValueError):  # its pages come after its port
             return None
 
     def said(self, name: str) -> str:

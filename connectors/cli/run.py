@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 STOPPED = 0
 FAILED = 1
 BAD_CONFIGURATION = 2
+#: As of a process that SIGTERM has ended: YARN and Kubernetes take 0 for the end of the pipeline,
+#: and would not start it again on another node.
+STOPPED_IN_CLUSTER = 143
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 60.0
 
@@ -106,6 +109,7 @@ def command(
     """
     if from_savepoint is None and (claim_mode != "no-claim" or allowed["allow_non_restored_state"]):
         raise click.UsageError("--claim-mode and --allow-non-restored-state need --from-savepoint.")
+    from connectors.spark.submitted import starts_driver_again
     from transactions.errors import ConfigurationError, SparkOnceError
 
     with StopSwitch(_say) as stop:
@@ -116,6 +120,8 @@ def command(
                 click.echo(_described(job))
             else:
                 _run(job, stop, from_savepoint, claim=claim_mode == "claim", **allowed)
+                if stop.asked and starts_driver_again():
+                    context.exit(STOPPED_IN_CLUSTER)
         except SparkOnceError as error:
             click.echo(f"{type(error).__name__}: {error}", err=True)
             wrong = isinstance(error, ConfigurationError)
@@ -145,7 +151,7 @@ def check_job(job: JobDefinition) -> None:
         if SCHEME.match(str(log.address)):
             log.backend()  # sends nothing
         else:
-            refuse_file(Path(log.address).absolute(), option="address")
+            refuse_file(Path(log.address).absolute())
     if job.function is not None or job.arrow is not None:
         from connectors.spark.job import (
             before_session,

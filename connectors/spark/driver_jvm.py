@@ -13,15 +13,14 @@ import logging
 import os
 import re
 import select
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from connectors.spark.spark_home import home_of_jvm
@@ -65,11 +64,6 @@ def end(session: SparkSession) -> None:
     if server is not None:
         server.handle_error = lambda *_: logger.info("accumulators", exc_info=True)
     session.stop()
-
-
-def is_submitted() -> bool:
-    """Return whether `spark-submit` has started the JVM, which then has started this program."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def ensure_jvm(settings: Mapping[str, str]) -> None:
@@ -127,33 +121,6 @@ def _leave_stop_requests_to_driver(gateway: JavaGateway) -> None:
     of_java = gateway.jvm.sun.misc
     for name in ("TERM", "HUP"):
         of_java.Signal.handle(of_java.Signal(name), of_java.SignalHandler.SIG_IGN)
-
-
-class _Forwarder:
-    """Gives a signal that the JVM got to this process. The JVM calls it."""
-
-    def handle(self, received: Any) -> None:
-        """Send the signal; Python's main thread runs the handler that is installed."""
-        os.kill(os.getpid(), getattr(signal, f"SIG{received.getName()}"))
-
-    class Java:
-        """What py4j looks for."""
-
-        implements: ClassVar[list[str]] = ["sun.misc.SignalHandler"]
-
-
-def forward_stop_requests() -> None:
-    """Let the JVM of `spark-submit` pass requests to stop on, instead of ending at once.
-
-    It is the process that a service manager, a container and a user's `kill` know. It ends when
-    this program has ended.
-    """
-    gateway = SparkContext._gateway  # noqa: SLF001
-    assert gateway is not None
-    ensure_callback_server_started(gateway)
-    of_java = gateway.jvm.sun.misc
-    for name in ("INT", "TERM", "HUP"):
-        of_java.Signal.handle(of_java.Signal(name), _Forwarder())
 
 
 def _pass_on(output: int) -> None:

@@ -23,6 +23,7 @@ from connectors.spark.failures import error_in, reason
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed
 from connectors.spark.session import build_session
 from connectors.spark.streaming_driver import StreamingDriver
+from connectors.spark.submitted import stop_requests_forwarded
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
 from transactions.sink import Sink
@@ -47,6 +48,7 @@ class Stop(Protocol):
         """Set what a request does from now on."""
 
 
+@stop_requests_forwarded()
 def run_job(
     job: JobDefinition,
     *,
@@ -78,8 +80,6 @@ def run_job(
     try:
         session = build_session(job.app_id, master=job.master, conf=_conf(job))
         stop.install()  # Spark takes over ctrl-C when it makes its context
-        if driver_jvm.is_submitted():
-            driver_jvm.forward_stop_requests()
         if not stop.asked:
             make = _continuous if job.mode == CONTINUOUS else _micro_batches
             driver = make(job, session, on_checkpoint, from_savepoint, accept_duplicates)

@@ -6,16 +6,16 @@ import os
 import sys
 from collections.abc import Mapping
 
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from connectors.machine.java import ensure_java_home
-from connectors.spark import driver_jvm, spark_home, worker_daemon
+from connectors.spark import spark_home, worker_daemon
 from connectors.spark.archived_classes import OPTIONS_KEY, class_archive_conf
 from connectors.spark.driver_jvm import ensure_jvm, jvm_environment, quiet_log_options
 from connectors.spark.import_path import check_ours_are_found, ours_first
 from connectors.spark.local_file_system import local_file_system_conf
 from connectors.spark.py4j_log import hide_arguments
+from connectors.spark.submitted import given_settings, is_in_cluster, is_submitted
 from transactions.errors import ConfigurationError
 
 #: Settings that can change on a running session; the driver sets them before it starts.
@@ -72,15 +72,21 @@ def build_session(
 
     Args:
         name: shown by Spark.
-        master: Spark's master URL. None: that of `spark-submit`, else ``local[*]``.
+        master: Spark's master URL, which wins over that of `spark-submit`. None: that one, else
+            ``local[*]``.
         conf: further Spark settings; they win over ours, and over those of `spark-submit`.
 
     Raises:
         ConfigurationError: no Java 17 or newer could be found or installed; SPARK_HOME names
-            another Spark than PySpark's; or `spark-submit` was given another master.
+            another Spark than PySpark's; or another cluster runs this driver.
     """
-    if driver_jvm.is_submitted():
-        return _in_submitted_jvm(name, master, conf or {})
+    if is_submitted():
+        settings = submitted_settings(name, given_settings(), master, conf or {}, os.environ)
+        os.environ["PYSPARK_PYTHON"] = worker_python(settings[_MASTER], os.environ)
+        builder = SparkSession.builder.appName(name)
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
     master = master or _ALL_CORES
     spark_home.check_home()
     java_home = ensure_java_home()
@@ -104,25 +110,39 @@ def build_session(
         return builder.getOrCreate()
 
 
-def _in_submitted_jvm(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, as `SparkContext()`
-    submitted = dict(SparkConf().getAll())
-    its_master = submitted.get(_MASTER, _ALL_CORES)
-    if master not in {None, its_master}:
+def submitted_settings(
+    name: str,
+    given: Mapping[str, str],
+    master: str | None,
+    conf: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the settings of a session in a JVM of `spark-submit`, with its master.
+
+    Args:
+        name: of the application.
+        given: to `spark-submit`; they win over our defaults.
+        master: see `build_session`.
+        conf: of the pipeline; they win over what was given, as in Spark.
+        environment: of this process.
+
+    Raises:
+        ConfigurationError: the cluster that runs this driver is not the one that is wanted.
+    """
+    its_master = given.get(_MASTER, _ALL_CORES)
+    wanted = master or conf.get(_MASTER) or its_master
+    if wanted != its_master and is_in_cluster(given):
         raise ConfigurationError(
-            "The pipeline and spark-submit name two masters.",
+            "The pipeline names another master than the cluster that runs its driver.",
             where=name,
-            cause=f"the JVM was started with --master {its_master}",
-            option=f"master={master}: leave it out, spark-submit has it",
+            cause=f"spark-submit was given --master {its_master}",
+            option=f"master={wanted}: leave it out",
         )
-    os.environ["PYSPARK_PYTHON"] = worker_python(its_master, os.environ)
-    ours = {
-        key: value for key, value in default_settings(its_master).items() if key not in submitted
-    }
-    builder = SparkSession.builder.appName(name)
-    for key, value in {**ours, **conf}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    settings = {key: value for key, value in default_settings(wanted).items() if key not in given}
+    if _is_local(wanted) and environment.get("PYTHONPATH"):
+        # The folder of a job file is in it, and the JVM was started before.
+        settings |= {"spark.executorEnv.PYTHONPATH": environment["PYTHONPATH"]}
+    return {**settings, **conf, _MASTER: wanted}
 
 
 def default_settings(master: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from connectors.machine.stop_requests import stop_requests
+from connectors.spark.submitted import stop_requests_forwarded
 from transactions.clock import Deadline
 
 _LOOK_S: Final = 0.02
@@ -47,7 +48,8 @@ def stop_signals(carry_out: Callable[[], None]) -> Iterator[None]:
         return
     before = {number: signal.signal(number, lambda *_: carry_out()) for number in stop_requests()}
     try:
-        yield
+        with stop_requests_forwarded():
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

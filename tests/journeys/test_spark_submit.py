@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.journeys.conftest import (
-    CONTINUOUS,
+    CLEAN,
     MODES,
     PATIENCE_S,
     Process,
@@ -41,24 +41,41 @@ def submitted(folder: Path, command: str) -> contextlib.AbstractContextManager[P
 @long
 @MODES
 def test_a_job_file_is_stopped_killed_and_goes_on(stranger: Stranger, mode: str):
-    """SIGTERM goes to the JVM, which spark-submit is; so does the SIGKILL of a cluster manager."""
-    stranger.job(mode, source='startingOffsets = "earliest"')
+    """SIGTERM goes to the JVM, which spark-submit is; so does the SIGKILL of a cluster manager.
+
+    The job's module lies beside the job file, and spark-submit is typed elsewhere.
+    """
+    job = stranger.job(mode, source='startingOffsets = "earliest"')
+    job.write_text(job.read_text() + '[transform]\narrow = "my_module:clean"\n')
+    (stranger.folder / "my_module.py").write_text(CLEAN)
+    elsewhere = stranger.folder / "elsewhere"
+    elsewhere.mkdir()
+    command = RUN_JOB.replace("job.toml", "../job.toml")
     with stranger.busy_topic(), stranger.follows_output() as reader:
-        with submitted(stranger.folder, RUN_JOB) as run:
+        with submitted(elsewhere, command) as run:
             stranger.more_comes_out(reader, run)
             assert run.sigterm() == 0, run.text
         assert "SIGTERM: stopping between two checkpoints" in run.text
-        with submitted(stranger.folder, RUN_JOB) as run:
+        with submitted(elsewhere, command) as run:
             stranger.more_comes_out(reader, run)
-            children = psutil.Process(run.process.pid).children()
-            (program,) = (one for one in children if "job.toml" in one.cmdline())
+            program = program_of(run)
             os.kill(run.process.pid, signal.SIGKILL)
             _, alive = psutil.wait_procs([program], PATIENCE_S)
             assert not alive, "the program outlives its JVM"
-        with submitted(stranger.folder, RUN_JOB) as run:
+        with submitted(elsewhere, command) as run:
             stranger.comes_to(stranger.input_ends(), reader, run)
-            assert run.sigterm() == 0, run.text
+            assert run.ctrl_c() == 0, run.text
     stranger.assert_each_record_came_once()
+
+
+def program_of(run: Process) -> psutil.Process:
+    """Return the program that the JVM of spark-submit has started."""
+    (found,) = (
+        one
+        for one in psutil.process_iter(["ppid", "cmdline"])
+        if one.info["ppid"] == run.process.pid and "../job.toml" in (one.info["cmdline"] or ())
+    )
+    return found
 
 
 @long
@@ -67,23 +84,27 @@ def test_a_script(stranger: Stranger, session: str):
     script = stranger.script()
     if session == "of the page":
         here = {"/data/flights": f"{stranger.folder}/checkpoint", '"flights"': f'"{stranger.app}"'}
-        plain = replaced(block("docs/spark_submit.md", "SparkSession.builder.getOrCreate()"), here)
+        plain = replaced(
+            block("docs/spark_submit.md", "SparkSession.builder.getOrCreate()"),
+            here,
+        )
         imports, _, rest = script.read_text().partition("\n")
         script.write_text(f"{imports}\n{plain}{rest[rest.index('source = ') :]}")
     command = RUN_JOB.replace('"$RUN" job.toml', script.name)
     with stranger.busy_topic(), stranger.follows_output() as reader:
         with submitted(stranger.folder, command) as run:
             stranger.more_comes_out(reader, run)
-            run.sigterm()
+            assert run.sigterm() == 0, run.text
         with submitted(stranger.folder, command) as run:
             stranger.comes_to(stranger.input_ends(), reader, run)
-            run.sigterm()
+            assert run.sigterm() == 0, run.text
     stranger.assert_each_record_came_once()
 
 
-def test_two_masters_are_refused(stranger: Stranger):
-    stranger.job(CONTINUOUS, app='master = "local[4]"')
-    with submitted(stranger.folder, RUN_JOB) as run:
-        assert run.ends() == 2
-    assert "The pipeline and spark-submit name two masters." in run.text
-    assert "master=local[4]: leave it out" in run.text
+@pytest.mark.parametrize(("option", "code"), [("", 0), ('trigger = "often"', 2)])
+def test_a_job_file_is_checked(stranger: Stranger, option: str, code: int):
+    """Nothing of Spark starts but its JVM."""
+    stranger.job(app=option)
+    with submitted(stranger.folder, f"{RUN_JOB} --check") as run:
+        assert run.ends() == code, run.text
+    assert ("neither a duration" if option else stranger.output) in run.text

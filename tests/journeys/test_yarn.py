@@ -31,20 +31,23 @@ pytestmark = [long, pytest.mark.timeout(1500)]
 
 #: The company's settings: small, since all of it is on one machine, and where Spark's jars lie.
 SMALL = (
-    "--driver-memory 700m --num-executors 1 --executor-cores 2 --executor-memory 700m"
+    "--driver-memory 700m --executor-memory 700m"
     " --conf 'spark.yarn.jars=local:{jars}/*'"
     " --conf spark.yarn.appMasterEnv.SPARKONCE_CRASH_AT=decision_durable"
     " --conf spark.yarn.appMasterEnv.SPARKONCE_CRASH_WHEN={folder}/may-crash"
     " --conf spark.yarn.appMasterEnv.SPARKONCE_CRASH_ONCE={folder}/crashed"
 )
 PROGRAM = "sparkonce_run.py"
+APPLICATION_MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
 #: The driver starts three times on two cores, beside the servers of YARN, HDFS and Kafka.
 PATIENCE_S = 300.0
 
 
 @MODES
 def test_the_driver_moves(stranger: Stranger, mode: str, tmp_path: Path):
-    """Its program is killed between decision and commit; then its node is lost, with its disk."""
+    """Its program is killed between decision and commit; its node is lost, with its disk; the
+    next one asks it to end.
+    """
     with (
         HdfsCluster(tmp_path / "hdfs") as hdfs,
         YarnCluster(tmp_path / "yarn", hdfs.address) as yarn,
@@ -69,6 +72,9 @@ def test_the_driver_moves(stranger: Stranger, mode: str, tmp_path: Path):
         comes_to_end_of_input(stranger, reader)
         assert yarn.attempts(application) == 3
         assert yarn.node_of(PROGRAM) != first
+        yarn.ask_to_end(APPLICATION_MASTER)
+        reader.until(lambda _: yarn.attempts(application) == 4, timeout=PATIENCE_S)
+        comes_to_end_of_input(stranger, reader)
         yarn.end(application)
         reader.until(lambda _: not yarn.processes(range(2)), timeout=PATIENCE_S)
         # It goes on without YARN, and a stop in order leaves no transaction open.
@@ -100,6 +106,7 @@ def command_of_page(folder: Path) -> str:
         {
             "spark-submit": f"spark-submit {settings}",
             "/opt/pipeline/bin/python": sys.executable,
+            "--num-executors 2": "--num-executors 1",
         },
     )
 

@@ -1089,8 +1089,8 @@ MUTATIONS = (
     ),
     Mutation(
         "start: SIGTERM to spark-submit stops between two checkpoints",
-        "connectors/spark/job.py",
-        "driver_jvm.forward_stop_requests()",
+        "connectors/spark/submitted.py",
+        "before[name] = of_java.Signal.handle(of_java.Signal(name), _Forwarder())",
         "pass",
         "tests/journeys/test_spark_submit.py::test_a_job_file_is_stopped_killed_and_goes_on",
     ),
