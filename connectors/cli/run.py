@@ -109,7 +109,6 @@ def command(
     """
     if from_savepoint is None and (claim_mode != "no-claim" or allowed["allow_non_restored_state"]):
         raise click.UsageError("--claim-mode and --allow-non-restored-state need --from-savepoint.")
-    from connectors.spark.submitted import starts_driver_again
     from transactions.errors import ConfigurationError, SparkOnceError
 
     with StopSwitch(_say) as stop:
@@ -120,6 +119,8 @@ def command(
                 click.echo(_described(job))
             else:
                 _run(job, stop, from_savepoint, claim=claim_mode == "claim", **allowed)
+                from connectors.spark.submitted import starts_driver_again
+
                 if stop.asked and starts_driver_again():
                     context.exit(STOPPED_IN_CLUSTER)
         except SparkOnceError as error:

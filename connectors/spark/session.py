@@ -174,7 +174,7 @@ def default_settings(master: str) -> dict[str, str]:
     else:
         # A socket's path has at most 107 bytes. Spark takes Java's temporary folder, and YARN gives
         # each container a folder of its own whose path alone is longer (seen).
-        settings |= {"spark.python.unix.domain.socket.dir": "/tmp"}  # noqa: S108 - Spark closes it
+        settings |= {"spark.python.unix.domain.socket.dir": "/tmp"}  # noqa: S108 - random names
     return settings
 
 
