@@ -50,6 +50,15 @@ class LogLocation:
         """
         return backend_for(self.address, self.options)
 
+    def check(self) -> None:
+        """Check the address and the options. It makes no folder, and sends nothing.
+
+        Raises:
+            ConfigurationError: see `backend_for`.
+        """
+        if _local_folder(self.address, self.options) is None:
+            self.backend()
+
 
 def backend_for(
     location: str | Path, options: Mapping[str, str | float] | None = None
@@ -67,27 +76,36 @@ def backend_for(
             an option is wrong, or the package that the address needs is not installed.
     """
     text, given = str(location), dict(options or {})
-    refuse_home(text)
-    address = SCHEME.match(text)
-    if address is None or address[1].lower() == "file":
-        if given:
-            raise ConfigurationError(
-                "A decision log in a local folder has no options.",
-                where=text,
-                cause="only an object store has options: s3://bucket/prefix",
-                option=f"options: {', '.join(sorted(given))}",
-            )
-        folder = _folder_of(text) if address else Path(location)
-        refuse_file(folder.absolute())
+    if (folder := _local_folder(location, given)) is not None:
         # Not obstore's local store: it syncs neither file nor folder.
         return LocalFileBackend(folder)
-    url = address[1].lower() + text[address.end(1) :]
-    if opener := _openers.get(address[1].lower()):
+    scheme, _, rest = text.lstrip().partition(":")
+    url = f"{scheme.lower()}:{rest}"
+    if opener := _openers.get(scheme.lower()):
         return opener(url, given)
     from transactions.object_store_backend import ObjectStoreBackend  # noqa: PLC0415 - an extra
 
     settings: dict[str, Any] = given  # a Clock is none of them
     return ObjectStoreBackend(url, frozenset(_openers), **settings)
+
+
+def _local_folder(location: str | Path, options: Mapping[str, object]) -> Path | None:
+    """Return the checked folder of an address; None if a store is there."""
+    text = str(location)
+    refuse_home(text)
+    address = SCHEME.match(text)
+    if address is not None and address[1].lower() != "file":
+        return None
+    if options:
+        raise ConfigurationError(
+            "A decision log in a local folder has no options.",
+            where=text,
+            cause="only an object store has options: s3://bucket/prefix",
+            option=f"options: {', '.join(sorted(options))}",
+        )
+    folder = Path(location) if address is None else _folder_of(text)
+    refuse_file(folder.absolute())
+    return folder
 
 
 def refuse_home(path: str) -> None:

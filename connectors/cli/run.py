@@ -140,19 +140,14 @@ def check_job(job: JobDefinition) -> None:
     from connectors.clients.client_settings import kafka_python_settings, librdkafka_settings
     from connectors.pipeline.checkpoint_address import location_in
     from transactions.errors import ConfigurationError
-    from transactions.log_backend import refuse_file
-    from transactions.log_location import SCHEME
 
     location_in(job.mode, job.location, job.targets)
     librdkafka_settings(job.source.client_settings)
     for sink in kafka_sinks(job.targets):
         librdkafka_settings(sink.settings)
         kafka_python_settings(sink.settings)
-    if (log := job.decision_log) is not None:
-        if SCHEME.match(str(log.address)):
-            log.backend()  # sends nothing
-        else:
-            refuse_file(Path(log.address).absolute())
+    if job.decision_log is not None:
+        job.decision_log.check()
     if job.function is not None or job.arrow is not None:
         from connectors.spark.job import (
             before_session,

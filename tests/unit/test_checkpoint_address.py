@@ -213,12 +213,22 @@ def test_a_checkpoint_where_a_file_lies_is_refused(mode, name, tmp_path):
     error = four_parts(refused(mode, str(tmp_path / name), SINK))
     assert error.where == str(tmp_path / name.partition("/")[0])
     assert error.option.startswith(f"checkpoint={tmp_path / name}:")
-    for opened in (CheckpointLocation(tmp_path / name).files, LogLocation(tmp_path / name).backend):
+    log = LogLocation(tmp_path / name)
+    for opened in (CheckpointLocation(tmp_path / name).files, log.backend, log.check):
         with pytest.raises(ConfigurationError, match="A file lies where a folder is needed"):
             opened()
 
 
 def refused(mode: str, checkpoint: Any, sink: Any) -> ConfigurationError:
+@pytest.mark.parametrize("address", ["{}/new/log", "file://{}/new/log", "file:{}/new/log"])
+def test_a_check_makes_no_folder(address, tmp_path):
+    log = LogLocation(address.format(tmp_path))
+    log.check()
+    assert not list(tmp_path.iterdir())
+    log.backend()
+    assert (tmp_path / "new" / "log").is_dir()
+
+
     with pytest.raises(ConfigurationError) as caught:
         arrow_pipeline(
             SESSION,
