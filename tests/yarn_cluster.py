@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -34,17 +34,9 @@ class YarnCluster:
         folder: for its data and the logs of its processes.
         file_system: the address of HDFS.
         nodes: how many node managers.
-        settings: Hadoop's properties, in addition to those of the test.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        file_system: str,
-        *,
-        nodes: int = 2,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, file_system: str, *, nodes: int = 2) -> None:
         self._folder = folder
         self._nodes = nodes
         ports = iter(f"127.0.0.1:{one.port}" for one in choose_addresses(5, None))
@@ -78,7 +70,6 @@ class YarnCluster:
             # How full the disk of this machine is does not matter here.
             "yarn.nodemanager.disk-health-checker.enable": "false",
             "yarn.nodemanager.delete.debug-delay-sec": "3600",
-            **(settings or {}),
         }
 
     def __enter__(self) -> Self:
@@ -134,22 +125,23 @@ class YarnCluster:
         (found,) = (
             number
             for number in range(self._nodes)
-            if any(program in _words(one) for one in self.processes([number]))
+            if any(program in one.info["cmdline"] for one in self.processes([number]))
         )
         return found
 
     def ask_to_end(self, program: str) -> None:
         """SIGTERM, as a node does when it is drained."""
-        (found,) = (one for one in self.processes(range(self._nodes)) if program in _words(one))
+        containers = self.processes(range(self._nodes))
+        (found,) = (one for one in containers if program in one.info["cmdline"])
         found.terminate()
 
     def processes(self, numbers: Iterable[int]) -> list[psutil.Process]:
-        """Return the processes of the containers on these nodes."""
+        """Return the processes of the containers on these nodes, with their command lines."""
         disks = [self.disk(one) for one in numbers]
         return [
             one
-            for one in psutil.process_iter()
-            if any(Path(_folder(one)).is_relative_to(disk) for disk in disks)
+            for one in psutil.process_iter(["cwd", "cmdline"], ad_value="")
+            if any(Path(one.info["cwd"]).is_relative_to(disk) for disk in disks)
         ]
 
     def attempts(self, application: str) -> int:
@@ -205,17 +197,3 @@ class YarnCluster:
     def environment(self) -> dict[str, str]:
         """Return the environment of a machine from which applications are submitted."""
         return {**os.environ, "HADOOP_CONF_DIR": str(self._processes.conf_folder())}
-
-
-def _folder(process: psutil.Process) -> str:
-    try:
-        return process.cwd()
-    except psutil.Error:  # it has ended meanwhile
-        return ""
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []

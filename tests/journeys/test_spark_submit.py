@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -32,10 +33,13 @@ RUN_FILE, RUN_JOB = commands(
 )
 
 
-def submitted(folder: Path, command: str) -> contextlib.AbstractContextManager[Process]:
+def submitted(
+    folder: Path, command: str, environment: Mapping[str, str] | None = None
+) -> contextlib.AbstractContextManager[Process]:
     """Start a command of the page; the process is the JVM: the scripts of Spark become it."""
     script = f"{RUN_FILE}\nexec {command}"
-    return started("bash", "-c", script, folder=folder, environment=HERE, with_stdout=True)
+    wanted = {**(environment or {}), **HERE}
+    return started("bash", "-c", script, folder=folder, environment=wanted, with_stdout=True)
 
 
 @long

@@ -15,14 +15,8 @@ import pytest
 from connectors.spark.spark_home import installed_home
 from connectors.testing.auditor.reader import Follower
 from tests.hdfs_cluster import HdfsCluster
-from tests.journeys.conftest import (
-    CLEAN,
-    CONTINUOUS,
-    MODES,
-    Stranger,
-    started,
-)
-from tests.journeys.test_spark_submit import HERE, RUN_FILE
+from tests.journeys.conftest import CLEAN, CONTINUOUS, MODES, Stranger
+from tests.journeys.test_spark_submit import submitted
 from tests.pages import block, commands, replaced
 from tests.tiers import long
 from tests.yarn_cluster import YarnCluster
@@ -55,11 +49,8 @@ def test_the_driver_moves(stranger: Stranger, mode: str, tmp_path: Path):
         stranger.follows_output() as reader,
     ):
         write_job(stranger, mode)
-        environment = HERE | yarn.environment()
-        script = f"{RUN_FILE}\nexec {command_of_page(stranger.folder)}"
-        with started(
-            "bash", "-c", script, folder=stranger.folder, environment=environment, with_stdout=True
-        ) as submit:
+        command = command_of_page(stranger.folder)
+        with submitted(stranger.folder, command, yarn.environment()) as submit:
             assert submit.ends() == 0, submit.text
         (application,) = set(re.findall(r"application_\d+_\d+", submit.text))
         comes_to_end_of_input(stranger, reader)
