@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 STOPPED = 0
 FAILED = 1
 BAD_CONFIGURATION = 2
-#: As of a process that SIGTERM has ended: YARN and Kubernetes take 0 for the end of the pipeline,
-#: and would not start it again on another node.
-STOPPED_IN_CLUSTER = 143
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 60.0
 
@@ -60,7 +57,8 @@ for latencies below 100 ms. It needs one [[sink]], and arrow = "module:name" in
 [transform]: a function from record batch to record batch. It runs in both modes.
 
 \b
-Exit codes: 0 stopped cleanly, 1 failed, 2 bad configuration.
+Exit codes: 0 stopped cleanly, 1 failed, 2 bad configuration; 143 stopped cleanly by
+a signal where a cluster runs the driver (YARN), which then starts it again.
 ctrl-C, SIGTERM and a closed terminal stop between two checkpoints; nohup keeps it
 running without one. After a temporary failure (a broker
 is down, a worker was killed, a batch is stuck) the pipeline restarts in this process.
@@ -119,10 +117,10 @@ def command(
                 click.echo(_described(job))
             else:
                 _run(job, stop, from_savepoint, claim=claim_mode == "claim", **allowed)
-                from connectors.spark.submitted import starts_driver_again
+                from connectors.spark.submitted import exit_code_of_stop
 
-                if stop.asked and starts_driver_again():
-                    context.exit(STOPPED_IN_CLUSTER)
+                if stop.asked:
+                    context.exit(exit_code_of_stop())
         except SparkOnceError as error:
             click.echo(f"{type(error).__name__}: {error}", err=True)
             wrong = isinstance(error, ConfigurationError)

@@ -45,7 +45,7 @@ class JobDefinition:
         driver: the file's options for the driver of its mode, by the names of its arguments; see
             `connectors.options.table.PIPELINE`.
         master: Spark's master URL. None: that of `spark-submit`, else ``local[*]``.
-        log_level: of the Java side.
+        log_level: of the Java side. None: that of `spark-submit`, else ``ERROR``.
         decision_log: where the log is kept, if not in the checkpoint folder.
         source: where records come from.
         sinks: where they go, at least one.
@@ -64,7 +64,7 @@ class JobDefinition:
     mode: str = MICRO_BATCH
     driver: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     master: str | None = None
-    log_level: str = "ERROR"
+    log_level: str | None = None
     decision_log: LogLocation | None = None
     source: KafkaSource
     sinks: tuple[SinkDefinition, ...]

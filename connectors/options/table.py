@@ -26,6 +26,7 @@ from transactions.restart_strategy import parse_restart_strategy
 MICRO_BATCH: Final = "micro-batch"
 CONTINUOUS: Final = "continuous"
 LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
+DEFAULT_LOG_LEVEL: Final = "ERROR"
 
 
 def _trigger(text: str) -> str:
@@ -174,7 +175,11 @@ APP: Final = Table(
             name="master",
             says="Spark's master URL. Without it: that of `spark-submit`, else `local[*]`.",
         ),
-        Option(name="log_level", default="ERROR", says=f"Of Spark: {', '.join(LOG_LEVELS)}."),
+        Option(
+            name="log_level",
+            says=f"Of Spark: {', '.join(LOG_LEVELS)}. Without it: that of `spark-submit`, else "
+            f"`{DEFAULT_LOG_LEVEL}`.",
+        ),
     ],
     prefix="store.",
 )

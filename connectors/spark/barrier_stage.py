@@ -106,6 +106,13 @@ def explained(failure: Exception, parallelism: int, *, had_slots: bool) -> Spark
             else "a barrier stage starts all of its tasks or none",
             option=f"parallelism={parallelism}; master, executor cores",
         )
+    if "SPARK-24942" in text:
+        return ConfigurationError(
+            "Spark runs no continuous stage where the number of executors changes by itself.",
+            where=f"{parallelism} tasks at the same time",
+            cause="a barrier stage needs a fixed number of slots",
+            option="spark.dynamicAllocation.enabled=true: false, and spark.executor.instances",
+        )
     return PhaseOneError(
         "The continuous stage failed; nothing of its checkpoint is visible.",
         where=f"{parallelism} tasks",

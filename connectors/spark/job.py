@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.options.job_definition import JobDefinition
-from connectors.options.table import CONTINUOUS
+from connectors.options.table import CONTINUOUS, DEFAULT_LOG_LEVEL
 from connectors.pipeline.restoring import FromSavepoint
 from connectors.records.arrow_transform import ArrowFunction, copy_records, load_function
 from connectors.spark import driver_jvm
@@ -23,7 +23,7 @@ from connectors.spark.failures import error_in, reason
 from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed
 from connectors.spark.session import build_session
 from connectors.spark.streaming_driver import StreamingDriver
-from connectors.spark.submitted import stop_requests_forwarded
+from connectors.spark.submitted import is_submitted, stop_requests_forwarded
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
 from transactions.sink import Sink
@@ -79,6 +79,8 @@ def run_job(
         PySparkLogger.getLogger(name).addFilter(lambda _: False)
     try:
         session = build_session(job.app_id, master=job.master, conf=_conf(job))
+        if is_submitted() and job.log_level is not None:
+            session.sparkContext.setLogLevel(job.log_level)
         stop.install()  # Spark takes over ctrl-C when it makes its context
         if not stop.asked:
             make = _continuous if job.mode == CONTINUOUS else _micro_batches
@@ -323,9 +325,12 @@ def _user_code(job: JobDefinition, what: str, key: str = "function") -> Iterator
 
 
 def _conf(job: JobDefinition) -> dict[str, str]:
+    if is_submitted():
+        return {**job.spark}  # its JVM has the log that spark-submit was told
     # At the default level log4j2-quiet.properties leaves out what the job's error tells.
-    told = "off" if job.log_level == "ERROR" else job.log_level
-    level = f"-Dsparkonce.log.level={job.log_level} -Dsparkonce.log.told={told}"
+    wanted = job.log_level or DEFAULT_LOG_LEVEL
+    told = "off" if wanted == DEFAULT_LOG_LEVEL else wanted
+    level = f"-Dsparkonce.log.level={wanted} -Dsparkonce.log.told={told}"
     name = "spark.driver.extraJavaOptions"
     return {**job.spark, name: f"{level} {job.spark.get(name, '')}".rstrip()}
 
@@ -338,5 +343,5 @@ def _explained(error: Exception, job: JobDefinition) -> SparkOnceError:
         "Spark ended the job.",
         where=f"application {job.app_id!r}, {job.path}",
         cause=reason(error),
-        option=f"log_level = {job.log_level}: WARN shows more",
+        option=f"log_level = {job.log_level or DEFAULT_LOG_LEVEL}: WARN shows more",
     )

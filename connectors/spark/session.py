@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from connectors.spark.local_file_system import local_file_system_conf
 from connectors.spark.py4j_log import hide_arguments
 from connectors.spark.submitted import given_settings, is_in_cluster, is_submitted
 from transactions.errors import ConfigurationError
+
+logger = logging.getLogger("sparkonce.session")
 
 #: Settings that can change on a running session; the driver sets them before it starts.
 RUNTIME_CONF: Mapping[str, str] = {
@@ -45,6 +48,19 @@ _LOCAL_CHECKPOINT_CONF: Mapping[str, str] = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 
+#: Only a JVM that starts can take them.
+_FOR_NEW_JVM: frozenset[str] = frozenset(
+    {
+        "spark.driver.memory",
+        "spark.driver.memoryOverhead",
+        "spark.driver.defaultJavaOptions",
+        "spark.driver.extraJavaOptions",
+        "spark.driver.extraClassPath",
+        "spark.driver.extraLibraryPath",
+        "spark.jars.packages",
+        "spark.jars.repositories",
+    }
+)
 _EXECUTORS_COME_S = 30
 _MASTER = "spark.master"
 _ALL_CORES = "local[*]"
@@ -81,19 +97,21 @@ def build_session(
             another Spark than PySpark's; or another cluster runs this driver.
     """
     if is_submitted():
+        if late := late_settings(conf or {}):
+            logger.warning(
+                "%s: the JVM of spark-submit was there before, so these settings do nothing; give "
+                "them to spark-submit",
+                ", ".join(late),
+            )
         settings = submitted_settings(name, given_settings(), master, conf or {}, os.environ)
         os.environ["PYSPARK_PYTHON"] = worker_python(settings[_MASTER], os.environ)
-        builder = SparkSession.builder.appName(name)
-        for key, value in settings.items():
-            builder = builder.config(key, value)
-        return builder.getOrCreate()
+        return SparkSession.builder.appName(name).config(map=settings).getOrCreate()
     master = master or _ALL_CORES
     spark_home.check_home()
     java_home = ensure_java_home()
     os.environ["JAVA_HOME"] = java_home
     os.environ["PYSPARK_PYTHON"] = worker_python(master, os.environ)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.appName(name).master(master)
     settings = {**default_settings(master), **(conf or {})}
     given = settings.get(OPTIONS_KEY, "")
     quiet = quiet_log_options(f"{given} {settings.get('spark.driver.extraJavaOptions', '')}")
@@ -102,12 +120,16 @@ def build_session(
         # The executors of a cluster would not have the jar.
         settings |= local_file_system_conf(java_home, settings)
     settings |= class_archive_conf(java_home, settings)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
     homes = [spark_home.local_home] if _is_local(master) else []
     with jvm_environment(ours_first, *homes):
         ensure_jvm({_MASTER: master, "spark.app.name": name, **settings})
-        return builder.getOrCreate()
+        builder = SparkSession.builder.appName(name).master(master)
+        return builder.config(map=settings).getOrCreate()
+
+
+def late_settings(conf: Mapping[str, str]) -> list[str]:
+    """Return which settings of a pipeline do nothing in a JVM that `spark-submit` has started."""
+    return sorted(_FOR_NEW_JVM & set(conf))
 
 
 def submitted_settings(

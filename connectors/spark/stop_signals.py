@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from connectors.machine.stop_requests import stop_requests
-from connectors.spark.submitted import stop_requests_forwarded
+from connectors.spark.submitted import exit_code_of_stop, stop_requests_forwarded
 from transactions.clock import Deadline
 
 _LOOK_S: Final = 0.02
@@ -42,14 +42,27 @@ class StopFlag:
 
 @contextmanager
 def stop_signals(carry_out: Callable[[], None]) -> Iterator[None]:
-    """Call `carry_out` at each such signal; on any thread but the main thread, do nothing."""
+    """Call `carry_out` at each such signal; on any thread but the main thread, do nothing.
+
+    Raises:
+        SystemExit: the block has ended after a signal, and a cluster runs this program, which must
+            start it again: see `exit_code_of_stop`.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda *_: carry_out()) for number in stop_requests()}
+    asked = StopFlag()
+
+    def hear(*_: object) -> None:
+        asked.set()
+        carry_out()
+
+    before = {number: signal.signal(number, hear) for number in stop_requests()}
     try:
         with stop_requests_forwarded():
             yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if asked.is_set() and (code := exit_code_of_stop()):
+        raise SystemExit(code)

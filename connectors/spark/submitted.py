@@ -41,9 +41,14 @@ def is_in_cluster(settings: Mapping[str, str]) -> bool:
     return settings.get(_DEPLOY_MODE) == "cluster" or settings.get(_IN_POD) == "true"
 
 
-def starts_driver_again() -> bool:
-    """Return whether a cluster runs this program, and starts it again when it fails."""
-    return is_submitted() and is_in_cluster(given_settings())
+def exit_code_of_stop() -> int:
+    """Return the exit code of a program that a signal has stopped in order.
+
+    Where a cluster runs it, it is that of a process which SIGTERM has ended: YARN and Kubernetes
+    take 0 for the end of the pipeline, and would not start it again on another node.
+    """
+    in_cluster = is_submitted() and is_in_cluster(given_settings())
+    return 128 + signal.SIGTERM if in_cluster else 0
 
 
 class _Forwarder:

@@ -45,7 +45,7 @@ def refused(content: str, **environment: str) -> ConfigurationError:
 def test_the_smallest_job():
     job = parse(text())
     assert (job.app_id, job.checkpoint, job.option("trigger")) == ("flights", "/jobs/state", "0s")
-    assert (job.master, job.log_level) == (None, "ERROR")
+    assert (job.master, job.log_level) == (None, None)
     assert job.option("checkpoint_timeout") == 600.0
     assert (job.sql, job.function, dict(job.spark)) == (None, None, {})
     assert str(job.option("restart_strategy")).startswith("exponential-delay(initial=1s")

@@ -7,7 +7,12 @@ import sys
 import pytest
 
 from connectors.spark.barrier_stage import explained
-from connectors.spark.session import default_settings, submitted_settings, worker_python
+from connectors.spark.session import (
+    default_settings,
+    late_settings,
+    submitted_settings,
+    worker_python,
+)
 from transactions.errors import ConfigurationError, PhaseOneError
 
 CLUSTER = "spark://host:7077"
@@ -68,6 +73,12 @@ def test_a_local_worker_finds_modules_beside_the_job_file():
     assert name not in submitted_settings("app", YARN, None, {}, path)
 
 
+def test_settings_that_come_too_late_are_named():
+    late = {"spark.driver.memory": "2g", "spark.jars.packages": "a:b:1"}
+    assert late_settings({**late, "spark.executor.memory": "1g"}) == sorted(late)
+    assert late_settings({}) == []
+
+
 def test_the_sockets_of_a_container_have_a_short_path():
     assert default_settings("yarn")["spark.python.unix.domain.socket.dir"] == "/tmp"
     assert "spark.python.unix.domain.socket.dir" not in default_settings("local[2]")
@@ -90,3 +101,13 @@ def test_slots_that_a_stage_once_had_may_come_back(had_slots, kind):
     assert error.permanent is not had_slots
     for part in ("too few slots", "4 tasks", "parallelism=4"):
         assert part in str(error)
+
+
+@pytest.mark.parametrize("had_slots", [False, True])
+def test_executors_that_come_and_go_are_refused(had_slots):
+    """As Spark 4.3 says it (`DAGScheduler`); another try would fail in the same way."""
+    failure = RuntimeError("[SPARK-24942]: Barrier execution mode does not support dynamic ...")
+    error = explained(failure, 4, had_slots=had_slots)
+    assert isinstance(error, ConfigurationError)
+    assert error.permanent
+    assert "spark.dynamicAllocation.enabled=true" in str(error)
