@@ -16,7 +16,7 @@ from connectors.files.file_committer import FileCommitter
 from connectors.files.file_writer import JSON, PARQUET, FileWriter
 from connectors.files.target_folder import address_of, is_address, open_folder
 from connectors.options.option import NAME
-from connectors.options.table import FILE_SINK
+from connectors.options.sink_table import FILE_SINK
 from transactions.errors import ConfigurationError
 from transactions.log_location import SCHEME
 from transactions.sink import OpenSink, SinkContext

@@ -11,14 +11,12 @@ from typing import Final
 
 from connectors.options.option import Option, Table
 from connectors.options.query_table import QUERY
+from connectors.options.sink_table import FILE_SINK, KAFKA_SINK, POSTGRES_SINK
 from connectors.options.table import (
     APP,
     CONTINUOUS,
-    FILE_SINK,
-    KAFKA_SINK,
     MICRO_BATCH,
     PIPELINE,
-    POSTGRES_SINK,
     SOURCE,
     TRANSFORM,
 )

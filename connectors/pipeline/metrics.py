@@ -1,43 +1,28 @@
-"""The Prometheus endpoint of a driver: it counts events, and asks the brokers on a scrape.
+"""The metrics of a driver: `EventMetrics` turns events into numbers, `BrokerMetrics` asks the
+brokers when somebody scrapes. `connectors.pipeline.metrics_endpoint` serves both.
 
-    driver = StreamingDriver(..., metrics_port=9108)     # http://127.0.0.1:9108/metrics
-
-Three parts: `EventMetrics` turns events into numbers, `BrokerMetrics` asks the brokers when
-somebody scrapes, `MetricsEndpoint` serves both. A scrape never waits longer than `_PATIENCE_S`: the
-age of the last reading shows a broker that does not answer; the endpoint never goes missing.
+A scrape never waits longer than `_PATIENCE_S`: the age of the last reading shows a broker that does
+not answer.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
-from connectors.kafka.sink.kafka_sink import KafkaSink
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
 from connectors.kafka.source.offsets import split_key
-from connectors.options.kafka_source import KafkaSource
-from connectors.pipeline.broker_readings import BrokerReader, BrokerReading, next_offsets
+from connectors.pipeline.broker_readings import BrokerReading
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline
-from transactions.errors import ConfigurationError
-from transactions.events import Event, subscribe
-from transactions.log_entries import Decision
-
-try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-except ImportError as missing:
-    raise ConfigurationError(
-        "Metrics need the package prometheus-client.",
-        cause="it is an optional part: pip install '.[metrics]' in a clone of sparkonce",
-        option="metrics_port",
-    ) from missing
+from transactions.events import Event
 
 logger = logging.getLogger("sparkonce.metrics")
 
 MetricT = TypeVar("MetricT", Counter, Gauge, Histogram)
-
-ADDRESS: Final = "127.0.0.1"
 
 _PATIENCE_S: Final = 2.0
 _READING_S: Final = 8.0
@@ -102,6 +87,9 @@ class EventMetrics:
         app_id: label of every metric; events of other applications are not counted.
         registry: where the metrics are kept.
         clock: replaced in tests.
+
+    Attributes:
+        ready: whether what an earlier run had left is settled.
     """
 
     def __init__(
@@ -111,6 +99,7 @@ class EventMetrics:
         self._clock = clock
         self._pending = 0
         self._oldest_ms = -1
+        self.ready = False
 
         self._counters = {
             name: self._of_app(Counter(f"sparkonce_{name}", text, ["app"], registry=registry))
@@ -183,14 +172,21 @@ class EventMetrics:
             case "swept":
                 sink = str(event.fields.get("sink", ""))
                 self._swept.labels(self._app_id, sink).inc(_number(event, "count"))
-            case "decided" | "recovering":
+            case "decided":
                 self._set_pending(_number(event, "transactions"), event)
+            case "recovering":
+                self._set_pending(_number(event, "transactions"), event)
+                self.ready = False
             case "recovered":
-                self._set_pending(_number(event, "lost"), event)
+                lost = _number(event, "lost")  # healing follows, and ends with its checkpoint
+                self._set_pending(lost, event)
+                self.ready = not lost
             case "fenced":
                 self._set_pending(0, event)  # they belong to the newer run now
+                self.ready = False
             case "checkpoint_completed":
                 self._set_pending(0, event)
+                self.ready = True
                 self._complete(event)
 
     def _set_pending(self, count: float, event: Event) -> None:
@@ -343,78 +339,6 @@ class BrokerMetrics:
             else:
                 self._last, self._last_at = reading, self._clock.monotonic()
             self._changed.notify_all()
-
-
-class MetricsEndpoint:
-    """Serves the metrics of one driver over HTTP, from its start to its end.
-
-    Args:
-        app_id: label of every metric.
-        port: where to listen; 0 takes a free port and logs it.
-        reader: asks the brokers.
-        committed: see `BrokerMetrics`.
-        address: where to listen; only this machine by default.
-
-    Raises:
-        ConfigurationError: the port is taken, or no port at all.
-    """
-
-    def __init__(
-        self,
-        app_id: str,
-        port: int,
-        *,
-        reader: Reader,
-        committed: Callable[[], Mapping[str, int]],
-        address: str = ADDRESS,
-    ) -> None:
-        registry = CollectorRegistry()
-        self._events = EventMetrics(app_id, registry)
-        self._brokers = BrokerMetrics(app_id, reader, committed)
-        registry.register(self._brokers)
-        try:
-            self._server, self._thread = start_http_server(port, address, registry)
-        except (OSError, OverflowError) as error:
-            reader.close()
-            raise ConfigurationError(
-                "The metrics endpoint cannot listen; nothing was started.",
-                where=f"{address}:{port}",
-                cause=f"another process (an earlier driver?) has the port: {error}",
-                option=f"metrics_port={port}; 0 takes a free one",
-            ) from error
-        self.url = f"http://{address}:{self._server.server_port}/metrics"
-        self._unsubscribe = subscribe(self._events.hear)
-        logger.info("metrics of %s: %s", app_id, self.url)
-
-    @classmethod
-    def of_driver(
-        cls,
-        app_id: str,
-        port: int,
-        *,
-        sinks: Sequence[KafkaSink],
-        sources: Sequence[KafkaSource],
-        last_decision: Callable[[], Decision | None],
-    ) -> Self:
-        """Open the endpoint for a driver; a scrape calls `last_decision`, on another thread.
-
-        Raises:
-            ConfigurationError: the port is taken, or no port at all.
-        """
-
-        def committed() -> Mapping[str, int]:
-            decision = last_decision()
-            return {} if decision is None else next_offsets(decision.end_offsets)
-
-        return cls(app_id, port, reader=BrokerReader(app_id, sinks, sources), committed=committed)
-
-    def close(self) -> None:
-        """Stop listening; a second call is harmless."""
-        self._unsubscribe()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-        self._brokers.close()
 
 
 def age_s(start_ms: int, clock: Clock) -> float:

@@ -10,7 +10,7 @@ from typing import Final, Self
 import pyarrow as pa
 
 from connectors.options.option import NAME
-from connectors.options.table import POSTGRES_SINK
+from connectors.options.sink_table import POSTGRES_SINK
 from connectors.postgres.copy_lines import check_types
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError

@@ -45,7 +45,7 @@ from connectors.options.modes import (
 from connectors.options.option import checked_app_id
 from connectors.options.table import CONTINUOUS
 from connectors.pipeline.checkpoint_address import checked_location
-from connectors.pipeline.driver_metrics import DriverMetrics
+from connectors.pipeline.driver_metrics import ONLY_THIS_MACHINE, DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.rewriting import Rewriting
 from connectors.pipeline.run import Run, RunOptions
@@ -104,6 +104,7 @@ class ContinuousDriver(DriverLife):
         restart_strategy: see `StreamingDriver`.
         on_checkpoint: called after each decided checkpoint, on the loop's thread.
         metrics_port: see `StreamingDriver`.
+        metrics_host: see `StreamingDriver`.
         decision_log: see `StreamingDriver`.
         from_savepoint: see `StreamingDriver`.
         accept_duplicates: see `StreamingDriver`.
@@ -137,6 +138,7 @@ class ContinuousDriver(DriverLife):
         restart_strategy: str | RestartStrategy = DEFAULT_RESTART_STRATEGY,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         metrics_port: int | None = None,
+        metrics_host: str = ONLY_THIS_MACHINE,
         decision_log: LogLocation | None = None,
         from_savepoint: FromSavepoint | None = None,
         accept_duplicates: bool = False,
@@ -178,7 +180,7 @@ class ContinuousDriver(DriverLife):
         )
         self._timeout_s = checkpoint_timeout_s
         self._on_checkpoint = on_checkpoint
-        self._metrics = DriverMetrics(app_id, metrics_port)
+        self._metrics = DriverMetrics(app_id, metrics_port, metrics_host)
         self._loop: CheckpointLoop | None = None
         self._had_slots = False
         #: The last checkpoints, newest last; bounded.

@@ -28,7 +28,7 @@ from connectors.options.option import checked_app_id
 from connectors.options.table import MICRO_BATCH
 from connectors.options.trigger import trigger_ms
 from connectors.pipeline.checkpoint_address import checked_location, location_in
-from connectors.pipeline.driver_metrics import DriverMetrics
+from connectors.pipeline.driver_metrics import ONLY_THIS_MACHINE, DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.run import Run, RunOptions
 from connectors.pipeline.starting_points import decide_start
@@ -88,8 +88,8 @@ class StreamingDriver(DriverLife):
             can hold: the size of batches adapts. None: only `maxOffsetsPerTrigger` limits it.
         on_checkpoint: called after each checkpoint, on the query's thread. Its exception fails
             the query after the commit, and loses nothing.
-        metrics_port: the port of `connectors.pipeline.metrics` on this machine; 0 takes a free
-            port.
+        metrics_port: the port of `connectors.pipeline.metrics_endpoint`; 0 takes a free port.
+        metrics_host: the address on which it listens: this machine only, unless it is another.
         decision_log: where the log is kept; None: in ``decisions`` of the checkpoint folder.
         from_savepoint: the savepoint with which a new checkpoint folder begins; see
             `connectors.pipeline.restoring`.
@@ -110,6 +110,7 @@ class StreamingDriver(DriverLife):
         target_checkpoint_s: float | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         metrics_port: int | None = None,
+        metrics_host: str = ONLY_THIS_MACHINE,
         decision_log: LogLocation | None = None,
         from_savepoint: FromSavepoint | None = None,
         accept_duplicates: bool = False,
@@ -127,7 +128,7 @@ class StreamingDriver(DriverLife):
         target_s = target_checkpoint_s
         self._size = None if target_s is None else BatchSize(target_s, files.notes)
         self._on_checkpoint = on_checkpoint
-        self._metrics = DriverMetrics(app_id, metrics_port)
+        self._metrics = DriverMetrics(app_id, metrics_port, metrics_host)
         self._plan = QueryPlan(spark, files, self._size)
         self._decision_log = decision_log
         self._accept_duplicates = accept_duplicates or accepts_duplicates(from_savepoint)

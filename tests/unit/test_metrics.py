@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from connectors.options.job_file import parse_job
 from connectors.pipeline import metrics
 from connectors.pipeline.broker_readings import BrokerReading, next_offsets
-from connectors.pipeline.driver_metrics import DriverMetrics
-from connectors.pipeline.metrics import BrokerMetrics, EventMetrics, MetricsEndpoint
+from connectors.pipeline.driver_metrics import ONLY_THIS_MACHINE, DriverMetrics
+from connectors.pipeline.metrics import BrokerMetrics, EventMetrics
+from connectors.pipeline.metrics_endpoint import LIVE, READY, MetricsEndpoint
 from transactions.checkpoint_watch import tell_completed, tell_decided, tell_failed
 from transactions.clock import Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError, PhaseOneError
@@ -283,7 +285,7 @@ def test_offsets_that_two_sources_read_count_from_the_smaller_one():
 
 
 def endpoint(port: int) -> MetricsEndpoint:
-    return MetricsEndpoint("app", port, reader=Brokers(READING), committed=dict)
+    return MetricsEndpoint("app", port, ONLY_THIS_MACHINE, reader=Brokers(READING), committed=dict)
 
 
 def fetched(url: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -307,6 +309,53 @@ def test_the_endpoint_serves_on_a_free_port_and_ends(caplog):
         fetched(served.url)
 
 
+def test_probes_ask_no_broker():
+    """A broker that is down is no reason to kill a driver."""
+    brokers = Brokers(READING)
+    served = MetricsEndpoint("app", 0, ONLY_THIS_MACHINE, reader=brokers, committed=dict)
+    try:
+        assert probed(served, LIVE) == (200, "ok\n")
+        assert probed(served, READY) == (503, "recovering\n")
+        publish("recovering", app="app", transactions=2, oldest_start_ms=1)
+        publish("recovered", app="app", lost=0)
+        assert probed(served, READY) == (200, "ok\n")
+        assert not brokers.asked
+    finally:
+        served.close()
+
+
+@pytest.mark.parametrize(
+    ("events", "ready"),
+    [
+        ([("recovered", {"lost": 0})], True),
+        ([("recovered", {"lost": 1})], False),  # healing follows
+        ([("recovered", {"lost": 1}), ("checkpoint_completed", {"checkpoint": 3})], True),
+        ([("recovered", {"lost": 0}), ("fenced", {})], False),
+        ([("recovered", {"lost": 0}), ("recovering", {"transactions": 1})], False),
+        ([("recovered", {"lost": 0, "app": "another"})], False),
+    ],
+)
+def test_a_driver_is_ready_when_nothing_is_left_of_an_earlier_run(events, ready):
+    heard = EventMetrics("app", CollectorRegistry())
+    for kind, fields in events:
+        heard.hear(Event(kind, {"app": "app", **fields}))
+    assert heard.ready is ready
+
+
+def probed(served: MetricsEndpoint, path: str) -> tuple[int, str]:
+    url = served.url.removesuffix("/metrics") + path
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as answer:
+        return answer.code, answer.read().decode()
+
+
+def test_a_host_that_is_not_of_this_machine():
+    with pytest.raises(ConfigurationError, match=r"metrics_host=192\.0\.2\.1"):
+        MetricsEndpoint("app", 0, "192.0.2.1", reader=Brokers(READING), committed=dict)
+
+
 def test_a_taken_port_is_an_error_of_four_parts():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -326,7 +375,8 @@ def test_a_number_that_is_no_port():
 
 def test_without_the_library_a_driver_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "connectors.pipeline.metrics")
+    for name in ("metrics", "metrics_endpoint"):
+        monkeypatch.delitem(sys.modules, f"connectors.pipeline.{name}")
     driver_metrics = DriverMetrics("app", 0)
     with pytest.raises(ConfigurationError, match=r"'\.\[metrics\]'"):
         driver_metrics.open([], [], lambda: None)

@@ -21,7 +21,8 @@ from connectors.options.modes import (
     one_sink,
 )
 from connectors.options.option import Table
-from connectors.options.table import CONTINUOUS, KAFKA_SINK, MICRO_BATCH, PIPELINE
+from connectors.options.sink_table import KAFKA_SINK
+from connectors.options.table import CONTINUOUS, MICRO_BATCH, PIPELINE
 from connectors.options.table import SOURCE as SOURCE_TABLE
 from connectors.postgres import PostgresSink
 from connectors.records.arrow_transform import columns_of, copy_records

@@ -13,7 +13,7 @@ from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES
 from connectors.options.java_settings import WITHOUT_EFFECT as JAVA
 from connectors.options.java_settings import tell_without_effect
 from connectors.options.option import NAME
-from connectors.options.table import KAFKA_SINK
+from connectors.options.sink_table import KAFKA_SINK
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError
 from transactions.nothing_to_commit import NothingToCommit
