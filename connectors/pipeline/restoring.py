@@ -20,7 +20,8 @@ import orjson
 from connectors.kafka.source.offsets import merged_offsets, split_key, without_topics
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_source import KafkaSource
-from connectors.pipeline.run import CONNECT_SECONDS, RunOptions
+from connectors.pipeline.run import CONNECT_SECONDS
+from connectors.pipeline.run_options import RunOptions
 from connectors.wire.coordinator_wire import CoordinatorWire
 from transactions.checkpoint_location import BOUND_TO, CheckpointLocation
 from transactions.clock import Deadline

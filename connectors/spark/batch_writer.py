@@ -32,7 +32,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.machine.user_folders import checkpoint_folder
 from connectors.options.option import checked_app_id
-from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.run import Run
+from connectors.pipeline.run_options import RunOptions
 from connectors.spark.batch_offsets import checkpoint_of, execution_around
 from connectors.spark.branches import Branch, make_branch
 from connectors.spark.durable_files import DurableFiles

@@ -48,7 +48,8 @@ from connectors.pipeline.checkpoint_address import checked_location
 from connectors.pipeline.driver_metrics import ONLY_THIS_MACHINE, DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
 from connectors.pipeline.rewriting import Rewriting
-from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.run import Run
+from connectors.pipeline.run_options import RunOptions
 from connectors.pipeline.starting_points import decide_start
 from connectors.records.arrow_transform import (
     ArrowFunction,

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from connectors.pipeline.driver_metrics import DriverMetrics
 from connectors.pipeline.restoring import EngineFiles, FromSavepoint, restore
-from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.run import Run
+from connectors.pipeline.run_options import RunOptions
 from connectors.pipeline.savepoint_request import SavepointRequests
 from connectors.spark.restarts import Restarts
 from connectors.spark.stop_signals import StopFlag, stop_signals

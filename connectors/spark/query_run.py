@@ -19,7 +19,8 @@ from typing import Final, TypeAlias
 import orjson
 import pyarrow as pa
 
-from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.run import Run
+from connectors.pipeline.run_options import RunOptions
 from connectors.pipeline.spark_checkpoint import batches_of, offsets_of_batch
 from connectors.spark.branches import tell_left_out
 from connectors.spark.commit_requests import JOB, TaskPlan

@@ -30,7 +30,8 @@ from connectors.options.trigger import trigger_ms
 from connectors.pipeline.checkpoint_address import checked_location, location_in
 from connectors.pipeline.driver_metrics import ONLY_THIS_MACHINE, DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
-from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.run import Run
+from connectors.pipeline.run_options import RunOptions
 from connectors.pipeline.starting_points import decide_start
 from connectors.records.arrow_transform import ArrowFunction, copy_records
 from connectors.spark.batch_offsets import execution_of

@@ -682,7 +682,7 @@ MUTATIONS = (
     ),
     Mutation(
         "guarantees: never falls from exactly-once",
-        RUN,
+        "connectors/pipeline/run_options.py",
         "        if fallen:\n",
         "        if False:\n",
         UNIT_GUARANTEES

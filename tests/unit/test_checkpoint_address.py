@@ -22,7 +22,8 @@ from connectors.options.sink import identity_of
 from connectors.pipeline import run as run_module
 from connectors.pipeline.checkpoint_address import checked_location
 from connectors.pipeline.restoring import FromSavepoint, restore
-from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.run import Run
+from connectors.pipeline.run_options import RunOptions
 from connectors.postgres import PostgresSink
 from connectors.spark import arrow_pipeline
 from connectors.spark.checkpoint_files import NoFiles

@@ -12,7 +12,8 @@ from connectors.kafka.sink.kafka_writer import KafkaWriter
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.client_options import servers_of
 from connectors.options.kafka_source import KafkaSource
-from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.run import Run
+from connectors.pipeline.run_options import RunOptions
 from tests.both_halves import plain_writer
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.sink import Cluster, OpenSink

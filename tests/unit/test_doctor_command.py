@@ -14,7 +14,7 @@ from connectors.cli.doctor import command
 from connectors.doctor import probe
 from connectors.doctor.facts import STATE_TOPIC, ClusterFacts, Topic, Wanted
 from connectors.doctor.verdicts import judge
-from connectors.pipeline.run import RunOptions
+from connectors.pipeline.run_options import RunOptions
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import Deadline
 

@@ -19,7 +19,7 @@ from connectors.options import java_settings
 from connectors.options.client_options import servers_of
 from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES, NO_GUARANTEE
 from connectors.options.kafka_source import KafkaSource
-from connectors.pipeline.run import RunOptions
+from connectors.pipeline.run_options import RunOptions
 from connectors.records.arrow_transform import copy_records
 from connectors.spark.micro_batch import MicroBatches
 from tests.both_halves import KafkaBothHalves, plain_writer

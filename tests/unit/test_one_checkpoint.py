@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.run import Run
+from connectors.pipeline.run_options import RunOptions
 from tests.unit.samples import committable
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.decision_log import DecisionLog

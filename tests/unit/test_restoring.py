@@ -15,7 +15,7 @@ from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline import restoring
 from connectors.pipeline.restoring import FromSavepoint, restore
-from connectors.pipeline.run import RunOptions
+from connectors.pipeline.run_options import RunOptions
 from connectors.spark.checkpoint_files import SparkFiles, files_of, finished_checkpoint
 from tests.unit.samples import decision
 from transactions.checkpoint_location import CheckpointLocation

@@ -14,7 +14,8 @@ from connectors.clients.transactional_id import TransactionalId
 from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.kafka.sink.ownership import Ownership
 from connectors.pipeline import run as run_module
-from connectors.pipeline.run import Run, RunOptions
+from connectors.pipeline.run import Run
+from connectors.pipeline.run_options import RunOptions
 from connectors.pipeline.takeover import Takeover
 from connectors.pipeline.witness import CommittedToken, await_ends, newer_than
 from connectors.wire.coordinator_wire import CoordinatorWire
