@@ -251,20 +251,22 @@ class DecisionLog:
         """Append that a lost transaction was produced again, before its commit."""
         self._append(healed)
 
-    def settle(self) -> None:
+    def settle(self, *, left: bool = False) -> None:
         """Append that the last decision needs no proof any more, if the log does not say so yet.
 
         Precondition: every transaction of it is proven committed and readers see it, or a person
         has given it up. A broker forgets: ids and offsets expire, and an abort on an id removes the
         end of the transaction before. A later run believes `Settled` without asking the broker.
+        `left`: this run has ended in order, and has left nothing open.
 
         Raises:
             FencedError, DecisionLogError: see `decide`.
         """
         with self._appending:
             last = self.state.decision
-            if last is not None and last.committables:
-                self._append(Settled(checkpoint_id=last.checkpoint_id))
+            if left or (last is not None and last.committables):
+                number = -1 if last is None else last.checkpoint_id
+                self._append(Settled(checkpoint_id=number, left=left))
 
     def resolve(self, resolved: Resolved) -> None:
         """Append what a person decided about transactions of the last decision.

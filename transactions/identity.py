@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from transactions.errors import IdentityMismatchError
 
-#: Returns whether a run may change an option. Its arguments are the option's name, its value before
-#: and its value now ("" if it is absent). It can raise an error of its own.
-MayChange = Callable[[str, str, str], bool]
+#: Returns whether a run may change an option. Its arguments are the option's name, and all options
+#: before and now. It can raise an error of its own.
+MayChange = Callable[[str, Mapping[str, str], Mapping[str, str]], bool]
 
 
 def check_owner(before: str, now: str, where: str) -> None:
@@ -42,7 +42,7 @@ def check_identity(
     """
     for name in sorted({*now, *before}):
         was, is_now = before.get(name, ""), now.get(name, "")
-        if was != is_now and not may_change(name, was, is_now):
+        if was != is_now and not may_change(name, before, now):
             raise IdentityMismatchError(
                 f"The checkpoint was written with {name}={was or '(absent)'}.",
                 where=where,

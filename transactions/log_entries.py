@@ -82,9 +82,15 @@ class Settled:
     From here on the broker may forget them. A reader treats the decision as one without
     committables, and keeps these apart, because the engine may still replay the checkpoint. Only
     the last decision is ever settled; for an earlier one, the next decision says the same.
+
+    Attributes:
+        checkpoint_id: N; -1 before the first decision.
+        left: the run has ended in order, and nothing of it is open. An older reader does not know
+            the word, and needs it for nothing.
     """
 
     checkpoint_id: int
+    left: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +152,7 @@ class Snapshot:
         decided_in: epoch of the run that made the last decision; 0 before the first, and in a
             snapshot of a version that did not keep it.
         asked: see `Start`.
+        left: see `Settled`; of the newest Fence's run.
     """
 
     run_epoch: int
@@ -159,12 +166,13 @@ class Snapshot:
     written: tuple[Committable, ...] = ()
     decided_in: int = 0
     asked: tuple[str, ...] = ()
+    left: bool = False
 
 
 Body: TypeAlias = Fence | Start | Decision | Healed | Settled | Resolved | Restore | Snapshot
 _KINDS: Mapping[str, type[Body]] = {kind.__name__.lower(): kind for kind in get_args(Body)}
 #: Fields that came after the first format: they are left out where they say nothing.
-_LATER = frozenset({"accepted", "written", "decided_in", "asked", "refused"})
+_LATER = frozenset({"accepted", "written", "decided_in", "asked", "refused", "left"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

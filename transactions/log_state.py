@@ -43,6 +43,7 @@ class LogState:
         decided_in: epoch of the run that made the last decision, 0 when that is not known. Entries
             of older runs stand before that decision in the log.
         asked: for each source, the option that `start` was resolved from, where it is known.
+        left: the run of the newest Fence has ended in order, and nothing of it is open.
     """
 
     application_id: str = ""
@@ -59,6 +60,7 @@ class LogState:
     written: tuple[Committable, ...] = ()
     decided_in: int = 0
     asked: tuple[str, ...] = ()
+    left: bool = False
 
     @property
     def decided(self) -> tuple[Committable, ...]:
@@ -82,7 +84,7 @@ class LogState:
         match entry.body:
             case Fence(host=host, identity=identity, accepted=accepted):
                 changed |= {"run_epoch": entry.sequence, "host": host, "identity": identity}
-                changed["accepted"] = accepted
+                changed |= {"accepted": accepted, "left": False}
             case Start(sources=sources, asked=asked):
                 changed |= {"start": sources, "asked": asked}
             case Decision() as decision:
@@ -90,8 +92,8 @@ class LogState:
                 changed["decided_in"] = self.run_epoch
             case Healed() as healed:
                 changed["decision"] = _with_healed(self.decision, healed)
-            case Settled(checkpoint_id=number):
-                changed |= _settled(self.decision, number)
+            case Settled(checkpoint_id=number, left=left):
+                changed |= _settled(self.decision, number) | {"left": left}
             case Resolved(verdict=verdict, tokens=tokens):
                 changed["resolved"] = {**self.resolved, **dict.fromkeys(tokens, verdict)}
             case Restore(generation=generation):
@@ -115,6 +117,7 @@ class LogState:
             written=self.written,
             decided_in=self.decided_in,
             asked=self.asked,
+            left=self.left,
         )
 
 

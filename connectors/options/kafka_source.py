@@ -158,8 +158,8 @@ class KafkaSource:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What must stay the same at every restart: topics, ``topic[0 2]`` with partitions, or
-        ``pattern ...``; none of them has a comma.
+        """What is read, as a checkpoint's identity has it: topics, ``topic[0 2]`` with partitions,
+        or ``pattern ...``; none of them has a comma.
         """
         if self.subscribe_pattern is not None:
             return ("pattern " + self.subscribe_pattern.replace(",", "%2C"),)

@@ -18,8 +18,10 @@ from typing import Any, Final, Protocol
 import orjson
 
 from connectors.kafka.source.offsets import merged_offsets, split_key, without_topics
+from connectors.kafka.source.resting import was_read
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_source import KafkaSource
+from connectors.pipeline.changed_parts import SOURCES
 from connectors.pipeline.run import CONNECT_SECONDS
 from connectors.pipeline.run_options import RunOptions
 from connectors.wire.coordinator_wire import CoordinatorWire
@@ -247,7 +249,8 @@ def _check_fits(
         )
     # By their offsets: how a source names its topics may change, and a pattern is no topic.
     saved = {split_key(name)[0] for name in merged_offsets(savepoint.decision.end_offsets)}
-    topics = {one for one in saved if not any(each.reads_topic(one) for each in run.sources)}
+    read = {one for one in saved if was_read(before.get(SOURCES, one), one)}  # the others rested
+    topics = {one for one in read if not any(each.reads_topic(one) for each in run.sources)}
     was, is_now = (orjson.loads(one["sinks"]) for one in (before, now))
     if was != is_now and engine.has_state(savepoint.files):
         raise SavepointError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from connectors.doctor.preflight import check_clusters, check_source
@@ -17,6 +17,13 @@ from connectors.kafka.source.group_offsets import GroupOffsets
 from connectors.kafka.source.offsets import merged_offsets
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.client_options import servers_of
+from connectors.pipeline.changed_parts import (
+    SINKS,
+    SOURCES,
+    ChangedParts,
+    Engine,
+    check_changed_parts,
+)
 from connectors.pipeline.run_options import RunOptions
 from connectors.pipeline.takeover import Takeover
 from transactions.checkpoint_location import BOUND_TO
@@ -42,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 20.0
 _LAST_SWEEP_SECONDS = 10.0
+_OTHER_PLAN = "other-plan"
 
 
 class Run:
@@ -108,11 +116,12 @@ class Run:
         if self.sinks:
             self._takeover.check_newest(Deadline(CONNECT_SECONDS))
 
-    def open(self, *, finished: int = -1) -> None:
+    def open(self, *, finished: int = -1, engine: Engine | None = None) -> None:
         """Check, fence older runs, settle what they decided, sweep what they left.
 
         Args:
             finished: see `transactions.recovery.recover`.
+            engine: of a driver whose sinks and topics may change; None: they may not.
 
         Raises:
             ConfigurationError: an option, a topic, credentials or the checkpoint are wrong.
@@ -131,18 +140,30 @@ class Run:
             self.offsets_sink = self._find_offsets_sink(sources)
             self._takeover.write_to(self.committers)
 
+            changed: ChangedParts | None = None
+
             def check(log: LogState) -> tuple[str, ...] | None:
+                nonlocal changed
                 self._check_one_checkpoint(log, finished)
+                if engine is not None:
+                    changed = self._check_changed_parts(log, engine)
                 return self._takeover.check(log, deadline)
+
+            def may_change(option: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+                if engine is not None and option in (SINKS, SOURCES):
+                    return True  # `check` says which change is refused
+                return options.may_change(option, before, now)
 
             log = DecisionLog.open(
                 options.log_location.backend(),
                 application_id=options.app_id,
                 identity=options.all_identity(),
-                may_change=options.may_change,
+                may_change=may_change,
                 check=check,
                 keep=self._keep,
             )
+            if changed is not None:
+                logger.warning("the pipeline %s has changed: %s", options.app_id, changed)
             self._bind(log, finished)
             self._background = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-log")
             log.later = self._background.submit
@@ -185,6 +206,33 @@ class Run:
                 cause=f"{problem}: one of them was changed, moved or restored without the other",
                 option=f"checkpoint={options.checkpoint}, decision_log={options.decision_log}",
             )
+
+    def _check_changed_parts(self, log: LogState, engine: Engine) -> ChangedParts | None:
+        """See `check_changed_parts`. The mark comes before the Fence: behind it, nothing else says
+        that the engine's files are of another plan.
+        """
+        options = self._options
+        changed = check_changed_parts(
+            log, options.all_identity(), options.sources, engine, str(options.checkpoint)
+        )
+        if changed is not None and changed.sinks:
+            files = options.checkpoint.files()
+            with answering(files):
+                files.put_if_absent(_OTHER_PLAN, b"")
+        return changed
+
+    @property
+    def has_other_plan(self) -> bool:
+        """Whether the engine's files may be of a plan with other sinks."""
+        files = self._options.checkpoint.files()
+        with answering(files):
+            return files.get(_OTHER_PLAN) is not None
+
+    def plan_is_fitted(self) -> None:
+        """Note that the engine's files are of this plan."""
+        files = self._options.checkpoint.files()
+        with answering(files):
+            files.delete(_OTHER_PLAN)
 
     def _bind(self, log: DecisionLog, finished: int) -> None:
         """Write down which log is this checkpoint's; after the Fence, so that the log has an id."""
@@ -262,6 +310,8 @@ class Run:
             if finished:
                 self.log.settle()
             sweep(self.committers, self.log.owner, deadline)
+            if finished:
+                self.log.settle(left=True)
         except HiddenCommitError as hidden:
             return hidden
         except SparkOnceError as error:

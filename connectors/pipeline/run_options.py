@@ -13,6 +13,7 @@ from connectors.doctor.facts import Wanted
 from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.sink import identity_of
+from connectors.pipeline.changed_parts import SINKS, SOURCES
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import IdentityMismatchError
 from transactions.log_location import LogLocation
@@ -78,11 +79,11 @@ class RunOptions:
         )
 
     def all_identity(self) -> dict[str, str]:
-        """Return every option that must be the same at every restart on one checkpoint."""
+        """Return what a checkpoint is bound to; see `changed_parts` and `may_change`."""
         topics = sorted({one for source in self.sources for one in source.reads})
         found = {
-            "sinks": identity_of(self.sinks),
-            "sources": ",".join(topics),
+            SINKS: identity_of(self.sinks),
+            SOURCES: ",".join(topics),
             **self.identity,
         }
         # Only guarantees below exactly-once are named: older checkpoints do not know the word. The
@@ -93,7 +94,7 @@ class RunOptions:
             found[_GUARANTEES] = orjson.dumps(less, option=orjson.OPT_SORT_KEYS).decode()
         return found
 
-    def may_change(self, option: str, before: str, now: str) -> bool:
+    def may_change(self, option: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
         """Return whether this run may change an option of the identity; see `DecisionLog.open`.
 
         A guarantee may rise: a write without transactions leaves nothing to end. It may not fall
@@ -105,8 +106,10 @@ class RunOptions:
         """
         if option != _GUARANTEES:
             return False
-        lower = orjson.loads(now or "{}")
-        fallen = sorted(lower.keys() - orjson.loads(before or "{}").keys())
+        lower = orjson.loads(now.get(option, "{}"))
+        written = orjson.loads(before.get(SINKS, "{}"))
+        known = orjson.loads(before.get(option, "{}"))
+        fallen = sorted((lower.keys() & written.keys()) - known.keys())
         if fallen:
             name = fallen[0]
             raise IdentityMismatchError(

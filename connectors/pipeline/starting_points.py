@@ -17,6 +17,7 @@ import orjson
 from connectors.kafka.source.offsets import (
     TOPIC_IDS,
     format_offsets,
+    merged_offsets,
     parse_offsets,
     split_key,
     topic_ids_in,
@@ -111,15 +112,18 @@ def _plain(said: str) -> object:
 
 def _decided(log: LogState, number: int, source: KafkaSource, begun: bool) -> tuple[str, str]:
     """Return what the log says of a source (at its place, or at another place with the same
-    topics), and the option that it came from, "" if that is not known.
+    topics), and the option that it came from, "" if that is not known. Topics that were left out
+    meanwhile stay in it: the ids tell whether they were made anew when they come back.
     """
     topics, start = set(source.topics), log.start
+    rest = _in_decision(log) - topics if begun else set()
     pattern = source.subscribe_pattern is not None
     some = source.assigned_names
     known = list(itertools.zip_longest(start, log.asked, fillvalue=""))
     for text, said in (*known[number : number + 1], *known):
         nested = orjson.loads(text)
-        same = topics == (nested.keys() - {TOPIC_IDS}) | topic_ids_in(nested).keys()
+        named = (nested.keys() - {TOPIC_IDS}) | topic_ids_in(nested).keys()
+        same = topics == named - rest
         if pattern or (same and (not some or parse_offsets(text).keys() <= some)):
             return text, said
     if start and not begun:
@@ -130,9 +134,18 @@ def _decided(log: LogState, number: int, source: KafkaSource, begun: bool) -> tu
             "checkpoint is not finished",
             option=f"assign={source.assign}" if some else f"subscribe={','.join(source.topics)}",
         )
-    # A savepoint can leave topics out; the topics that stay are the same.
+    # Topics have changed; what is known of those that stay, or rest, is kept.
     ids: dict[str, str] = {}
+    began: dict[str, int] = {}
     for text in (*start[number : number + 1], *start):
         found = topic_ids_in(orjson.loads(text))
-        ids = {**{topic: found[topic] for topic in found.keys() & topics}, **ids}
-    return format_offsets({}, ids), ""
+        ids = {**{topic: found[topic] for topic in found.keys() & (topics | rest)}, **ids}
+        offsets = parse_offsets(text).items()
+        began = {k: at for k, at in offsets if split_key(k)[0] in topics | rest} | began
+    return format_offsets(began, ids), ""
+
+
+def _in_decision(log: LogState) -> set[str]:
+    """Return the topics whose offsets the last decision has."""
+    ends = () if log.decision is None else log.decision.end_offsets
+    return {split_key(name)[0] for name in merged_offsets(ends)}

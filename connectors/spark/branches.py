@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 #: A column that a record has a place for, and that Spark's own sink leaves out.
 TIMESTAMP: Final = "timestamp"
 
+_CTE_REFERENCE: Final = "CTERelationRef"
 _BYTES: Final = (t.BinaryType, t.StringType)
 _ACCEPTED: Final[dict[str, tuple[type[t.DataType], ...]]] = {
     "key": _BYTES,
@@ -255,9 +256,12 @@ def unite(branches: list[Branch]) -> DataFrame:
 
 
 def places_of_sources(frame: DataFrame) -> int:
-    """Return how many sources Spark counts in a plan: it counts each use of a streaming frame."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - no public way
-    return sum(bool(leaves.apply(number).isStreaming()) for number in range(leaves.size()))
+    """Return how many sources Spark counts in a plan: it counts each use of a streaming frame. Of a
+    common table expression (`WITH`) it counts the definition, and no reference to it.
+    """
+    found = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - no public way
+    leaves = [found.apply(number) for number in range(found.size())]
+    return sum(one.isStreaming() and one.nodeName() != _CTE_REFERENCE for one in leaves)
 
 
 def _wrong(sink: MessageSink, what: str, cause: str) -> ConfigurationError:

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -161,12 +162,49 @@ class NoFiles:
         """See `EngineFiles.fit`: there is nothing to change."""
 
 
+def last_two(batch_id: int) -> range:
+    """Return the numbers of a batch and of the one before, oldest first; Spark reads both."""
+    return range(max(batch_id - 1, 0), batch_id + 1)
+
+
+def fitted(text: str, places: int, where: str) -> str | None:
+    """Return a batch's offsets for a plan with another number of places of its only source, None if
+    they fit. Another set of branches reads that source in another number of places.
+
+    Args:
+        text: the batch's file in ``offsets``.
+        places: of sources in the plan that continues.
+        where: the file, for the error.
+
+    Raises:
+        ConfigurationError: they are of several sources.
+    """
+    version, facts, *lines = text.splitlines()
+    if version != _VERSION or len(lines) == places:
+        return None  # of another format Spark itself compares the number
+    if len(set(lines)) != 1:
+        raise ConfigurationError(
+            "The checkpoint is of a pipeline with another number of sources.",
+            where=f"{where}: {len(lines)}, the pipeline has {places}",
+            cause="Spark finds the offsets of a source by its place in the query",
+            option="read(): call it as often as before; a source can subscribe to several topics",
+        )
+    return "\n".join([version, facts, *lines[:1] * places])
+
+
 def _rewrite(path: Path, changed: Callable[[list[str]], list[str]]) -> None:
     """Replace the offsets in a batch's file, durably."""
     version, facts, *lines = path.read_text("utf-8").splitlines()
-    with path.open("w", encoding="utf-8") as file:
-        file.write("\n".join([version, facts, *changed(lines)]))
+    replace(path, "\n".join([version, facts, *changed(lines)]))
+
+
+def replace(path: Path, text: str) -> None:
+    """Replace a batch's file, durably; a crash leaves the old one or the new one."""
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop works without it
+    written = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with written.open("x", encoding="utf-8") as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop works without it
+    written.replace(path)
     sync_folder(path.parent)

@@ -32,7 +32,8 @@ from connectors.continuous.partition_shares import PartitionShares
 from connectors.continuous.running_stage import RunningStage
 from connectors.kafka.sink.kafka_sink import kafka_sinks
 from connectors.kafka.source.offset_errors import refuse_lower_than, there_again
-from connectors.kafka.source.offsets import flatten, format_offsets, split_key
+from connectors.kafka.source.offsets import flatten, format_offsets
+from connectors.kafka.source.resting import take_resting
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.kafka.source.source_stream import Nested, SourceStream
 from connectors.options.kafka_source import KafkaSource
@@ -44,6 +45,7 @@ from connectors.options.modes import (
 )
 from connectors.options.option import checked_app_id
 from connectors.options.table import CONTINUOUS
+from connectors.pipeline.changed_parts import Engine
 from connectors.pipeline.checkpoint_address import checked_location
 from connectors.pipeline.driver_metrics import ONLY_THIS_MACHINE, DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
@@ -206,7 +208,7 @@ class ContinuousDriver(DriverLife):
 
     def _start_run(self) -> None:
         self._run = Run(self._options, self._run)
-        self._run.open()
+        self._run.open(engine=Engine())
         try:
             self.recommitted += self._run.settlement.recommitted
             planner = SourcePlanner(self._source)
@@ -290,8 +292,7 @@ class ContinuousDriver(DriverLife):
             )
         found = stream.partitions(self._begin)
         begins = flatten(self._begin)
-        there = {split_key(name)[0] for name in found} or {split_key(name)[0] for name in begins}
-        self._resting = {at: begins.pop(at) for at in [*begins] if split_key(at)[0] not in there}
+        self._resting = take_resting(begins, self._source, found)
         # A partition that appeared later begins at 0: none of it was ever read.
         return {**dict.fromkeys(found, 0), **begins}
 

@@ -147,9 +147,9 @@ class DriverLife(abc.ABC):
 
         Raises:
             SparkOnceError: the error that ended the pipeline.
-        """
             SystemExit: a signal has stopped it where a cluster runs this program: see
                 `stop_signals`.
+        """
         with stop_signals(self.request_stop):
             self.start()
             self.wait()

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from connectors.spark.checkpoint_files import SPARK
+from connectors.spark.checkpoint_files import SPARK, fitted, last_two
 from connectors.spark.hadoop_jvm import (
     ABSENT,
     JVM_ERRORS,
@@ -69,6 +69,27 @@ class HadoopFiles:
     def planned_end(self) -> dict[str, int]:
         """See `QueryFiles.planned_end`: a checkpoint here was always begun by a decided start."""
         return {}
+
+    def has_finished(self, batch_id: int) -> bool:
+        """See `QueryFiles.has_finished`.
+
+        Raises:
+            SparkOnceError: see `finished`.
+        """
+        return batch_id in self._batches("commits")
+
+    def fit(self, batch_id: int, places: int) -> None:
+        """See `QueryFiles.fit`. Spark's own manager of these files replaces one as a whole.
+
+        Raises:
+            SparkOnceError: see `finished`.
+        """
+        for name in (f"offsets/{number}" for number in last_two(batch_id)):
+            text = self._answer(name, partial(self._read, name))
+            if text is not None:
+                new = fitted(text, places, f"{self.address}/{name}")
+                if new is not None:
+                    self._answer(name, partial(self._replace, name, new))
 
     def begin_run(self, decision: Decision | None) -> HadoopFiles:
         """See `QueryFiles.begin_run`. Spark plans a batch that was not decided again, as in a
@@ -127,6 +148,27 @@ class HadoopFiles:
     def _path(self, name: str) -> Any:
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - as above
         return jvm.org.apache.hadoop.fs.Path(f"{self.address}/{name}".rstrip("/"))
+
+    @cached_property
+    def _manager(self) -> Any:
+        """Return what Spark writes these files with."""
+        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - as above
+        room = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        manager = getattr(getattr(room, "CheckpointFileManager$"), "MODULE$")
+        return manager.create(self._path(""), self._settings())
+
+    def _read(self, name: str) -> str:
+        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - as above
+        stream = self._system.open(self._path(name))
+        try:
+            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _replace(self, name: str, text: str) -> None:
+        stream = self._manager.createAtomic(self._path(name), True)
+        stream.write(bytearray(text.encode()))
+        stream.close()
 
     def _batches(self, log: str) -> list[int]:
         """Return the batches of one of Spark's logs; a file that is being written has another

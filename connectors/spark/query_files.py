@@ -12,7 +12,16 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from connectors.spark.checkpoint_files import SPARK, files_of, finished_checkpoint, planned_end
+from connectors.spark.checkpoint_files import (
+    SPARK,
+    files_of,
+    finished_checkpoint,
+    fitted,
+    is_finished,
+    last_two,
+    planned_end,
+    replace,
+)
 from connectors.spark.durable_files import DurableFiles
 from connectors.spark.hadoop_files import HadoopFiles
 from transactions.checkpoint_location import CheckpointLocation
@@ -61,6 +70,23 @@ class QueryFiles(Protocol):
     def planned_end(self) -> dict[str, int]:
         """Return where batch 0 ends, see `checkpoint_files.planned_end`."""
 
+    def has_state(self) -> bool:
+        """Return whether the query keeps state of operators."""
+
+    def has_finished(self, batch_id: int) -> bool:
+        """Return whether Spark goes on behind a batch, and does not run it again."""
+
+    def fit(self, batch_id: int, places: int) -> None:
+        """Fit the offsets of the last finished batch to the plan that continues, durably.
+
+        Args:
+            batch_id: the batch; -1 for none.
+            places: how many sources Spark counts in the plan.
+
+        Raises:
+            ConfigurationError: see `checkpoint_files.fitted`.
+        """
+
     def begin_run(self, decision: Decision | None) -> RunFiles:
         """Return the files of a run that begins after this decision. What a power cut may have left
         of later batches is removed.
@@ -96,6 +122,22 @@ class FolderFiles:
     def planned_end(self) -> dict[str, int]:
         """See `QueryFiles.planned_end`."""
         return planned_end(self._spark)
+
+    def has_state(self) -> bool:
+        """See `QueryFiles.has_state`."""
+        return (self._spark / "state").exists()
+
+    def has_finished(self, batch_id: int) -> bool:
+        """See `QueryFiles.has_finished`."""
+        return is_finished(self._spark, batch_id)
+
+    def fit(self, batch_id: int, places: int) -> None:
+        """See `QueryFiles.fit`. Spark compares the batch before, too."""
+        for path in (self._spark / "offsets" / str(number) for number in last_two(batch_id)):
+            if path.exists():
+                text = fitted(path.read_text("utf-8"), places, str(path))
+                if text is not None:
+                    replace(path, text)
 
     def begin_run(self, decision: Decision | None) -> DurableFiles:
         """See `QueryFiles.begin_run`."""

@@ -23,10 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.kafka.sink.kafka_sink import kafka_sinks
+from connectors.kafka.source.resting import some_rest
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.option import checked_app_id
 from connectors.options.table import MICRO_BATCH
 from connectors.options.trigger import trigger_ms
+from connectors.pipeline.changed_parts import Engine
 from connectors.pipeline.checkpoint_address import checked_location, location_in
 from connectors.pipeline.driver_metrics import ONLY_THIS_MACHINE, DriverMetrics
 from connectors.pipeline.restoring import FromSavepoint, accepts_duplicates
@@ -230,7 +232,9 @@ class StreamingDriver(DriverLife):
         try:
             self._run = Run(self._run_options(), self._run)
             finished = self._files.finished()
-            self._run.open(finished=finished)
+            self._run.open(
+                finished=finished, engine=Engine(self._files.has_finished, self._files.has_state)
+            )
             self._decide_start(self._run.log, begun=finished >= 0)
             self.recommitted += self._run.settlement.recommitted
             self._finished = self._run.log.state
@@ -247,10 +251,14 @@ class StreamingDriver(DriverLife):
                 self._run.log,
                 [*self._run.sinks],
                 offsets_sink=self._run.offsets_sink,
-                only_moved=not all(source.fail_on_data_loss for source in self._plan.sources),
+                only_moved=not all(source.fail_on_data_loss for source in self._plan.sources)
+                or some_rest(self._plan.sources, self._finished.decision),
                 files=self._files.begin_run(self._finished.decision),
                 size=self._size,
             )
+            if self._run.has_other_plan:
+                self._files.fit(finished, self._plan.places())
+                self._run.plan_is_fitted()
             self._start_query()
         except BaseException:
             self._close()

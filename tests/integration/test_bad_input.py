@@ -249,9 +249,10 @@ def test_a_checkpoint_of_another_application(finished: Pipeline):
 
 
 @long
-def test_a_checkpoint_of_other_topics(finished: Pipeline, topic: Callable[..., str]):
-    sink = replace(finished.sink, topic=topic(name="other"))
-    replace(finished, sink=sink).refused(errors.IdentityMismatchError)
+def test_a_sink_of_the_same_name_in_another_place(finished: Pipeline, topic: Callable[..., str]):
+    sink = replace(finished.sink, topic=topic(name="other"), name=finished.sink.name)
+    error = replace(finished, sink=sink).refused(errors.IdentityMismatchError)
+    assert "has written somewhere else" in error.what
 
 
 @long  # `unit/test_decision_log.py` has these four in `make test`

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from connectors import KafkaSink
-from connectors.spark.branches import make_branch, unite
+from connectors.spark.branches import make_branch, places_of_sources, unite
 from connectors.spark.sink_stage import ROUTE
 from transactions.errors import ConfigurationError
 
@@ -82,3 +84,30 @@ def test_several_branches_stand_in_struct_columns_beside_a_route(spark):
     assert rows[0]["0"]["value"] == b"a"
     assert rows[0]["1"] is None
     assert (rows[1]["1"]["key"], rows[1]["1"]["value"]) == (b"k", b"b")
+
+
+@pytest.mark.parametrize(
+    ("query", "uses"),
+    [
+        ("SELECT value FROM counted", 1),
+        ("SELECT value FROM counted UNION ALL SELECT value FROM counted", 2),
+        ("WITH x AS (SELECT value FROM counted) SELECT value FROM x", 1),
+        (
+            "WITH x AS (SELECT value FROM counted) SELECT * FROM x UNION ALL SELECT * FROM x",
+            1,
+        ),
+    ],
+)
+def test_the_uses_of_a_source_are_counted_as_spark_counts_them(
+    spark: SparkSession, tmp_path: Path, query: str, uses: int
+):
+    """Its offsets have a line for each: another set of sinks needs another number."""
+    counted = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    counted.createOrReplaceTempView("counted")
+    frame = spark.sql(query)
+    assert places_of_sources(frame) == uses
+    writer = frame.writeStream.option("checkpointLocation", str(tmp_path))
+    running = writer.trigger(availableNow=True).foreachBatch(lambda *_: None).start()
+    assert running.awaitTermination(60)
+    lines = (tmp_path / "offsets" / "0").read_text().splitlines()
+    assert len(lines) - 2 == uses

@@ -689,6 +689,29 @@ MUTATIONS = (
         + "test_f48_a_guarantee_may_rise_across_a_restart_and_not_fall_from_exactly_once",
     ),
     Mutation(
+        "log: only a run with the same parts finishes a checkpoint",
+        "connectors/pipeline/changed_parts.py",
+        "decision.committables or not engine.has_finished(decision.checkpoint_id)",
+        "False",
+        "tests/unit/test_changed_parts.py::test_what_is_decided_is_finished_first",
+    ),
+    Mutation(
+        "log: a sink is left out only behind a stop in order",
+        "connectors/pipeline/changed_parts.py",
+        "if changed.left_out_sinks and not log.left:",
+        "if False:",
+        "tests/unit/test_changed_parts.py"
+        "::test_what_a_killed_run_has_left_in_a_sink_is_ended_by_that_sink",
+    ),
+    Mutation(
+        "source: nobody reads what an older run has planned of a topic that is left out",
+        "connectors/kafka/source/source_stream.py",
+        "if planned := [key for key in moved if not is_read(source, key)]:",
+        "if planned := []:",
+        "tests/unit/test_source_stream.py"
+        "::test_a_batch_that_an_older_run_has_planned_with_a_topic_that_is_left_out",
+    ),
+    Mutation(
         "log: options bind from the first run on, not from a start alone",
         LOG,
         "if state.run_epoch or state.identity:",
@@ -975,7 +998,7 @@ MUTATIONS = (
     Mutation(
         "source: a topic of a pattern that is gone is data loss",
         "connectors/kafka/source/source_stream.py",
-        "if gone := flatten(start).keys() - {*found}:",
+        "if gone := {key for key in missing if is_read(source, key)}:",
         "if gone := set():",
         "tests/unit/test_source_stream.py::test_a_topic_of_a_pattern_that_is_gone_is_data_loss",
     ),

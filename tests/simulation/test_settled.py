@@ -170,7 +170,7 @@ def split(story: Story) -> None:
 
 def test_the_token_of_a_split_transaction_replaces_no_proof(story, monkeypatch):
     """It stands in the group of its own id; that of 882 is another one (finding C1)."""
-    monkeypatch.setattr(DecisionLog, "settle", lambda self: None)
+    monkeypatch.setattr(DecisionLog, "settle", lambda self, **_: None)
     split(story)
     story.run.leave(finished=True)
     assert story.world.cluster.open_ids() == []
@@ -228,7 +228,7 @@ def test_what_a_person_gave_up_and_nobody_can_prove_is_not_looked_for(story, mon
 
 def test_without_the_entry_that_sweep_makes_a_commit_look_like_an_abort(story, monkeypatch):
     """The test above is able to see it."""
-    monkeypatch.setattr(DecisionLog, "settle", lambda self: None)
+    monkeypatch.setattr(DecisionLog, "settle", lambda self, **_: None)
     split(story)
     story.run.leave(finished=True)
     story.world.cluster.groups.clear()
@@ -247,7 +247,7 @@ def test_the_sweep_of_a_recovery_that_dies_takes_no_proof_along(story):
 
 def test_what_somebody_else_has_committed_in_its_place_proves_nothing(story, monkeypatch):
     """A group that was reset, and an id whose end the broker knows no more."""
-    monkeypatch.setattr(DecisionLog, "settle", lambda self: None)
+    monkeypatch.setattr(DecisionLog, "settle", lambda self, **_: None)
     story.write(883)
     story.write(884)
     assert story.next_run().lost == []

@@ -220,7 +220,6 @@ def test_a_checkpoint_where_a_file_lies_is_refused(mode, name, tmp_path):
             opened()
 
 
-def refused(mode: str, checkpoint: Any, sink: Any) -> ConfigurationError:
 @pytest.mark.parametrize("address", ["{}/new/log", "file://{}/new/log", "file:{}/new/log"])
 def test_a_check_makes_no_folder(address, tmp_path):
     log = LogLocation(address.format(tmp_path))
@@ -230,6 +229,7 @@ def test_a_check_makes_no_folder(address, tmp_path):
     assert (tmp_path / "new" / "log").is_dir()
 
 
+def refused(mode: str, checkpoint: Any, sink: Any) -> ConfigurationError:
     with pytest.raises(ConfigurationError) as caught:
         arrow_pipeline(
             SESSION,

@@ -243,6 +243,15 @@ def test_another_set_of_sinks_is_told_as_such():
         opened(backend, run_options(EXACTLY_ONCE, AT_LEAST_ONCE))
 
 
+def test_a_new_sink_has_never_written_exactly_once():
+    before = run_options(EXACTLY_ONCE).all_identity()
+    more = run_options(EXACTLY_ONCE, AT_LEAST_ONCE)
+    assert more.may_change("sinks_guarantee", before, more.all_identity())
+    fallen = run_options(AT_LEAST_ONCE, AT_LEAST_ONCE)
+    with pytest.raises(IdentityMismatchError, match="'out-0' has written"):
+        fallen.may_change("sinks_guarantee", before, fallen.all_identity())
+
+
 # --- what is decided --------------------------------------------------------------------------
 
 

@@ -35,9 +35,20 @@ def test_the_same_offsets_may_be_printed_in_another_way():
     assert replay_of(LOG, spaced) is Replay.AFRESH
 
 
+def test_one_source_may_be_used_more_or_less_often():
+    """Another set of sinks: Spark has the offsets of a source once for each use."""
+    twice = dataclasses.replace(NEXT, start_offsets=('{"in":{"0":9}}', '{"in": {"0": 9}}'))
+    assert replay_of(LOG, twice) is Replay.AFRESH
+    before = dataclasses.replace(LAST, end_offsets=LAST.end_offsets * 3)
+    assert replay_of(LogState(decision=before), twice) is Replay.AFRESH
+    assert replay_of(LogState(decision=before), NEXT) is Replay.AFRESH
+
+
 @pytest.mark.parametrize(
     "changed",
     [
+        {"start_offsets": ()},
+        {"start_offsets": ('{"in":{"0":9}}', '{"in":{"0":7}}')},
         {"start_offsets": ('{"in":{"0":7}}',)},  # 7 and 8 would be written twice
         {"start_offsets": ('{"in":{"0":11}}',)},  # 9 and 10 would be lost
         {"start_offsets": ('{"in":{"0":9}}', '{"more":{"0":9}}')},

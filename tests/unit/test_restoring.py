@@ -121,6 +121,21 @@ def test_a_folder_begins_as_the_first_one_was(place: Path, tmp_path: Path):
     assert list(tmp_path.glob(".second.*")) == []
 
 
+def test_a_topic_that_rests_rests_in_the_new_folder_too(
+    tmp_path: Path, spark: Path, committed: dict[str, int]
+):
+    """The pipeline had left it out before the savepoint; its offset is no foreign part."""
+    place = saved(tmp_path, spark, committed, options(tmp_path / "first", topics="in"))
+    run = options(tmp_path / "second", topics="in")
+    assert restored(place, run) is not None
+    state = read_log(LocalFileBackend(run.checkpoint.folder / "decisions"))
+    assert state.decision is not None
+    assert state.decision.end_offsets == (OFFSETS,)
+    both = options(tmp_path / "third", topics="other")
+    with pytest.raises(SavepointError, match="parts that the pipeline does not have"):
+        restored(place, both)
+
+
 def test_the_same_command_again_goes_on_where_it_is(place: Path, tmp_path: Path):
     run = options(tmp_path / "second")
     restored(place, run)

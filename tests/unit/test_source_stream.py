@@ -14,10 +14,12 @@ from connectors.kafka.source.offsets import (
     INITIAL_OFFSETS,
     TOPIC_IDS,
     OffsetRange,
+    flatten,
     format_offsets,
     parse_offsets,
     topic_ids_in,
 )
+from connectors.kafka.source.resting import is_read, some_rest, take_resting, was_read
 from connectors.kafka.source.source_stream import SourceStream
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline.starting_points import decide_start
@@ -131,6 +133,57 @@ def test_a1_the_decided_start_wins() -> None:
     stream = SourceStream(FakeCluster({"t-0": (0, 15)}), '{"t":{"0":7}}')
 
     assert stream.initial() == {"t": {"0": 7}}
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_topic_that_is_left_out_keeps_its_offset_until_it_comes_back(lenient) -> None:
+    start = {"t": {"0": 3}, "u": {"0": 5}}
+    options = {"fail_on_data_loss": not lenient}
+    one = SourceStream(FakeCluster({"t-0": (0, 9)}, **options), STARTED)
+    end = one.next_end(start)
+    assert flatten(end) == {"t-0": 9, "u-0": 5}
+    assert one.plan(start, end) == [OffsetRange("t", 0, 3, 9)]
+    assert one.partitions(start) == ["t-0"]
+
+    both = SourceStream(FakeCluster({"t-0": (0, 9), "u-0": (0, 8)}, **options), STARTED)
+    assert both.plan(end, both.next_end(end)) == [OffsetRange("u", 0, 5, 8)]
+
+
+def test_a_batch_that_an_older_run_has_planned_with_a_topic_that_is_left_out() -> None:
+    """It was fenced before the batch; with another next start Spark plans it again."""
+    start, end = {"t": {"0": 3}, "u": {"0": 5}}, {"t": {"0": 9}, "u": {"0": 8}}
+    for lenient in (False, True):
+        cluster = FakeCluster({"t-0": (0, 9)}, fail_on_data_loss=not lenient)
+        with pytest.raises(PhaseOneError, match="has left out") as raised:
+            SourceStream(cluster, STARTED).plan(start, end)
+        assert raised.value.where == "u-0"
+
+
+def test_what_a_pipeline_read_by_its_identity() -> None:
+    assert [was_read("a,b[0 2],pattern c.*%2Cx", one) for one in ("a", "b", "cd,x", "c", "d")] == [
+        *(True, True, True),
+        *(False, False),
+    ]
+
+
+def test_some_partitions_that_are_left_out_keep_their_offsets() -> None:
+    start = {"t": {"0": 3, "1": 5}}
+    source = KafkaSource(bootstrap_servers="b:1", assign='{"t": [0]}')
+    assert [is_read(source, key) for key in ("t-0", "t-1", "u-0")] == [True, False, False]
+    offsets = flatten(start)
+    assert take_resting(offsets, source, ["t-0"]) == {"t-1": 5}
+    assert offsets == {"t-0": 3}
+    assert some_rest([source], decision(3, end_offsets=(json.dumps(start),)))
+    assert not some_rest([source], decision(3, end_offsets=('{"t": {"0": 3}}',)))
+    assert not some_rest([source], None)
+
+
+def test_a_topic_that_is_not_there_rests_too() -> None:
+    source = KafkaSource(bootstrap_servers="b:1", subscribe="t, u")
+    offsets = {"t-0": 3, "u-0": 5, "v-0": 1}
+    assert take_resting(offsets, source, ["t-0"]) == {"u-0": 5, "v-0": 1}
+    assert offsets == {"t-0": 3}
+    assert take_resting(offsets, source, []) == {}, "it may be missing for a moment"
 
 
 @pytest.mark.parametrize("lenient", [False, True])
@@ -445,6 +498,24 @@ def test_a1_latest_is_looked_up_once_whatever_happens_before_the_first_checkpoin
     assert pipeline.asked == 2
 
 
+def test_a_topic_that_was_left_out_comes_back_with_the_id_it_had() -> None:
+    """If it was made anew meanwhile, its offset is of another topic."""
+    pipeline = Pipeline("t,u")
+    pipeline.start()
+    log = DecisionLog.open(pipeline.backend, application_id="app", identity={})
+    log.decide(decision(0, end_offsets=('{"t":{"0":10},"u":{"0":20}}',), committables=()))
+    pipeline.holds["v-0"], pipeline.ids = (0, 1), {"t": "id-t", "u": "anew", "v": "id-v"}
+    for topics in ("t", "t,v", "t", "t,u,v", "t,u"):
+        pipeline.sources = [KafkaSource(bootstrap_servers="b:1", subscribe=topics)]
+        pipeline.start(begun=True)
+        (start,) = read_log(pipeline.backend).start
+        assert topic_ids_in(orjson.loads(start)).items() >= {"t": "id-t", "u": "id-u"}.items()
+        assert parse_offsets(start) == {"t-0": 10, "u-0": 20}, "where a proof begins"
+    stream = SourceStream(FakeCluster({"t-0": (0, 10), "u-0": (0, 90)}, ids=pipeline.ids), start)
+    with pytest.raises(DataLossError, match="gone"):
+        stream.next_end({"t": {"0": 10}, "u": {"0": 20}})
+
+
 def test_a1_two_sources_of_one_topic_begin_where_each_says() -> None:
     pipeline = Pipeline("t", "t")
     earliest = KafkaSource(bootstrap_servers="b:1", subscribe="t", starting_offsets="earliest")
@@ -598,7 +669,8 @@ def test_a7_a_checkpoint_of_an_older_version_gets_its_ids_at_the_first_start() -
     assert json.loads(read_log(pipeline.backend).start[0]) == {TOPIC_IDS: {"t": "id-t"}}
 
 
-def test_a7_a_savepoint_without_a_topic_keeps_the_ids_of_the_others() -> None:
+def test_a7_a_savepoint_without_a_topic_keeps_what_is_known_of_the_others() -> None:
+    """A proof begins where the reading began (`operations.pipeline_start`)."""
     pipeline = Pipeline("t,u")
     pipeline.start()
     pipeline.sources = Pipeline("u").sources
@@ -606,7 +678,8 @@ def test_a7_a_savepoint_without_a_topic_keeps_the_ids_of_the_others() -> None:
 
     pipeline.start(begun=True)
 
-    assert json.loads(read_log(pipeline.backend).start[0]) == {TOPIC_IDS: {"u": "id-u"}}
+    known = {"u": {"0": 20}, TOPIC_IDS: {"u": "id-u"}}
+    assert json.loads(read_log(pipeline.backend).start[0]) == known
 
 
 # --- an option that came too late ----------------------------------------------------------------

@@ -31,6 +31,7 @@ from connectors.kafka.source.offsets import (
     split_key,
     topic_ids_in,
 )
+from connectors.kafka.source.resting import is_read
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.read_place import LATEST
 from transactions.errors import ConfigurationError, MissingTopicError, PhaseOneError
@@ -184,6 +185,7 @@ class SourceStream:
         last = flatten(end)
         if all(at == begin.get(key, 0) for key, at in last.items()):
             return []
+        self._refuse_left_out(begin, last)
         now = self._ids_now()
         gone = {topic: now[topic] for topic in now if will.get(topic, now[topic]) != now[topic]}
         if gone:
@@ -201,7 +203,8 @@ class SourceStream:
         """
         found = self._planner.partitions_there()
         # A pattern asks for no topic by its name, so a deleted one is only missing.
-        if gone := flatten(start).keys() - {*found}:
+        source, missing = self._planner.source, flatten(start).keys() - {*found}
+        if gone := {key for key in missing if is_read(source, key)}:
             self._planner.lost(f"no longer there: {', '.join(sorted(gone))}", flatten(start), {})
         if self.go_on(start) != start:
             raise PhaseOneError(
@@ -212,6 +215,21 @@ class SourceStream:
                 option="failOnDataLoss=false",
             )
         return found
+
+    def _refuse_left_out(self, begin: Mapping[str, int], end: Mapping[str, int]) -> None:
+        """Refuse records of a partition that is not read any more: an older run, which was fenced
+        meanwhile, has planned them. They would count as read, and nobody would have written them.
+        """
+        source = self._planner.source
+        moved = [key for key, at in end.items() if at > begin.get(key, 0)]
+        if planned := [key for key in moved if not is_read(source, key)]:
+            raise PhaseOneError(
+                "A batch was planned that reads a partition which the pipeline has left out.",
+                where=", ".join(sorted(planned)),
+                cause="an older run of the pipeline, which reads it, planned the batch before it "
+                "noticed that it was fenced; the next start plans again",
+                option=f"reads {', '.join(source.reads)}",
+            )
 
     def _refuse_other_topics(self, start: Nested) -> None:
         """Refuse offsets of another source: Spark gives them to the sources of a query by place.
