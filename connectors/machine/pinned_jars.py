@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from connectors.machine.notices import Say, progress, progress_done
-from transactions.errors import BrokerUnavailableError, ConfigurationError, SparkOnceError
+from transactions.errors import BrokerUnavailableError, ConfigurationError
 
 # An organisation's mirror or proxy is configured as for any Ivy, with its settings file.
 SETTINGS_VARIABLE = "SPARKONCE_IVY_SETTINGS"
@@ -87,13 +87,21 @@ def ensure_jars(
         ConfigurationError: a jar differs from the pinned one.
     """
     folder = cache / f"{version}-{_digest_of(pins)}"
-    if not _is_whole(folder):
-        cache.mkdir(parents=True, exist_ok=True)
-        with (cache / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_whole(folder):
-                tell(f"fetching {name} {version}, {len(pins)} jar(s), once")
-                _download(folder, name, pins, resolver)
+    try:
+        if not _is_whole(folder):
+            cache.mkdir(parents=True, exist_ok=True)
+            with (cache / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not _is_whole(folder):
+                    tell(f"fetching {name} {version}, {len(pins)} jar(s), once")
+                    _download(folder, name, pins, resolver)
+    except OSError as error:
+        raise BrokerUnavailableError(
+            f"the jars of {name} could not be stored",
+            where=str(folder),
+            cause=f"{type(error).__name__}: {error}",
+            option="XDG_CACHE_HOME=" + os.environ.get("XDG_CACHE_HOME", "(not set)"),
+        ) from error
     return tuple(folder / pin.file_name for pin in pins)
 
 
@@ -108,15 +116,6 @@ def _download(folder: Path, name: str, pins: Sequence[PinnedJar], resolver: Reso
         (unfinished / _MARKER).write_text(sizes, "utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
-    except SparkOnceError:
-        raise
-    except OSError as error:
-        raise BrokerUnavailableError(
-            f"the jars of {name} could not be stored",
-            where=str(folder),
-            cause=f"{type(error).__name__}: {error}",
-            option="XDG_CACHE_HOME=" + os.environ.get("XDG_CACHE_HOME", "(not set)"),
-        ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -68,6 +68,15 @@ def test_download_once_then_use_the_cache(tmp_path: Path) -> None:
     assert resolver.calls == 1
 
 
+def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
+    """A home that is read-only, as in a pod: who can do without the jars must see this error."""
+    (tmp_path / "file").touch()
+    with pytest.raises(BrokerUnavailableError, match="could not be stored") as raised:
+        ensure(tmp_path / "file" / "cache", FakeResolver())
+    assert "NotADirectoryError" in raised.value.cause
+    assert "XDG_CACHE_HOME" in raised.value.option
+
+
 @pytest.mark.parametrize(
     ("spoil", "error", "text"),
     [
