@@ -19,7 +19,7 @@ fail() {
 
 # Another recipe is another image: the number is this script's own checksum.
 image=sparkonce/base:$(cksum <"$0" | cut -d ' ' -f 1)
-packages=default-jre-headless,python3,python3-venv,procps
+packages=default-jre-headless,python3,python3-venv,procps,tini
 
 if docker image inspect "$image" >/dev/null 2>&1; then
   echo "$image"

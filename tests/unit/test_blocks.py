@@ -16,7 +16,7 @@ from tests.pages import FENCE, PAGES, ROOT, Block, blocks_of, find
 
 #: What a block without a language, or with this one, is: a picture, or what a program prints.
 SHOWN_ONLY = {"", "mermaid"}
-LANGUAGES = {"python", "toml", "console", "sql", "yaml"}
+LANGUAGES = {"python", "toml", "console", "sql", "yaml", "dockerfile"}
 
 SAME_TEXT = (
     "tests/unit/test_sink_contract.py::test_the_page_shows_the_files_that_are_tested"
@@ -28,6 +28,11 @@ DECLARED = {
     ("docs/benchmarks.md", "$ py-spy record"): "needs py-spy, and the right to trace",
     ("docs/benchmarks.md", "$ jcmd"): "needs a JDK of 21 or newer; a Java 17 is enough for us",
     ("docs/benchmarks.md", "$ asprof"): "needs async-profiler",
+    ("docs/kubernetes.md", "$ kubectl create secret"): (
+        "needs a cluster; the file: tests/journeys/test_pod.py"
+        "::test_a_pod_is_stopped_killed_and_goes_on"
+    ),
+    ("docs/kubernetes.md", "$ make docker-image"): "CI runs it before the test of the pod",
     ("docs/metrics.md", "scrape_configs:"): "needs Prometheus",
     ("docs/metrics.md", "groups:"): (
         "needs Prometheus; the names of its metrics: tests/unit/test_metrics.py"
