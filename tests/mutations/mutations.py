@@ -706,8 +706,8 @@ MUTATIONS = (
     Mutation(
         "source: nobody reads what an older run has planned of a topic that is left out",
         "connectors/kafka/source/source_stream.py",
-        "if planned := [key for key in moved if not is_read(source, key)]:",
-        "if planned := []:",
+        "if planned := moved - read_now(source, moved):",
+        "if planned := set():",
         "tests/unit/test_source_stream.py"
         "::test_a_batch_that_an_older_run_has_planned_with_a_topic_that_is_left_out",
     ),
@@ -998,7 +998,7 @@ MUTATIONS = (
     Mutation(
         "source: a topic of a pattern that is gone is data loss",
         "connectors/kafka/source/source_stream.py",
-        "if gone := {key for key in missing if is_read(source, key)}:",
+        "if gone := read_now(source, missing):",
         "if gone := set():",
         "tests/unit/test_source_stream.py::test_a_topic_of_a_pattern_that_is_gone_is_data_loss",
     ),

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from connectors.kafka.source.offsets import merged_offsets, split_key
 from connectors.options.kafka_source import KafkaSource
 from transactions.log_entries import Decision
 
 
-def is_read(source: KafkaSource, key: str) -> bool:
-    """Return whether the options of a source name a partition."""
+def read_now(source: KafkaSource, keys: Iterable[str]) -> set[str]:
+    """Return the partitions that the options of a source name.
+
+    Args:
+        source: what is read.
+        keys: the partitions to choose from, as ``topic-partition``.
+    """
     some = source.assigned_names
-    return key in some if some else source.reads_topic(split_key(key)[0])
+    if some:
+        return {*keys} & some
+    return {key for key in keys if source.reads_topic(split_key(key)[0])}
 
 
 def was_read(sources: str, topic: str) -> bool:
@@ -36,7 +43,7 @@ def was_read(sources: str, topic: str) -> bool:
 def some_rest(sources: Sequence[KafkaSource], last: Decision | None) -> bool:
     """Return whether a decision has offsets of a partition that no source reads now."""
     offsets = {} if last is None else merged_offsets(last.end_offsets)
-    return any(not any(is_read(source, key) for source in sources) for key in offsets)
+    return bool(offsets.keys() - set().union(*(read_now(source, offsets) for source in sources)))
 
 
 def take_resting(
@@ -51,8 +58,6 @@ def take_resting(
         found: its partitions; if there is none, a topic may only be missing for a moment.
     """
     topics = {split_key(key)[0] for key in found or offsets}
-    return {
-        key: offsets.pop(key)
-        for key in offsets.keys() - {*found}
-        if split_key(key)[0] not in topics or not is_read(source, key)
-    }
+    there = {key for key in offsets if split_key(key)[0] in topics}
+    stay = read_now(source, there) | {*found}
+    return {key: offsets.pop(key) for key in offsets.keys() - stay}

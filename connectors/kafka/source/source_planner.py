@@ -21,7 +21,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec, TopicDe
 from connectors.kafka.source import batch_ranges, offset_errors, offsets
 from connectors.kafka.source.listed_offsets import listed_offsets
 from connectors.kafka.source.offsets import OffsetRange, partition_key
-from connectors.kafka.source.resting import is_read
+from connectors.kafka.source.resting import read_now
 from connectors.kafka.source.source_questions import SourceQuestions
 from connectors.kafka.source.starting_group import committed_offsets, nothing_committed
 from connectors.options.kafka_source import KafkaSource
@@ -289,7 +289,7 @@ class SourcePlanner:
             self._partitions_until = None
             there = self.partitions_there()  # for others a client waits for a leader
             latest = self._list(there, OffsetSpec.latest(), self.source.isolation_level)
-        gone = {key for key in start.keys() - latest.keys() if is_read(self.source, key)}
+        gone = read_now(self.source, start.keys() - latest.keys())
         if gone:
             self.lost(f"no longer there: {', '.join(sorted(gone))}", start, latest)
         return latest

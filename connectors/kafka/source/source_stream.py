@@ -31,7 +31,7 @@ from connectors.kafka.source.offsets import (
     split_key,
     topic_ids_in,
 )
-from connectors.kafka.source.resting import is_read
+from connectors.kafka.source.resting import read_now
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.read_place import LATEST
 from transactions.errors import ConfigurationError, MissingTopicError, PhaseOneError
@@ -204,7 +204,7 @@ class SourceStream:
         found = self._planner.partitions_there()
         # A pattern asks for no topic by its name, so a deleted one is only missing.
         source, missing = self._planner.source, flatten(start).keys() - {*found}
-        if gone := {key for key in missing if is_read(source, key)}:
+        if gone := read_now(source, missing):
             self._planner.lost(f"no longer there: {', '.join(sorted(gone))}", flatten(start), {})
         if self.go_on(start) != start:
             raise PhaseOneError(
@@ -221,8 +221,8 @@ class SourceStream:
         meanwhile, has planned them. They would count as read, and nobody would have written them.
         """
         source = self._planner.source
-        moved = [key for key, at in end.items() if at > begin.get(key, 0)]
-        if planned := [key for key in moved if not is_read(source, key)]:
+        moved = {key for key, at in end.items() if at > begin.get(key, 0)}
+        if planned := moved - read_now(source, moved):
             raise PhaseOneError(
                 "A batch was planned that reads a partition which the pipeline has left out.",
                 where=", ".join(sorted(planned)),
