@@ -162,12 +162,33 @@ class NoFiles:
         """See `EngineFiles.fit`: there is nothing to change."""
 
 
-def last_two(batch_id: int) -> range:
-    """Return the numbers of a batch and of the one before, oldest first; Spark reads both."""
-    return range(max(batch_id - 1, 0), batch_id + 1)
+def fit_offsets(
+    batch_id: int,
+    places: int,
+    address: str,
+    read: Callable[[str], str | None],
+    write: Callable[[str, str], object],
+) -> None:
+    """Fit the offsets of a batch, and of the one before, to a plan; Spark compares both.
+
+    Args:
+        batch_id: the last finished batch; -1 for none.
+        places: of sources in the plan that continues.
+        address: of Spark's part of the checkpoint, for the error.
+        read: returns the text of a file below the address, None if there is none.
+        write: replaces such a file, durably.
+
+    Raises:
+        ConfigurationError: they are of several sources.
+    """
+    for name in (f"offsets/{number}" for number in range(max(batch_id - 1, 0), batch_id + 1)):
+        text = read(name)
+        changed = text and _fitted(text, places, f"{address}/{name}")
+        if changed:
+            write(name, changed)
 
 
-def fitted(text: str, places: int, where: str) -> str | None:
+def _fitted(text: str, places: int, where: str) -> str | None:
     """Return a batch's offsets for a plan with another number of places of its only source, None if
     they fit. Another set of branches reads that source in another number of places.
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from connectors.spark.checkpoint_files import SPARK, fitted, last_two
+from connectors.spark.checkpoint_files import SPARK, fit_offsets
 from connectors.spark.hadoop_jvm import (
     ABSENT,
     JVM_ERRORS,
@@ -84,12 +84,15 @@ class HadoopFiles:
         Raises:
             SparkOnceError: see `finished`.
         """
-        for name in (f"offsets/{number}" for number in last_two(batch_id)):
-            text = self._answer(name, partial(self._read, name))
-            if text is not None:
-                new = fitted(text, places, f"{self.address}/{name}")
-                if new is not None:
-                    self._answer(name, partial(self._replace, name, new))
+
+        def read(name: str) -> str | None:
+            text: str | None = self._answer(name, partial(self._read, name))
+            return text
+
+        def write(name: str, text: str) -> None:
+            self._answer(name, partial(self._replace, name, text))
+
+        fit_offsets(batch_id, places, self.address, read, write)
 
     def begin_run(self, decision: Decision | None) -> HadoopFiles:
         """See `QueryFiles.begin_run`. Spark plans a batch that was not decided again, as in a

@@ -16,9 +16,8 @@ from connectors.spark.checkpoint_files import (
     SPARK,
     files_of,
     finished_checkpoint,
-    fitted,
+    fit_offsets,
     is_finished,
-    last_two,
     planned_end,
     replace,
 )
@@ -84,7 +83,7 @@ class QueryFiles(Protocol):
             places: how many sources Spark counts in the plan.
 
         Raises:
-            ConfigurationError: see `checkpoint_files.fitted`.
+            ConfigurationError: see `checkpoint_files.fit_offsets`.
         """
 
     def begin_run(self, decision: Decision | None) -> RunFiles:
@@ -132,12 +131,16 @@ class FolderFiles:
         return is_finished(self._spark, batch_id)
 
     def fit(self, batch_id: int, places: int) -> None:
-        """See `QueryFiles.fit`. Spark compares the batch before, too."""
-        for path in (self._spark / "offsets" / str(number) for number in last_two(batch_id)):
-            if path.exists():
-                text = fitted(path.read_text("utf-8"), places, str(path))
-                if text is not None:
-                    replace(path, text)
+        """See `QueryFiles.fit`."""
+
+        def read(name: str) -> str | None:
+            path = self._spark / name
+            return path.read_text("utf-8") if path.exists() else None
+
+        def write(name: str, text: str) -> None:
+            replace(self._spark / name, text)
+
+        fit_offsets(batch_id, places, self.address, read, write)
 
     def begin_run(self, decision: Decision | None) -> DurableFiles:
         """See `QueryFiles.begin_run`."""
