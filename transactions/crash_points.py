@@ -70,8 +70,17 @@ SAVEPOINT_POINTS: Final = (
     "savepoint_named",  # driver: it has its name, and no answer was sent
 )
 
+#: Points of a start with other sinks than before, around `recovery_fenced`; of micro-batches.
+CHANGE_POINTS: Final = (
+    "plan_marked",  # driver, before the Fence: a file says that Spark's offsets are of another plan
+    "plan_fitted",  # driver, behind it: they are of this plan, and the file still says so
+)
+
 #: All of them.
-KNOWN: Final = (*POINTS, *STAGE_POINTS, *FILE_POINTS, *OBJECT_POINTS, *SAVEPOINT_POINTS)
+KNOWN: Final = (
+    *(*POINTS, *STAGE_POINTS, *FILE_POINTS, *OBJECT_POINTS),
+    *(*SAVEPOINT_POINTS, *CHANGE_POINTS),
+)
 
 Hook = Callable[[str, int], None]
 

@@ -33,10 +33,13 @@ class Engine:
     Attributes:
         has_finished: whether the engine goes on behind a checkpoint that was decided.
         has_state: whether it keeps state of operators.
+        has_places: whether its files name a source by its places in the plan, of which each sink
+            makes one.
     """
 
     has_finished: Callable[[int], bool] = lambda _: True
     has_state: Callable[[], bool] = lambda: False
+    has_places: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,10 +65,13 @@ class ChangedParts:
         return self._differs(SINKS)
 
     @property
-    def moved_sinks(self) -> list[str]:
-        """The sinks with the same name and another target."""
+    def moved_sinks(self) -> dict[str, str]:
+        """The sinks with the same name and another target: both targets by name."""
         was, is_now = self._facts(self.before), self._facts(self.now)
-        return sorted(name for name in was.keys() & is_now.keys() if was[name] != is_now[name])
+        names = sorted(was.keys() & is_now.keys())
+        return {
+            name: f"{was[name]}, now {is_now[name]}" for name in names if was[name] != is_now[name]
+        }
 
     @property
     def new_sinks(self) -> list[str]:
@@ -176,13 +182,12 @@ def _check_topics(log: LogState, source: KafkaSource, where: str) -> None:
 
 
 def _check_sinks(log: LogState, changed: ChangedParts, engine: Engine, where: str) -> None:
-    if moved := changed.moved_sinks:
-        was, is_now = (changed._facts(one)[moved[0]] for one in (changed.before, changed.now))  # noqa: SLF001
+    for name, targets in changed.moved_sinks.items():
         raise IdentityMismatchError(
-            f"The sink {moved[0]!r} has written somewhere else in this checkpoint.",
-            where=f"{where}; {was}, now {is_now}",
+            f"The sink {name!r} has written somewhere else in this checkpoint.",
+            where=f"{where}; {targets}",
             cause="what is decided lies where the sink of this name wrote it",
-            option=f"name={moved[0]}: another name for the sink with the new target",
+            option=f"name={name}: another name for the sink with the new target",
         )
     if engine.has_state():
         raise IdentityMismatchError(

@@ -26,6 +26,7 @@ from connectors.pipeline.changed_parts import (
 )
 from connectors.pipeline.run_options import RunOptions
 from connectors.pipeline.takeover import Takeover
+from transactions import crash_points
 from transactions.checkpoint_location import BOUND_TO
 from transactions.clock import Deadline
 from transactions.coordinator import CheckpointCoordinator
@@ -215,10 +216,11 @@ class Run:
         changed = check_changed_parts(
             log, options.all_identity(), options.sources, engine, str(options.checkpoint)
         )
-        if changed is not None and changed.sinks:
+        if changed is not None and changed.sinks and engine.has_places:
             files = options.checkpoint.files()
             with answering(files):
                 files.put_if_absent(_OTHER_PLAN, b"")
+            crash_points.reach("plan_marked")
         return changed
 
     @property

@@ -52,6 +52,7 @@ from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import SinkStage
 from connectors.spark.stuck_jobs import cancelled_after
 from connectors.spark.worker_warm_up import warm_workers
+from transactions import crash_points
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
@@ -232,9 +233,8 @@ class StreamingDriver(DriverLife):
         try:
             self._run = Run(self._run_options(), self._run)
             finished = self._files.finished()
-            self._run.open(
-                finished=finished, engine=Engine(self._files.has_finished, self._files.has_state)
-            )
+            engine = Engine(self._files.has_finished, self._files.has_state, has_places=True)
+            self._run.open(finished=finished, engine=engine)
             self._decide_start(self._run.log, begun=finished >= 0)
             self.recommitted += self._run.settlement.recommitted
             self._finished = self._run.log.state
@@ -258,6 +258,7 @@ class StreamingDriver(DriverLife):
             )
             if self._run.has_other_plan:
                 self._files.fit(finished, self._plan.places())
+                crash_points.reach("plan_fitted")
                 self._run.plan_is_fitted()
             self._start_query()
         except BaseException:

@@ -26,6 +26,12 @@ def change(job: Path, before: str, now: str) -> None:
     job.write_text(text.replace(before, now))
 
 
+def runs_a_while(stranger: Stranger, job: Path, reader: Follower) -> None:
+    with stranger.runs(job) as pipeline:
+        stranger.more_comes_out(reader, pipeline)
+        assert pipeline.sigterm() == 0, pipeline.text
+
+
 @long
 @MODES
 def test_a_topic_more_one_less_and_both(stranger: Stranger, mode: str):
@@ -38,9 +44,7 @@ def test_a_topic_more_one_less_and_both(stranger: Stranger, mode: str):
         more.busy_topic("m"),
         stranger.follows_output() as reader,
     ):
-        with stranger.runs(job) as pipeline:
-            stranger.more_comes_out(reader, pipeline)
-            assert pipeline.sigterm() == 0, pipeline.text
+        runs_a_while(stranger, job, reader)
         change(job, f'subscribe = "{first}"', f'subscribe = "{first},{more.topic}"')
         with stranger.runs(job) as pipeline:
             more.comes_to(more.input_ends(), reader, pipeline, "m")
@@ -76,9 +80,7 @@ def test_a_sink_more_and_one_less(stranger: Stranger):
         stranger.follows_output() as reader,
         Follower(stranger.bootstrap, other.output) as others,
     ):
-        with stranger.runs(job) as pipeline:
-            stranger.more_comes_out(reader, pipeline)
-            assert pipeline.sigterm() == 0, pipeline.text
+        runs_a_while(stranger, job, reader)
         there = numbers_now(stranger)
         job.write_text(job.read_text() + two)
         with stranger.runs(job) as pipeline:
@@ -115,9 +117,7 @@ def test_another_sink_of_the_continuous_mode(stranger: Stranger):
         stranger.follows_output() as reader,
         Follower(stranger.bootstrap, other.output) as others,
     ):
-        with stranger.runs(job) as pipeline:
-            stranger.more_comes_out(reader, pipeline)
-            assert pipeline.sigterm() == 0, pipeline.text
+        runs_a_while(stranger, job, reader)
         there = numbers_now(stranger)
         change(job, f'topic = "{stranger.output}"', f'topic = "{other.output}"')
         with stranger.runs(job) as pipeline:
