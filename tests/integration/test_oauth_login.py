@@ -96,7 +96,8 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         )
         with made as cluster:
             cluster.create_topic(TOPIC)
-            yield Secure(*addresses, endpoint, broker, client)
+            plain, unsecured, oidc, mtls = addresses
+            yield Secure(plain, unsecured, oidc, mtls, endpoint, broker, client)
 
 
 @pytest.fixture

@@ -447,7 +447,7 @@ def test_values_of_every_type_arrive_as_they_were(postgres):
     assert postgres.execute('SELECT count(*) FROM "My Shop".sparkonce_commits') == [(1,)]
 
 
-REFUSED_ROWS = {
+REFUSED_ROWS: dict[str, tuple[str, list[Any], str]] = {
     "check": ("id bigint CHECK (id < 2), said text", [1, 2], "violates check constraint"),
     "not null": ("id bigint, said text NOT NULL", [None], "violates not-null"),
     "unique": ("id bigint PRIMARY KEY, said text", [1, 1], "already exists"),

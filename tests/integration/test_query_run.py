@@ -18,6 +18,7 @@ import pytest
 
 from connectors import KafkaSink
 from connectors.kafka.sink.kafka_committer import KafkaCommitter
+from connectors.kafka.sink.kafka_writer import KafkaWriter
 from connectors.spark import commit_requests, open_run, query_run
 from connectors.spark.commit_requests import TaskPlan
 from connectors.spark.query_options import QueryOptions
@@ -73,6 +74,7 @@ def task(plan: TaskPlan, subtask: int = 0) -> tuple[frozenset[Owner], list[bytes
     context: Any = SimpleNamespace(partitionId=lambda: subtask, taskAttemptId=lambda: subtask)
     batches = iter([pa.record_batch([pa.array(ROWS, pa.binary())], schema=SCHEMA)])
     (writer,) = plan.stage.writers
+    assert isinstance(writer, KafkaWriter)
     with writer.own_producers(plan.stage.owner):
         told = plan.stage.write(batches, plan.order, context)
     return frozenset({plan.stage.owner}), [b"\n".join(one.to_json() for one in told)]

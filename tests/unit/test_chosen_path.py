@@ -91,7 +91,7 @@ class OtherMessage(ctypes.Structure):
     _fields_ = [("err", ctypes.c_int), ("partition", ctypes.c_int32), ("rkt", ctypes.c_void_p)]
 
 
-OtherPosition.offset = 0
+OtherPosition.offset = 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

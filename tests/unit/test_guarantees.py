@@ -18,6 +18,7 @@ from connectors.kafka.sink.plain_stage_writer import PlainStageWriter
 from connectors.options import java_settings
 from connectors.options.client_options import servers_of
 from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE, GUARANTEES, NO_GUARANTEE
+from connectors.options.job_definition import SinkDefinition
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline.run_options import RunOptions
 from connectors.records.arrow_transform import copy_records
@@ -167,12 +168,17 @@ def test_without_transactions_a_record_has_a_timeout_of_its_own(guarantee):
     assert options(guarantee, kafka={"delivery.timeout.ms": "60000"}).kafka
 
 
+def guarantee_of(target: SinkDefinition) -> str:
+    assert isinstance(target.sink, KafkaSink)
+    return target.sink.guarantee
+
+
 def test_a_job_has_one_for_all_sinks_or_one_each():
     (only,) = parse(text(app='guarantee = "at-least-once"')).sinks
-    assert only.sink.guarantee == AT_LEAST_ONCE
+    assert guarantee_of(only) == AT_LEAST_ONCE
     sink = '[[sink]]\nkafka.bootstrap.servers = "b:9092"\ntopic = "other"\nguarantee = "none"\n'
     two = parse(text(more=sink)).sinks
-    assert [one.sink.guarantee for one in two] == [EXACTLY_ONCE, NO_GUARANTEE]
+    assert [guarantee_of(one) for one in two] == [EXACTLY_ONCE, NO_GUARANTEE]
     error = refused(text(app='guarantee = "none"', sink="transactionTimeoutMs = 60000"))
     assert "transactionTimeoutMs=60000" in error.option
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from connectors import KafkaSink
 from connectors.files import FileSink
 from connectors.options.job_definition import JobDefinition
 from connectors.options.job_file import load_job, parse_job
@@ -84,7 +85,9 @@ def test_a_whole_job():
     assert job.source.kafka["ssl.truststore.location"] == "/jobs/ca.pem"
     first, second = job.sinks
     assert (first.sink.name, first.sql) == ("first", "SELECT 1 AS value")
+    assert isinstance(first.sink, KafkaSink)
     assert first.sink.transaction_timeout_ms == 60_000
+    assert isinstance(second.sink, KafkaSink)
     assert (second.sink.name, second.sink.topic, second.sql) == ("second", None, None)
     assert dict(job.spark) == {"spark.sql.shuffle.partitions": "4", "spark.cores.max": "2"}
 

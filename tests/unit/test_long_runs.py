@@ -163,7 +163,8 @@ def test_b10_no_worker_uses_an_id_that_the_driver_may_have_forgotten(monkeypatch
 
 def test_a_producer_that_is_in_use_stays(monkeypatch):
     pool = ProducerPool(OWNER, BROKERS, timeout_ms=10_000)
-    slot = Slot(Producer("mine"), checkpoint_id=5, token="5.0.x", ended=False)
+    producer = Producer("mine")
+    slot = Slot(producer, checkpoint_id=5, token="5.0.x", ended=False)
     pool._slots.append(slot)
     decided = {"mine": DecidedToken(checkpoint_id=5, token="5.0.x")}
     for checkpoint in (6, 6 + MOST_IDLE_CHECKPOINTS):
@@ -176,4 +177,4 @@ def test_a_producer_that_is_in_use_stays(monkeypatch):
         )
         slot.token, slot.ended = "5.0.x", False
         assert pool.take(attempt, "token", Deadline(1.0)) is slot
-    assert slot.producer.resynced == 2
+    assert producer.resynced == 2

@@ -134,6 +134,7 @@ def test_postgres_in_both_forms():
 def test_a_guarantee_in_both_forms():
     sink = run_python(block("docs/guarantees.md", "KafkaSink("), {"KafkaSink": KafkaSink})
     (toml,) = job(block("docs/guarantees.md", "[app]")).targets
+    assert isinstance(toml, KafkaSink)
     assert sink.guarantee == toml.guarantee == "at-least-once"
 
 

@@ -118,9 +118,10 @@ def test_the_one_that_has_rested_longer_begins(writer):
 
 def served(writer: KafkaStageWriter, *slots: Slot) -> list[int]:
     """Serve once, and return how often each producer was served by that."""
-    before = [slot.producer.served for slot in slots]
+    producers: list[Any] = [slot.producer for slot in slots]
+    before = [one.served for one in producers]
     writer.serve()
-    return [slot.producer.served - was for slot, was in zip(slots, before, strict=True)]
+    return [one.served - was for one, was in zip(producers, before, strict=True)]
 
 
 def test_who_is_free_or_fills_is_served(writer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -46,7 +47,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
         yield one
 
 
-def doctor(*words: object) -> tuple[int, list[dict[str, object]]]:
+def doctor(*words: object) -> tuple[int, list[dict[str, Any]]]:
     done: Result = CliRunner().invoke(command, [*map(str, words), "--json"])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert "secret" not in done.output
@@ -54,7 +55,7 @@ def doctor(*words: object) -> tuple[int, list[dict[str, object]]]:
     return done.exit_code, orjson.loads(done.stdout)["storages"]
 
 
-def refusal(tried: list[dict[str, object]]) -> dict[str, str]:
+def refusal(tried: list[dict[str, Any]]) -> dict[str, str]:
     """Return the one refusal; what comes after it was not tried."""
     (one,) = tried
     assert one["level"] == "refuse"
