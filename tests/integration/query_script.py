@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -94,13 +93,11 @@ def text_files(folder: Path, files: int = FILES) -> Path:
     return folder
 
 
-def seen_when_quiet(reader: Follower) -> list[int]:
-    """Return what a reader has seen, in its order, when nothing more comes."""
-    seen = -1
-    while seen < len(reader.records):
-        seen = len(reader.records)
-        time.sleep(0.5)
-    return [int(one.value or b"") for one in reader.records]
+def assert_seen(reader: Follower, batches: int) -> None:
+    """Assert that a reader sees all of these batches in their order, and nothing more."""
+    expected = list(range(batches * PER_FILE))
+    reader.until(lambda records: len(records) >= len(expected))  # a broker's markers take a moment
+    assert [int(one.value or b"") for one in reader.drain_stable()] == expected
 
 
 def plain_spark() -> dict[str, str]:
@@ -167,13 +164,12 @@ class Script:
                 (self.folder / "out").unlink()
                 (self.folder / "log").unlink()
                 committed = POINTS.index(point) >= POINTS.index("one_committed")
-                assert seen_when_quiet(reader) == list(range((batch + committed) * PER_FILE)), point
+                assert_seen(reader, batch + committed)
             code, said = self.run()
             assert code == 0, said
             reader.drain()
-            everything = list(range((len(points) + 1) * PER_FILE))
-            assert seen_when_quiet(reader) == everything
-        assert self.values() == everything
+            assert_seen(reader, len(points) + 1)
+        assert self.values() == list(range((len(points) + 1) * PER_FILE))
 
     def ends_at(self, batch: int) -> str:
         """Return where a batch of the query ends, as Spark has written it."""

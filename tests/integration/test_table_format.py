@@ -15,8 +15,9 @@ from tests.tiers import long
 POINTS = ("offsets_sent", "decision_durable", "one_committed")
 #: Files of the table's first version; the second one has the others.
 FIRST = 2
-#: To be filled in: jars, folder of the table, files of its first version, and of both.
-TABLE = """(SparkSession.builder.master("local[2]")
+#: To be filled in: jars, folder of the table, files of its first version, and of both. One core
+#: writes them one after the other: a new query reads them in the order of their times.
+TABLE = """(SparkSession.builder.master("local[1]")
     .config("spark.jars", "{jars}")
     .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
     .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")

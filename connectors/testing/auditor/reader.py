@@ -121,7 +121,7 @@ class Follower:
     """A read_committed consumer that reads *during* a run (scenario K1), from the beginning.
 
     Use it as a context manager; `until` waits for a condition on the records seen so far, `drain`
-    reads on to given end offsets and returns all records.
+    reads on to the end and returns all records, `drain_stable` does so while a transaction is open.
     """
 
     bootstrap: str
@@ -159,6 +159,15 @@ class Follower:
         """Read on to the end of the topic; return all records in the order they were seen."""
         give_up = time.monotonic() + timeout
         ends = assert_no_open_transaction(self.bootstrap, self.topic, timeout=timeout)
+        return self._read_to(ends, give_up)
+
+    def drain_stable(self, *, timeout: float = 30.0) -> list[Record]:
+        """Read on to where the first open transaction begins now, or to the end; see `drain`."""
+        give_up = time.monotonic() + timeout
+        ends = _end_offsets(self.bootstrap, self.topic, IsolationLevel.READ_COMMITTED)
+        return self._read_to(ends, give_up)
+
+    def _read_to(self, ends: dict[int, int], give_up: float) -> list[Record]:
         while any(self._positions[p] < end for p, end in ends.items()):
             self._check(give_up, f"at {self._positions}, ends {ends}")
             time.sleep(0.02)
