@@ -81,6 +81,22 @@ class CheckpointLocation:
         scheme = scheme.lower()
         return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
 
+    def file(self, name: str) -> str:
+        """Return what an engine is told of a file below: its path, or its address for Hadoop."""
+        below = self.part(name)
+        return below.hadoop_address if below.folder is None else str(below.folder)
+
+    def beside(self, address: str | Path) -> Self:
+        """Return another place: in the same kind of store it has the same options."""
+        other = type(self)(str(address))
+        same = other.folder is None and _kind_of(other) == _kind_of(self)
+        return dataclasses.replace(other, options=self.options) if same else other
+
+    def is_same(self, other: Self) -> bool:
+        """Return whether both name one place: ``s3`` and ``s3a``, with or without a last slash."""
+        places = (one.folder or one.hadoop_address for one in (self, other))
+        return next(places) == next(places)
+
     def files(self) -> LogBackend:
         """Return what holds our own few files. It makes a local folder, and sends nothing.
 
@@ -131,6 +147,10 @@ class CheckpointLocation:
         """Return what an error shows: credentials in an address are refused, and not shown."""
         folder = self.folder
         return without_secrets(str(self.address)) if folder is None else str(folder)
+
+
+def _kind_of(location: CheckpointLocation) -> str:
+    return location.hadoop_address.partition("://")[0]
 
 
 def local_path(address: str) -> Path | None:

@@ -1,30 +1,22 @@
-"""A savepoint: a folder that holds all a pipeline needs to go on from one finished checkpoint.
-
-    NAME/savepoint.json     what it is, and size and SHA-256 of every other file; written last
-    NAME/files/...          the engine's files of that checkpoint, as they lie below its folder
+"""A savepoint: all that a pipeline needs to go on from one finished checkpoint.
 
 Every transaction of that checkpoint is proven committed. So a savepoint holds no pending one, and
 restoring it any number of times commits nothing again. (Flink's may hold some, and commits them at
-the restore, wherever the first pipeline is by then.) It owns its files. It is whole or not there: a
-rename gives it its name, after all of it is durable. It is for a local file system, on the driver
-or the command line; nothing here asks a broker.
+the restore, wherever the first pipeline is by then.) Here is what it says; `savepoint_place` has
+where it lies. On the driver or the command line; nothing here asks a broker.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import secrets
-import shutil
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Self
 
 import msgspec
 import orjson
 
-from transactions import crash_points
 from transactions.clock import SYSTEM_CLOCK
 from transactions.decision_log import entry_name
 from transactions.errors import (
@@ -33,14 +25,11 @@ from transactions.errors import (
     SavepointError,
     SavepointNotMadeError,
 )
-from transactions.log_backend import LocalFileBackend, LogBackend, sync_folder
+from transactions.log_backend import LogBackend
 from transactions.log_entries import Decision, Entry, Snapshot
 from transactions.log_state import LogState
 
 FORMAT_VERSION = 1
-MANIFEST = "savepoint.json"
-FILES = "files"
-_CHUNK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,17 +99,17 @@ class Savepoint:
             fields: dict[str, Any] = orjson.loads(data)
             version = fields["format"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise _broken(where, f"{MANIFEST} is not complete") from error
+            raise broken(where, "the manifest is not complete") from error
         if version != FORMAT_VERSION:
             raise _newer(where, f"format {version!r}; this version reads {FORMAT_VERSION}")
         if fields.pop("checksum", None) != _checksum(fields):
-            raise _broken(where, f"the checksum of {MANIFEST} does not match its content")
+            raise broken(where, "the checksum of the manifest does not match its content")
         try:
             log = Entry.from_bytes(orjson.dumps(fields["log"]), where=where)
         except LogVersionError as error:
             raise _newer(f"{where}: {error.what}", "a log entry of a newer version") from error
         except LogCorruptedError as error:
-            raise _broken(where, f"its log entry: {error.cause}") from error
+            raise broken(where, f"its log entry: {error.cause}") from error
         return cls(
             savepoint_id=fields["savepoint_id"],
             log=log,
@@ -160,7 +149,8 @@ def _checksum(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _broken(where: str, cause: str) -> SavepointError:
+def broken(where: str, cause: str) -> SavepointError:
+    """Return the error for a savepoint that is torn or altered."""
     return SavepointError(
         "A savepoint cannot be trusted; nothing was restored.",
         where=where,
@@ -200,107 +190,15 @@ def unseen(where: str) -> SavepointNotMadeError:
     )
 
 
-def unwritten(folder: Path, error: Exception) -> SavepointNotMadeError:
-    """Return the error for a folder in which no savepoint can be made."""
+def unwritten(folder: object, error: Exception) -> SavepointNotMadeError:
+    """Return the error for a folder or an address at which no savepoint can be made."""
     return SavepointNotMadeError(
         "The savepoint could not be written.",
         where=f"{folder}: {error}",
-        cause="the disk is full or read-only, or the path is not a folder",
+        cause="the disk is full or read-only, the path is no folder, the store does not take it, "
+        "or Hadoop has no client of the store",
         option=f"--to {folder}",
     )
-
-
-# --- making and reading ---------------------------------------------------------------------------
-
-
-def write_savepoint(folder: Path, savepoint: Savepoint, files: Mapping[str, Path]) -> Path:
-    """Copy files into a new savepoint below `folder` and return its place, durable and complete.
-
-    Args:
-        folder: the folder of all savepoints; made if it is absent.
-        savepoint: what to write; its `files` are filled in here.
-        files: where each file lies now, by its path below the checkpoint folder.
-
-    Raises:
-        OSError: it could not be written, or its name may not survive a power cut.
-    """
-    number = savepoint.decision.checkpoint_id
-    name = f"{savepoint.log.application_id}-{number}-{savepoint.savepoint_id}"
-    partial, final = folder / f".{name}.partial", folder / name
-    try:
-        (partial / FILES).mkdir(parents=True)
-        facts = _copy(files, partial / FILES)
-        manifest = dataclasses.replace(savepoint, files=facts).to_bytes()
-        LocalFileBackend(partial).put_if_absent(MANIFEST, manifest)
-        _sync_tree(partial)
-        crash_points.reach("savepoint_copied", number)
-        partial.rename(final)
-        crash_points.reach("savepoint_named", number)
-        sync_folder(folder)
-        sync_folder(folder.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return final
-
-
-def read_savepoint(place: Path) -> Savepoint:
-    """Return the manifest of a savepoint; its files are not read.
-
-    Raises:
-        SavepointError: there is none, or it cannot be trusted.
-    """
-    try:
-        data = (place / MANIFEST).read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise SavepointError(
-            "There is no savepoint.",
-            where=str(place),
-            cause=f"no {MANIFEST} there: the path is wrong, or the savepoint was never completed",
-            option=f"--from-savepoint {place}",
-        ) from error
-    return Savepoint.from_bytes(data, where=str(place))
-
-
-def verify_savepoint(place: Path) -> Savepoint:
-    """Read a savepoint with all of its files.
-
-    Raises:
-        SavepointError: a file is missing, is altered, or does not belong to it.
-    """
-    savepoint = read_savepoint(place)
-    there = {path.relative_to(place / FILES).as_posix() for path in _files_below(place / FILES)}
-    if missing := sorted(savepoint.files.keys() - there):
-        raise _broken(f"{place}, {missing[0]}", f"{len(missing)} of its files are missing")
-    if foreign := sorted(there - savepoint.files.keys()):
-        raise _broken(f"{place}, {foreign[0]}", "the file does not belong to it")
-    for name, facts in savepoint.files.items():
-        path = place / FILES / name
-        if path.stat().st_size != facts.size or _sha256(path) != facts.sha256:
-            raise _broken(f"{place}, {name}", "the file is not as it was written")
-    return savepoint
-
-
-def find_savepoints(folder: Path) -> list[Path]:
-    """Return the places of all savepoints directly below a folder, oldest first."""
-    found = [path.parent for path in folder.glob(f"*/{MANIFEST}") if path.parent.name[0] != "."]
-    return sorted(found, key=lambda place: ((place / MANIFEST).stat().st_mtime_ns, place.name))
-
-
-def delete_savepoint(place: Path) -> None:
-    """Delete a savepoint; the first step already makes it invisible.
-
-    Raises:
-        SavepointError: there is no savepoint. What is not ours is never deleted.
-    """
-    read_savepoint(place)
-    partial = place.with_name(f".{place.name}.partial")
-    place.rename(partial)
-    sync_folder(place.parent)
-    shutil.rmtree(partial)
-
-
-# --- restoring ------------------------------------------------------------------------------------
 
 
 def restored_log(
@@ -362,50 +260,3 @@ def _taken(backend: LogBackend) -> SavepointError:
         cause="a pipeline has already used this log",
         option="[decision_log] address: name another place; or leave --from-savepoint out",
     )
-
-
-def copy_files(place: Path, savepoint: Savepoint, target: Path) -> None:
-    """Copy the files of a verified savepoint below `target`, durably.
-
-    Raises:
-        SavepointError: a file is not as it was written.
-    """
-    sources = {name: place / FILES / name for name in savepoint.files}
-    for name, facts in _copy(sources, target).items():
-        if facts != savepoint.files[name]:
-            raise _broken(f"{place}, {name}", "the file was changed while it was restored")
-    _sync_tree(target)
-
-
-# --- files ----------------------------------------------------------------------------------------
-
-
-def _copy(files: Mapping[str, Path], target: Path) -> dict[str, File]:
-    facts: dict[str, File] = {}
-    for name, source in sorted(files.items()):
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        digest, size = hashlib.sha256(), 0
-        with source.open("rb") as reading, path.open("xb") as writing:
-            while chunk := reading.read(_CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
-                writing.write(chunk)
-            writing.flush()
-            os.fsync(writing.fileno())
-        facts[name] = File(size=size, sha256=digest.hexdigest())
-    return facts
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _files_below(folder: Path) -> Iterable[Path]:
-    return (path for path in folder.rglob("*") if path.is_file() or path.is_symlink())
-
-
-def _sync_tree(folder: Path) -> None:
-    for path in [folder, *(one for one in folder.rglob("*") if one.is_dir())]:
-        sync_folder(path)

@@ -71,8 +71,8 @@ is down, a worker was killed, a batch is stuck) the pipeline restarts in this pr
 @click.option(
     "--from-savepoint",
     metavar="PATH",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Start an empty checkpoint folder from a savepoint; a repeat is harmless.",
+    help="Start an empty checkpoint from a savepoint, in a folder or at an address; a repeat is "
+    "harmless.",
 )
 @click.option(
     "--claim-mode",
@@ -97,7 +97,7 @@ def command(
     /,
     job_file: Path,
     check: bool,
-    from_savepoint: Path | None,
+    from_savepoint: str | None,
     claim_mode: str,
     **allowed: bool,
 ) -> None:
@@ -163,7 +163,7 @@ def check_job(job: JobDefinition) -> None:
                     raise  # else the function is looked for again when there is one
 
 
-def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: Path | None, **wanted: bool) -> None:
+def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: str | None, **wanted: bool) -> None:
     import logging
 
     from connectors.pipeline.restoring import FromSavepoint

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transactions.log_state import LogState
     from transactions.savepoint import Savepoint
 
-_PLACE = click.argument("place", metavar="PATH", type=click.Path(file_okay=False, path_type=Path))
+_PLACE = click.argument("place", metavar="PATH")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -39,8 +39,7 @@ def command() -> None:
     "folder",
     metavar="FOLDER",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for savepoints; each savepoint gets its own subfolder.",
+    help="Folder or address for savepoints; each savepoint gets its own subfolder.",
 )
 @click.option("--stop", is_flag=True, help="Stop the pipeline between two checkpoints first.")
 @click.option(
@@ -49,7 +48,7 @@ def command() -> None:
 @click.option(
     "--timeout", type=DURATION, default="10min", show_default=True, help="How long to wait."
 )
-def take(*, job_file: Path, folder: Path, stop: bool, stopped: bool, timeout: float) -> None:
+def take(*, job_file: Path, folder: str, stop: bool, stopped: bool, timeout: float) -> None:
     """Take a savepoint of the pipeline of a job file, running or stopped.
 
     A running pipeline makes the savepoint itself, between two checkpoints. The command prints
@@ -65,19 +64,18 @@ def take(*, job_file: Path, folder: Path, stop: bool, stopped: bool, timeout: fl
     job = job_of(job_file)
     sinks = {sink.name: sink for sink in kafka_sinks(job.targets)}
     checkpoint = job.location
+    target = checkpoint.beside(folder)
     with TransactionReader(checkpoint, {}, sinks, job.decision_log) as reader:
         alive = False if stopped else reader.run_alive()
-        if alive is not False and checkpoint.folder is None:
-            raise _not_asked(checkpoint, _driver_of(reader.state), job_file)
         if alive is None:
             driver = _driver_of(reader.state)
             unseen = f"waiting for {driver}, which this machine cannot see"
             click.echo(f"{unseen}; if it has ended: --stopped", err=True)
         with Console(stderr=True).status(f"{job.app_id}: making a savepoint"):
             if alive is False:
-                made = _of_stopped(job, reader, checkpoint, folder.absolute(), timeout)
+                made = _of_stopped(job, reader, checkpoint, target, timeout)
             else:
-                made = _of_running(reader, checkpoint, folder, stop=stop, timeout_s=timeout)
+                made = _of_running(reader, checkpoint, target, stop=stop, timeout_s=timeout)
     click.echo(made)
 
 
@@ -85,26 +83,14 @@ def _driver_of(state: LogState) -> str:
     return f"run {state.run_epoch} of {state.application_id} ({state.host})"
 
 
-def _not_asked(checkpoint: CheckpointLocation, driver: str, job_file: Path) -> Exception:
-    from transactions.errors import ConfigurationError
-
-    return ConfigurationError(
-        "A running pipeline whose checkpoint is at an address makes no savepoint.",
-        where=f"{checkpoint}, {driver}",
-        cause="its driver would have to list the store several times a second to see a request",
-        option="stop the pipeline in order; then: sparkonce savepoint take "
-        f"{job_file} --to FOLDER --stopped",
-    )
-
-
 def _of_running(
     reader: TransactionReader,
     checkpoint: CheckpointLocation,
-    folder: Path,
+    folder: CheckpointLocation,
     *,
     stop: bool,
     timeout_s: float,
-) -> Path:
+) -> CheckpointLocation:
     from connectors.pipeline.savepoint_request import ask_for_savepoint
     from transactions.clock import Deadline
     from transactions.errors import SavepointNotMadeError
@@ -122,9 +108,8 @@ def _of_running(
 
     waiting = Deadline(timeout_s)
     try:
-        assert checkpoint.folder is not None, "nobody can be asked"
         return ask_for_savepoint(
-            checkpoint.folder, folder, stop=stop, timeout_s=timeout_s, while_waiting=check_alive
+            checkpoint, folder, stop=stop, timeout_s=timeout_s, while_waiting=check_alive
         )
     except SavepointNotMadeError as error:
         if not waiting.expired():
@@ -141,25 +126,21 @@ def _of_stopped(
     job: JobDefinition,
     reader: TransactionReader,
     checkpoint: CheckpointLocation,
-    folder: Path,
+    folder: CheckpointLocation,
     timeout_s: float,
-) -> Path:
+) -> CheckpointLocation:
     """Take the last checkpoint of a pipeline that does not run, if that checkpoint is finished."""
-    from connectors.machine.user_folders import checkpoint_folder
     from connectors.options.table import CONTINUOUS
     from connectors.spark.checkpoint_files import SPARK, files_of, is_finished
     from transactions.decision_log import read_log
-    from transactions.savepoint import (
-        delete_savepoint,
-        savepoint_of,
-        unfinished,
-        unwritten,
-        write_savepoint,
-    )
+    from transactions.savepoint import savepoint_of, unfinished, unwritten
+    from transactions.savepoint_place import FolderCopier, delete_savepoint, write_savepoint
 
     savepoint = savepoint_of(reader.state)
     number = savepoint.decision.checkpoint_id
-    place = None if job.mode == CONTINUOUS else checkpoint_folder(checkpoint)
+    if job.mode != CONTINUOUS and None in (checkpoint.folder, folder.folder):
+        raise _needs_driver(checkpoint, folder)
+    place = None if job.mode == CONTINUOUS else checkpoint.folder
     spark = None if place is None else place / SPARK
     unsettled = [f"checkpoint {number}"] if spark and not is_finished(spark, number) else []
     if not unsettled:
@@ -168,7 +149,7 @@ def _of_stopped(
         raise unfinished(f"{checkpoint}: {', '.join(unsettled[:5])}")
     try:
         files = {} if place is None else files_of(place, number)
-        made = write_savepoint(folder, savepoint, files)
+        made = write_savepoint(folder, savepoint, files, FolderCopier())
     except OSError as error:
         gone = Path(error.filename or "")
         # Spark also removes old state between two batches, when the log does not change.
@@ -177,9 +158,21 @@ def _of_stopped(
         raise unwritten(folder, error) from error
     now = read_log(reader.backend)
     if now.tail != savepoint.log.sequence:  # `rows` has moved reader.state
-        delete_savepoint(made)
+        delete_savepoint(made, FolderCopier())
         raise _went_on(checkpoint, _driver_of(now))
     return made
+
+
+def _needs_driver(checkpoint: CheckpointLocation, folder: CheckpointLocation) -> Exception:
+    from transactions.errors import SavepointNotMadeError
+
+    return SavepointNotMadeError(
+        "Only a running driver copies Spark's files from or to an address.",
+        where=f"{checkpoint}, to {folder}",
+        cause="the pipeline is stopped, and this command has no client of the store for Hadoop",
+        option="start the pipeline; then: sparkonce savepoint take --stop. Or, of a folder: --to "
+        "another folder; a restore copies from there to an address, too",
+    )
 
 
 def _went_on(checkpoint: CheckpointLocation, where: str) -> Exception:
@@ -220,26 +213,28 @@ def _unsettled(
 
 
 @command.command(name="list")
-@click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", metavar="FOLDER")
 @_JSON
-def list_command(folder: Path, as_json: bool) -> None:
+def list_command(folder: str, as_json: bool) -> None:
     """Show the savepoints of a folder, oldest first."""
     import orjson
     from rich.console import Console
     from rich.table import Table
 
+    from transactions.checkpoint_location import CheckpointLocation
     from transactions.errors import ConfigurationError, SavepointError
-    from transactions.savepoint import find_savepoints, read_savepoint
+    from transactions.savepoint_place import find_savepoints, read_savepoint
 
-    if not folder.is_dir():
+    all_of_them = _in_folder(CheckpointLocation(folder), "list")
+    if not all_of_them.is_dir():
         raise ConfigurationError(
             "There is no folder with savepoints.",
-            where=str(folder.absolute()),
+            where=str(all_of_them),
             cause="the path is wrong, or no savepoint was taken into it yet",
             option=f"FOLDER={folder}: the folder of `sparkonce savepoint take --to`",
         )
     rows: list[dict[str, Any]] = []
-    for place in find_savepoints(folder.absolute()):
+    for place in find_savepoints(all_of_them):
         try:
             rows.append({"path": str(place), **_plain(read_savepoint(place))})
         except SavepointError as error:
@@ -262,11 +257,13 @@ def list_command(folder: Path, as_json: bool) -> None:
 @command.command()
 @_PLACE
 @_JSON
-def show(place: Path, as_json: bool) -> None:
-    """Read a savepoint, check all its files, and show its content."""
+def show(place: str, as_json: bool) -> None:
+    """Read a savepoint, check all its files, and show its content. The files of one at an address
+    are not read here: the restore checks each of them.
+    """
     import orjson
 
-    from transactions.savepoint import verify_savepoint
+    from transactions.savepoint_place import verify_savepoint
 
     facts = _plain(verify_savepoint(place))
     if as_json:
@@ -279,13 +276,29 @@ def show(place: Path, as_json: bool) -> None:
 @command.command()
 @_PLACE
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def delete(place: Path, yes: bool) -> None:
+def delete(place: str, yes: bool) -> None:
     """Delete a savepoint; pipelines that started from it do not need it."""
-    from transactions.savepoint import delete_savepoint, read_savepoint
+    from transactions.checkpoint_location import CheckpointLocation
+    from transactions.savepoint_place import FolderCopier, delete_savepoint, read_savepoint
 
-    read_savepoint(place)
+    folder = _in_folder(CheckpointLocation(place), "delete")
+    read_savepoint(folder)
     if yes or click.confirm(f"Delete {place}?"):
-        delete_savepoint(place)
+        delete_savepoint(folder, FolderCopier())
+
+
+def _in_folder(location: CheckpointLocation, command_name: str) -> Path:
+    from transactions.errors import ConfigurationError
+
+    if location.folder is None:
+        raise ConfigurationError(
+            f"`sparkonce savepoint {command_name}` is for savepoints in folders.",
+            where=str(location),
+            cause="a store has tools of its own for that, such as `aws s3` and `hdfs dfs`; all "
+            "that is below the address of a savepoint belongs to it",
+            option="PATH: a folder",
+        )
+    return location.folder
 
 
 def _plain(savepoint: Savepoint) -> dict[str, Any]:

@@ -31,8 +31,7 @@ def checkpoint_folder(checkpoint: str | Path | CheckpointLocation) -> Path:
             "The checkpoint must be a folder of a local file system.",
             where=str(location),
             cause="only a driver (StreamingDriver, ContinuousDriver, a job file) can keep it in an "
-            "object store: a query of your own, a migration and a savepoint of micro-batches "
-            "sync or copy its files",
+            "object store: a query of your own and a migration sync or copy its files",
             option=f"checkpoint={location}: name a folder",
         )
     return location.folder

@@ -24,6 +24,7 @@ from connectors.pipeline.changed_parts import (
     Engine,
     check_changed_parts,
 )
+from connectors.pipeline.restored_checkpoint import refuse_half_restored
 from connectors.pipeline.run_options import RunOptions
 from connectors.pipeline.takeover import Takeover
 from transactions import crash_points
@@ -145,6 +146,8 @@ class Run:
 
             def check(log: LogState) -> tuple[str, ...] | None:
                 nonlocal changed
+                if not log.log_id:
+                    refuse_half_restored(options.checkpoint)
                 self._check_one_checkpoint(log, finished)
                 if engine is not None:
                     changed = self._check_changed_parts(log, engine)

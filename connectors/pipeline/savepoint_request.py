@@ -1,9 +1,10 @@
-"""How a person asks a running pipeline for a savepoint: by files in its checkpoint folder.
+"""How a person asks a running pipeline for a savepoint: by files in its checkpoint.
 
 A command puts ``<id>.ask`` into ``savepoint-requests`` and waits for ``<id>.answer``; the driver
 looks five times a second, between two checkpoints. This needs no port and no signal, only the
-rights of the folder. An ask says until when somebody waits. The driver drops an older ask, so it
-does not stop a pipeline tomorrow for a person who has given up.
+rights of the checkpoint. At an address it looks once in ten seconds, on a thread of its own: a
+store may take long, and each question costs money. An ask says until when somebody waits. The
+driver drops an older ask, so it does not stop a pipeline tomorrow for a person who has given up.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ import dataclasses
 import logging
 import secrets
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import orjson
 
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.errors import SavepointError, SavepointNotMadeError, SparkOnceError
-from transactions.log_backend import LocalFileBackend
+from transactions.log_backend import LogBackend
 
 logger = logging.getLogger(__name__)
 
-_FOLDER: Final = "savepoint-requests"
+_PART: Final = "savepoint-requests"
 _ASK, _ANSWER = ".ask", ".answer"
 _LOOK_S: Final = 0.1
+LOOK_AT_ADDRESS_S: Final = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,7 @@ class SavepointRequest:
 
     Attributes:
         request_id: random.
-        folder: absolute; where the savepoint is to be made.
+        folder: an absolute path, or an address; where the savepoint is to be made.
         stop: stop between two checkpoints first; the run ends with the savepoint.
         until_ms: wall clock; nobody waits for an answer after it.
     """
@@ -46,91 +51,154 @@ class SavepointRequest:
 
 
 class SavepointRequests:
-    """The driver's side. On one thread at a time. It leaves a file alone, with a warning, that it
-    cannot read, answer or remove: such a file must not end a pipeline.
+    """The driver's side. It leaves a file alone, with a warning, that it may not or cannot read,
+    answer or remove: such a file must not end a pipeline.
 
     Args:
-        checkpoint: folder of the driver; None: its checkpoint is at an address, and nobody can
-            ask.
+        checkpoint: of the driver.
     """
 
-    def __init__(self, checkpoint: Path | None) -> None:
-        self._folder = None if checkpoint is None else checkpoint / _FOLDER
-        self._ignored: set[str] = set()
+    def __init__(self, checkpoint: CheckpointLocation) -> None:
+        self._place = checkpoint.part(_PART)
+        self._told: set[str] = set()
+        self._answered: set[str] = set()
+        self._last_found: list[SavepointRequest] = []
+        self._looks: RegularLooks | None = None
 
-    def pending(self) -> list[SavepointRequest]:
-        """Return the asks of now; it removes expired asks."""
-        if self._folder is None:
-            return []
-        try:
-            paths = sorted(self._folder.glob(f"*{_ASK}"))
-        except OSError as error:
-            self._ignore("", error)
-            return []
-        found = (self._read(path) for path in paths if path.stem not in self._ignored)
+    def pending(self, *, anew: bool = False) -> list[SavepointRequest]:
+        """Return the asks of now, at an address those of the last look; it removes expired asks.
+
+        Args:
+            anew: look now at an address, too, and wait for its answer.
+        """
+        if self._place.folder is not None or anew:
+            return self._found()
+        self._looks = self._looks or RegularLooks(self._found)
+        # Much time may have passed since that look, and the ask may be withdrawn.
+        known = (one.request_id for one in self._looks.last())
+        found = (self._read(one) for one in known if one not in self._answered)
         return [one for one in found if one is not None]
 
-    def answer(self, request: SavepointRequest, made: Path | SparkOnceError) -> None:
+    def answer(self, request: SavepointRequest, made: CheckpointLocation | SparkOnceError) -> None:
         """Answer where the savepoint is, or why there is none."""
-        assert self._folder is not None, "nobody has asked"
-        if isinstance(made, Path):
+        if isinstance(made, CheckpointLocation):
             text = {"place": str(made)}
         else:
             names = ("what", "where", "cause", "option")
             text = {name: getattr(made, name) for name in names}
         try:
-            backend = LocalFileBackend(self._folder)
-            backend.put_if_absent(request.request_id + _ANSWER, orjson.dumps(text))
-            backend.delete(request.request_id + _ASK)
-        except OSError as error:
-            self._ignore(request.request_id, error)
+            self._files.put_if_absent(request.request_id + _ANSWER, orjson.dumps(text))
+            self._files.delete(request.request_id + _ASK)
+        except (OSError, SparkOnceError) as error:
+            self._tell(request.request_id, error)
+        self._answered.add(request.request_id)
 
-    def _read(self, path: Path) -> SavepointRequest | None:
+    def close(self) -> None:
+        """Look no more."""
+        if self._looks is not None:
+            self._looks.close()
+        self._looks = None
+
+    @cached_property
+    def _files(self) -> LogBackend:
+        return self._place.files()
+
+    def _found(self) -> list[SavepointRequest]:
+        folder = self._place.folder
         try:
-            fields = orjson.loads(path.read_bytes())
+            if folder is not None and not folder.is_dir():
+                return []  # nobody has ever asked, and no folder is made for nothing
+            names = self._files.list(durable=False)
+        except (OSError, SparkOnceError) as error:
+            self._tell("", error)
+            return self._last_found
+        asked = {name.removesuffix(_ASK) for name in names if name.endswith(_ASK)}
+        found = (self._read(one) for one in sorted(asked - self._answered))
+        self._last_found = [one for one in found if one is not None]
+        return self._last_found
+
+    def _read(self, request_id: str) -> SavepointRequest | None:
+        try:
+            data = self._files.get(request_id + _ASK)
+            if data is None:
+                return None  # withdrawn
+            fields = orjson.loads(data)
+            if not isinstance(fields["folder"], str):
+                raise TypeError("the folder is no text")  # noqa: TRY301 - as a missing one
             one = SavepointRequest(
-                request_id=path.stem,
-                folder=str(Path(fields["folder"])),
+                request_id=request_id,
+                folder=fields["folder"],
                 stop=fields["stop"] is True,
                 until_ms=int(fields["until_ms"]),
             )
             if one.until_ms < SYSTEM_CLOCK.now_ms():
-                path.unlink(missing_ok=True)
+                self._files.delete(request_id + _ASK)
                 return None
-        except FileNotFoundError:
-            return None  # withdrawn
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            self._ignore(path.stem, error)
+        except (OSError, SparkOnceError, ValueError, TypeError, KeyError) as error:
+            self._tell(request_id, error)
             return None
         return one
 
-    def _ignore(self, request_id: str, error: Exception) -> None:
-        if request_id not in self._ignored:
+    def _tell(self, request_id: str, error: Exception) -> None:
+        """Warn once; the next look may find better."""
+        if request_id not in self._told:
             logger.warning(
-                "the savepoint request %s/%s cannot be served: %r",
-                self._folder,
-                request_id,
-                error,
+                "the savepoint request %s/%s cannot be served: %r", self._place, request_id, error
             )
-        self._ignored.add(request_id)
+        self._told.add(request_id)
+
+
+class RegularLooks:
+    """Looks into a store again and again; nobody waits for an answer of the store.
+
+    Args:
+        look: what finds the asks.
+        every_s: how long it rests between two looks.
+    """
+
+    def __init__(
+        self, look: Callable[[], list[SavepointRequest]], every_s: float = LOOK_AT_ADDRESS_S
+    ) -> None:
+        self._look = look
+        self._every_s = every_s
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-requests")
+        self._now: Future[list[SavepointRequest]] | None = None
+        self._due = Deadline(0.0)
+        self._last: list[SavepointRequest] = []
+
+    def last(self) -> list[SavepointRequest]:
+        """Return what the last look has found, and begin the next one when it is due."""
+        if self._now is not None and self._now.done():
+            done, self._now = self._now, None
+            self._due = Deadline(self._every_s)
+            self._last = done.result()
+        if self._now is None and self._due.expired():
+            self._now = self._thread.submit(self._look)
+        return self._last
+
+    def close(self) -> None:
+        """Look no more; it does not wait for a look."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def ask_for_savepoint(
-    checkpoint: Path,
-    folder: Path,
+    checkpoint: str | Path | CheckpointLocation,
+    folder: str | Path | CheckpointLocation,
     *,
     stop: bool = False,
     timeout_s: float = 600.0,
     while_waiting: Callable[[], None] = lambda: None,
-) -> Path:
-    """Ask the driver that runs on a checkpoint folder for a savepoint, and wait for it.
+) -> CheckpointLocation:
+    """Ask the driver that runs on a checkpoint for a savepoint, and wait for it.
 
     Args:
-        checkpoint: folder of the driver.
-        folder: where the savepoint is to be made; the driver makes it.
+        checkpoint: of the driver: its folder, or its address.
+        folder: where the savepoint is to be made, a folder on the driver's machine or an address;
+            the driver makes it.
         stop: stop the pipeline between two checkpoints; it ends with the savepoint.
         timeout_s: how long to wait. An ask without an answer is withdrawn.
-        while_waiting: called ten times a second; an error that it raises withdraws the ask.
+        while_waiting: called ten times a second, at an address once a second; an error that it
+            raises withdraws the ask.
 
     Returns:
         The place of the savepoint.
@@ -138,10 +206,12 @@ def ask_for_savepoint(
     Raises:
         SavepointNotMadeError: the driver could not make it, or did not answer.
     """
-    backend = LocalFileBackend(checkpoint / _FOLDER)
+    checkpoint, folder = CheckpointLocation.of(checkpoint), CheckpointLocation.of(folder)
+    backend = checkpoint.part(_PART).files()
+    look_s = _LOOK_S if checkpoint.folder is not None else 10 * _LOOK_S
     request = SavepointRequest(
         request_id=secrets.token_hex(8),
-        folder=str(folder.absolute()),
+        folder=str(folder),
         stop=stop,
         until_ms=SYSTEM_CLOCK.now_ms() + round(timeout_s * 1000),
     )
@@ -168,11 +238,11 @@ def ask_for_savepoint(
             except SavepointError:
                 if backend.get(answer) is None:  # a driver that stops answers last
                     raise
-            deadline.pause(_LOOK_S)
+            deadline.pause(look_s)
     finally:
         backend.delete(ask)
         backend.delete(answer)
     fields = orjson.loads(data)
     if "place" in fields:
-        return Path(fields["place"])
+        return folder.beside(fields["place"])
     raise SavepointNotMadeError(fields.pop("what"), **fields)

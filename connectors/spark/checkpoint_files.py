@@ -8,19 +8,17 @@ Spark's `HDFSMetadataLog`, `StateStore`.)
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import orjson
 
 from connectors.kafka.source.offsets import merged_offsets, without_topics
 from connectors.pipeline.spark_checkpoint import batches_of
-from transactions.errors import ConfigurationError, SavepointError
+from transactions.errors import ConfigurationError
 from transactions.log_backend import sync_folder
 
 #: Spark's folder inside the driver's folder.
@@ -81,111 +79,65 @@ def batches_in(folder: Path) -> list[tuple[int, Path]]:
     return [(int(batch[1]), path) for batch, path in found if batch is not None]
 
 
-def files_of(checkpoint: Path, batch_id: int) -> dict[str, Path]:
-    """Return the files that the next run needs to continue after a finished batch. The keys are
-    paths below the driver's folder.
+def files_of(checkpoint: Path, batch_id: int) -> dict[str, str]:
+    """Return the files that the next run needs to continue after a finished batch, by their paths
+    below the driver's folder.
 
     Call it while no batch runs. Spark may still remove old state at any time.
     """
-    found: dict[str, Path] = {}
-    for path in (checkpoint / SPARK).rglob("*"):
-        if not path.is_file() or ".tmp" in path.name:
-            continue
-        below = path.relative_to(checkpoint)
-        if below.parts[1] in _LOGS:
-            batch = _BATCH.fullmatch(path.name)
-            if batch is None or int(batch[1]) > batch_id:
-                continue
-        found[below.as_posix()] = path
-    return found
+    paths = [path for path in (checkpoint / SPARK).rglob("*") if path.is_file()]
+    by_name = {path.relative_to(checkpoint).as_posix(): path for path in paths}
+    return {name: str(path) for name, path in by_name.items() if is_of_batch(name, batch_id)}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SparkFiles:
-    """Spark's part of a checkpoint folder; see `connectors.pipeline.restoring.EngineFiles`.
-
-    Attributes:
-        places: the number of sources in the plan that continues. If two branches read one source,
-            Spark gives it two places with the same offset. None: one place for each source.
+def is_of_batch(name: str, batch_id: int) -> bool:
+    """Return whether a file, named below the checkpoint, was there when a batch was finished, and
+    its next run needs it. Checksums of Hadoop it does not: a savepoint has its own.
     """
-
-    places: int | None = None
-
-    def has_state(self, names: Mapping[str, Any]) -> bool:
-        """See `EngineFiles.has_state`."""
-        return any(name.startswith(f"{SPARK}/state/") for name in names)
-
-    def fit(self, folder: Path, checkpoint_id: int, sources: int, forget: frozenset[str]) -> None:
-        """See `EngineFiles.fit`. A single source gets one place per branch that reads it now."""
-        offsets = folder / SPARK / "offsets"
-        version, _, *lines = (offsets / str(checkpoint_id)).read_text("utf-8").splitlines()
-        if version != _VERSION:
-            if not forget:
-                return  # Spark itself compares the number of sources
-            raise SavepointError(
-                "Topics cannot be removed from the offsets of this savepoint.",
-                where=f"offsets/{checkpoint_id}, format {version}",
-                cause="another version of Spark has written it",
-                option="subscribe: keep the topics for the first run; then take a new savepoint",
-            )
-        places = self.places or sources
-        same = len(lines) == places
-        # State also has a place in the plan, and that place cannot change.
-        stateless = not (folder / SPARK / "state").exists()
-        if not same and not (stateless and sources == 1 and len(set(lines)) == 1):
-            raise SavepointError(
-                "The savepoint is of a pipeline with another number of sources.",
-                where=f"offsets/{checkpoint_id}: {len(lines)}, the pipeline has {places}",
-                cause="Spark finds the offsets of a source by its place",
-                option="read(): call it as often as before; a source can subscribe to several "
-                "topics",
-            )
-        if not same:  # Spark also compares the number in the batch before
-            for path in (offsets / str(number) for number in (checkpoint_id - 1, checkpoint_id)):
-                if path.exists():
-                    _rewrite(path, lambda old: old[:1] * places)
-        if forget:
-            _rewrite(
-                offsets / str(checkpoint_id),
-                lambda old: [one if one == "-" else without_topics(one, forget) for one in old],
-            )
-
-
-class NoFiles:
-    """A continuous stage keeps nothing beside the log; see `EngineFiles`."""
-
-    def has_state(self, names: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """See `EngineFiles.has_state`."""
+    _, log, *_ = parts = name.split("/")
+    if ".tmp" in parts[-1] or parts[-1].endswith(".crc"):
         return False
-
-    def fit(self, *_: object) -> None:
-        """See `EngineFiles.fit`: there is nothing to change."""
+    return log not in _LOGS or (parts[-1].isdecimal() and int(parts[-1]) <= batch_id)
 
 
-def fit_offsets(
-    batch_id: int,
-    places: int,
-    address: str,
-    read: Callable[[str], str | None],
-    write: Callable[[str, str], object],
-) -> None:
-    """Fit the offsets of a batch, and of the one before, to a plan; Spark compares both.
+class BatchTexts(Protocol):
+    """The files of Spark's part of a checkpoint, as text."""
+
+    @property
+    def address(self) -> str:
+        """Of Spark's part, for errors."""
+
+    def read(self, name: str) -> str | None:
+        """Return the text of a file, None if there is none."""
+
+    def replace(self, name: str, text: str) -> None:
+        """Replace a file, durably; a crash leaves the old one or the new one."""
+
+
+def fit_offsets(files: BatchTexts, batch_id: int, places: int) -> None:
+    """Fit the offsets of a batch, and of the one before, to a plan, durably; Spark compares both.
 
     Args:
+        files: Spark's part of the checkpoint.
         batch_id: the last finished batch; -1 for none.
         places: of sources in the plan that continues.
-        address: of Spark's part of the checkpoint, for the error.
-        read: returns the text of a file below the address, None if there is none.
-        write: replaces such a file, durably.
 
     Raises:
         ConfigurationError: they are of several sources.
     """
     for name in (f"offsets/{number}" for number in range(max(batch_id - 1, 0), batch_id + 1)):
-        text = read(name)
-        changed = text and _fitted(text, places, f"{address}/{name}")
+        text = files.read(name)
+        changed = text and _fitted(text, places, f"{files.address}/{name}")
         if changed:
-            write(name, changed)
+            files.replace(name, changed)
+
+
+def forget_topics(files: BatchTexts, batch_id: int, topics: frozenset[str]) -> None:
+    """Take the offsets of topics out of those of a batch, durably."""
+    name = f"offsets/{batch_id}"
+    version, facts, *lines = (files.read(name) or "").splitlines()
+    kept = [one if one == "-" else without_topics(one, topics) for one in lines]
+    files.replace(name, "\n".join([version, facts, *kept]))
 
 
 def _fitted(text: str, places: int, where: str) -> str | None:
@@ -211,12 +163,6 @@ def _fitted(text: str, places: int, where: str) -> str | None:
             option="read(): call it as often as before; a source can subscribe to several topics",
         )
     return "\n".join([version, facts, *lines[:1] * places])
-
-
-def _rewrite(path: Path, changed: Callable[[list[str]], list[str]]) -> None:
-    """Replace the offsets in a batch's file, durably."""
-    version, facts, *lines = path.read_text("utf-8").splitlines()
-    replace(path, "\n".join([version, facts, *changed(lines)]))
 
 
 def replace(path: Path, text: str) -> None:

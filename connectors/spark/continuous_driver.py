@@ -61,10 +61,10 @@ from connectors.records.arrow_transform import (
 )
 from connectors.spark.barrier_stage import BarrierStage
 from connectors.spark.branches import told_columns
-from connectors.spark.checkpoint_files import NoFiles
 from connectors.spark.driver_life import DriverLife
 from connectors.spark.failures import error_in
 from connectors.spark.restarts import Restarts
+from connectors.spark.restored_files import NoFiles
 from connectors.spark.session import check_session
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.committable import Committable
@@ -114,6 +114,7 @@ class ContinuousDriver(DriverLife):
     """
 
     _engine = NoFiles()
+    _has_files = False
     #: Where this run begins to read, and what plans it.
     _begin: Nested
     _stream: SourceStream
@@ -353,7 +354,7 @@ class ContinuousDriver(DriverLife):
             owner=self._run.log.owner,
         ).write_again(decision, lost)
 
-    def _checkpoint_files(self, checkpoint_id: int) -> dict[str, Path]:  # noqa: ARG002
+    def _checkpoint_files(self, checkpoint_id: int) -> dict[str, str]:  # noqa: ARG002
         return {}  # the log has everything
 
     def _await_visible(self) -> None:

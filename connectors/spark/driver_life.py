@@ -6,17 +6,20 @@ import abc
 import logging
 import math
 import secrets
+import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from typing import ClassVar
 
 from pyspark.sql import SparkSession
 
 from connectors.pipeline.driver_metrics import DriverMetrics
-from connectors.pipeline.restoring import EngineFiles, FromSavepoint, restore
+from connectors.pipeline.restored_checkpoint import EngineFiles
+from connectors.pipeline.restoring import FromSavepoint, restore
 from connectors.pipeline.run import Run
 from connectors.pipeline.run_options import RunOptions
 from connectors.pipeline.savepoint_request import SavepointRequests
+from connectors.spark.hadoop_copier import copier_between
 from connectors.spark.restarts import Restarts
 from connectors.spark.stop_signals import StopFlag, stop_signals
 from transactions.checkpoint_location import CheckpointLocation
@@ -25,23 +28,15 @@ from transactions.coordinator import CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import (
     FencedError,
-    SavepointError,
     SavepointNotMadeError,
     SparkOnceError,
     StoppedError,
 )
 from transactions.events import publish
+from transactions.log_backend import LocalFileBackend
 from transactions.log_state import LogState
-from transactions.savepoint import (
-    MANIFEST,
-    delete_savepoint,
-    has_decided,
-    savepoint_of,
-    unfinished,
-    unseen,
-    unwritten,
-    write_savepoint,
-)
+from transactions.savepoint import has_decided, savepoint_of, unfinished, unseen, unwritten
+from transactions.savepoint_place import MANIFEST, delete_savepoint, write_savepoint
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +55,10 @@ class DriverLife(abc.ABC):
         from_savepoint: the savepoint with which an empty folder begins.
     """
 
-    #: Knows the engine's files in the checkpoint folder.
+    #: Knows the engine's files in the checkpoint.
     _engine: EngineFiles
+    #: Whether the engine has any.
+    _has_files: ClassVar[bool] = True
     #: The last checkpoints, newest last; bounded.
     reports: deque[CheckpointReport]
     _on_checkpoint: Callable[[CheckpointReport], None] | None
@@ -76,9 +73,10 @@ class DriverLife(abc.ABC):
     ) -> None:
         self._spark = spark
         self._restarts = restarts
-        self._requests = SavepointRequests(checkpoint.folder)
+        self._location = checkpoint
+        self._requests = SavepointRequests(checkpoint)
         self._from_savepoint = from_savepoint
-        self._claim: Path | None = None
+        self._claim: CheckpointLocation | None = None
         self._waits = False
         self._has_ended_well = False
         self._ended_with: Exception | None = None
@@ -135,8 +133,8 @@ class DriverLife(abc.ABC):
         """Begin a new run, the first or a later one: it fences, recovers and sweeps."""
 
     @abc.abstractmethod
-    def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, Path]:
-        """Return the engine's files of a finished checkpoint, by path below the folder.
+    def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, str]:
+        """Return the engine's files of a finished checkpoint, by path below the checkpoint.
 
         Raises:
             SavepointError: the engine has not recorded the checkpoint as finished.
@@ -169,6 +167,8 @@ class DriverLife(abc.ABC):
                     self.stop()
         except StoppedError as stopped:
             logger.debug("the stop interrupted a checkpoint: %s", stopped)
+        finally:
+            self._requests.close()
         if self._stopping.is_set():
             logger.info("stopped between two checkpoints")
         self._serve_savepoints(ended=True)
@@ -214,7 +214,8 @@ class DriverLife(abc.ABC):
         if self._from_savepoint is None:
             return
         made = restore(self._from_savepoint, run, self._engine)
-        self._claim = self._from_savepoint.place if self._from_savepoint.claim else None
+        place = self._from_savepoint.location(run.checkpoint)
+        self._claim = place if self._from_savepoint.claim else None
         if made is None:
             logger.info(
                 "%s was restored at an earlier start; the pipeline continues", run.checkpoint
@@ -248,9 +249,9 @@ class DriverLife(abc.ABC):
         if self._claim is None or log is None or not has_decided(log):
             return
         try:
-            if (self._claim / MANIFEST).exists():
-                delete_savepoint(self._claim)
-        except (OSError, SavepointError) as error:
+            if self._claim.read(MANIFEST) is not None:
+                delete_savepoint(self._claim, copier_between(self._spark, self._claim))
+        except (OSError, SparkOnceError) as error:
             logger.warning("the claimed savepoint was not deleted: %s", error)
         self._claim = None
 
@@ -276,16 +277,16 @@ class DriverLife(abc.ABC):
         """
         if self._restarts.pending and not ended:
             return  # the next run finds out how the failed run's last checkpoint ended
-        for request in self._requests.pending():
-            folder = Path(request.folder)
+        for request in self._requests.pending(anew=ended):
             if request.stop and not self._waits:
                 continue  # this driver's user does not call `wait`, so nobody would stop it
             try:
+                folder = self._location.beside(request.folder)
                 if request.stop and not ended:
-                    _check_writable(folder)  # else the pipeline stops without a savepoint
+                    self._check_writable(folder)  # else the pipeline stops without a savepoint
                     self.request_stop()
                     continue
-                made: Path | SparkOnceError = self._savepoint(folder, ended=ended)
+                made: CheckpointLocation | SparkOnceError = self._savepoint(folder, ended=ended)
             except FencedError:
                 return  # a newer driver will answer
             except SparkOnceError as error:
@@ -293,16 +294,16 @@ class DriverLife(abc.ABC):
             except FileNotFoundError as error:
                 made = SavepointNotMadeError(
                     "A file vanished while the savepoint was made.",
-                    where=f"{folder}: {error}",
+                    where=f"{request.folder}: {error}",
                     cause="Spark removes old state, and each look found other files; or a link in "
                     "the checkpoint leads nowhere",
                     option="take the savepoint again",
                 )
             except (OSError, ValueError) as error:
-                made = unwritten(folder, error)
+                made = unwritten(request.folder, error)
             self._requests.answer(request, made)
 
-    def _savepoint(self, folder: Path, *, ended: bool) -> Path:
+    def _savepoint(self, folder: CheckpointLocation, *, ended: bool) -> CheckpointLocation:
         savepoint = savepoint_of(self._finished or LogState())
         number = savepoint.decision.checkpoint_id
         log = self._known_log()
@@ -316,9 +317,10 @@ class DriverLife(abc.ABC):
             raise unfinished(f"checkpoint {decided.checkpoint_id}")
         if ended and decided is not None and decided.committables:  # else the stop has settled it
             raise unseen(f"checkpoint {number}")
+        copier = copier_between(self._spark, self._location, folder)
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
-                place = write_savepoint(folder, savepoint, self._checkpoint_files(number))
+                place = write_savepoint(folder, savepoint, self._checkpoint_files(number), copier)
                 break
             except FileNotFoundError:
                 if last:
@@ -326,11 +328,28 @@ class DriverLife(abc.ABC):
         try:
             log.check_newest()  # a newer run's batches may have written during the copy
         except FencedError:
-            delete_savepoint(place)
+            delete_savepoint(place, copier)
             raise
         app_id = savepoint.log.application_id
         publish("savepoint", app=app_id, checkpoint=number, place=str(place))
         return place
+
+    def _check_writable(self, folder: CheckpointLocation) -> None:
+        """Check that a savepoint can be written, by both clients of a store: ours, and Hadoop's for
+        the engine's files.
+
+        Raises:
+            SparkOnceError, OSError: it cannot.
+        """
+        probe = f"{secrets.token_hex(8)}.probe"
+        files = folder.files() if folder.folder is None else LocalFileBackend(folder.folder)
+        files.put_if_absent(probe, b"1")
+        files.delete(probe)
+        if self._has_files and folder.folder is None:
+            copier = copier_between(self._spark, folder)
+            with tempfile.NamedTemporaryFile(prefix="sparkonce-") as small:
+                copier.copy(small.name, folder.part(probe).file("1"))
+            copier.remove(folder.file(probe))
 
     def _known_log(self) -> DecisionLog | None:
         """Return the log, for the metrics; from any thread."""
@@ -351,10 +370,3 @@ def wait_while(condition: Callable[[], bool], most_s: float) -> None:
     deadline = Deadline(most_s)
     while condition() and not deadline.expired():
         deadline.pause(POLL_S / 10)
-
-
-def _check_writable(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    probe = folder / f".{secrets.token_hex(8)}.probe"
-    probe.write_bytes(b"1")
-    probe.unlink()

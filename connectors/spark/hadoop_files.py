@@ -10,14 +10,14 @@ nodes at once needs ``dfs.datanode.synconclose`` there.) Hadoop's client of an o
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from connectors.spark.checkpoint_files import SPARK, fit_offsets
+from connectors.spark.checkpoint_files import SPARK, is_of_batch
 from connectors.spark.hadoop_jvm import (
     ABSENT,
     JVM_ERRORS,
@@ -26,7 +26,7 @@ from connectors.spark.hadoop_jvm import (
     with_authority,
 )
 from transactions.checkpoint_location import CheckpointLocation
-from transactions.errors import ConfigurationError, SavepointError, SparkOnceError
+from transactions.errors import ConfigurationError, SparkOnceError
 from transactions.log_entries import Decision
 
 #: A name node that is too old to have observers says it of msync.
@@ -78,21 +78,30 @@ class HadoopFiles:
         """
         return batch_id in self._batches("commits")
 
-    def fit(self, batch_id: int, places: int) -> None:
-        """See `QueryFiles.fit`. Spark's own manager of these files replaces one as a whole.
+    def has_any(self) -> bool:
+        """See `QueryFiles.has_any`.
 
         Raises:
             SparkOnceError: see `finished`.
         """
+        return bool(self._batches("offsets") or self._batches("commits"))
 
-        def read(name: str) -> str | None:
-            text: str | None = self._answer(name, partial(self._read, name))
-            return text
+    def read(self, name: str) -> str | None:
+        """See `BatchTexts.read`.
 
-        def write(name: str, text: str) -> None:
-            self._answer(name, partial(self._replace, name, text))
+        Raises:
+            SparkOnceError: see `finished`.
+        """
+        text: str | None = self._answer(name, partial(self._read, name))
+        return text
 
-        fit_offsets(batch_id, places, self.address, read, write)
+    def replace(self, name: str, text: str) -> None:
+        """See `BatchTexts.replace`. Spark's own manager of these files replaces one as a whole.
+
+        Raises:
+            SparkOnceError: see `finished`.
+        """
+        self._answer(name, partial(self._replace, name, text))
 
     def begin_run(self, decision: Decision | None) -> HadoopFiles:
         """See `QueryFiles.begin_run`. Spark plans a batch that was not decided again, as in a
@@ -107,18 +116,21 @@ class HadoopFiles:
                 self._ask("delete", f"offsets/{number}", False)
         return self
 
-    def to_copy(self, batch_id: int) -> Mapping[str, Path]:
+    def to_copy(self, batch_id: int) -> dict[str, str]:
         """See `QueryFiles.to_copy`.
 
         Raises:
-            SavepointError: always; nobody can ask for a savepoint of such a checkpoint.
+            FileNotFoundError: Spark has removed a folder meanwhile, or the batch is not there.
+            SparkOnceError: see `finished`.
         """
-        raise SavepointError(
-            "Spark's part of a checkpoint at an address is in no savepoint.",
-            where=f"{self.address}, batch {batch_id}",
-            cause="a savepoint copies files of a folder",
-            option="checkpoint: a folder",
-        )
+        root = f"{self._path('')}/"  # as Hadoop writes it
+        found = self._answer("", self._all_paths) or []
+        by_name = {f"{SPARK}/{path.removeprefix(root)}": path for path in found}
+        made = {name: path for name, path in by_name.items() if is_of_batch(name, batch_id)}
+        for name in (f"{SPARK}/{log}/{batch_id}" for log in ("offsets", "commits")):
+            if name not in made:
+                raise FileNotFoundError(f"{root}: no {name} among {len(found)} files")
+        return made
 
     # --- in a run ---------------------------------------------------------------------------
 
@@ -172,6 +184,13 @@ class HadoopFiles:
         stream = self._manager.createAtomic(self._path(name), True)
         stream.write(bytearray(text.encode()))
         stream.close()
+
+    def _all_paths(self) -> list[str]:
+        """Return the addresses of all files."""
+        remaining, found = self._system.listFiles(self._path(""), True), []
+        while remaining.hasNext():
+            found.append(str(remaining.next().getPath()))
+        return found
 
     def _batches(self, log: str) -> list[int]:
         """Return the batches of one of Spark's logs; a file that is being written has another

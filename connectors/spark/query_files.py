@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 
 from connectors.spark.checkpoint_files import (
     SPARK,
+    BatchTexts,
+    batches_in,
     files_of,
     finished_checkpoint,
-    fit_offsets,
     is_finished,
     planned_end,
     replace,
@@ -50,7 +51,7 @@ class RunFiles(Protocol):
         """Return whether the query keeps state of operators."""
 
 
-class QueryFiles(Protocol):
+class QueryFiles(BatchTexts, Protocol):
     """Spark's part of one driver's checkpoint, from start to end. On the driver."""
 
     @property
@@ -75,23 +76,15 @@ class QueryFiles(Protocol):
     def has_finished(self, batch_id: int) -> bool:
         """Return whether Spark goes on behind a batch, and does not run it again."""
 
-    def fit(self, batch_id: int, places: int) -> None:
-        """Fit the offsets of the last finished batch to the plan that continues, durably.
-
-        Args:
-            batch_id: the batch; -1 for none.
-            places: how many sources Spark counts in the plan.
-
-        Raises:
-            ConfigurationError: see `checkpoint_files.fit_offsets`.
-        """
+    def has_any(self) -> bool:
+        """Return whether there are plans of batches."""
 
     def begin_run(self, decision: Decision | None) -> RunFiles:
         """Return the files of a run that begins after this decision. What a power cut may have left
         of later batches is removed.
         """
 
-    def to_copy(self, batch_id: int) -> Mapping[str, Path]:
+    def to_copy(self, batch_id: int) -> Mapping[str, str]:
         """Return what a savepoint of a finished batch copies, by path below the checkpoint."""
 
 
@@ -126,26 +119,27 @@ class FolderFiles:
         """See `QueryFiles.has_state`."""
         return (self._spark / "state").exists()
 
+    def has_any(self) -> bool:
+        """See `QueryFiles.has_any`."""
+        return bool(batches_in(self._spark / "offsets"))
+
     def has_finished(self, batch_id: int) -> bool:
         """See `QueryFiles.has_finished`."""
         return is_finished(self._spark, batch_id)
 
-    def fit(self, batch_id: int, places: int) -> None:
-        """See `QueryFiles.fit`."""
+    def read(self, name: str) -> str | None:
+        """See `BatchTexts.read`."""
+        path = self._spark / name
+        return path.read_text("utf-8") if path.exists() else None
 
-        def read(name: str) -> str | None:
-            path = self._spark / name
-            return path.read_text("utf-8") if path.exists() else None
-
-        def write(name: str, text: str) -> None:
-            replace(self._spark / name, text)
-
-        fit_offsets(batch_id, places, self.address, read, write)
+    def replace(self, name: str, text: str) -> None:
+        """See `BatchTexts.replace`."""
+        replace(self._spark / name, text)
 
     def begin_run(self, decision: Decision | None) -> DurableFiles:
         """See `QueryFiles.begin_run`."""
         return DurableFiles.of_run(self._spark, decision)
 
-    def to_copy(self, batch_id: int) -> dict[str, Path]:
+    def to_copy(self, batch_id: int) -> dict[str, str]:
         """See `QueryFiles.to_copy`."""
         return files_of(self.notes, batch_id)

@@ -38,7 +38,7 @@ from connectors.pipeline.starting_points import decide_start
 from connectors.records.arrow_transform import ArrowFunction, copy_records
 from connectors.spark.batch_offsets import execution_of
 from connectors.spark.batch_size import BatchSize
-from connectors.spark.checkpoint_files import SparkFiles
+from connectors.spark.checkpoint_files import fit_offsets
 from connectors.spark.data_source import register
 from connectors.spark.driver_life import DriverLife, wait_while
 from connectors.spark.failures import error_in, reason
@@ -48,6 +48,7 @@ from connectors.spark.query_files import files_at
 from connectors.spark.query_plan import QueryPlan
 from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.restarts import Restarts
+from connectors.spark.restored_files import SparkFiles
 from connectors.spark.session import prepare_session
 from connectors.spark.sink_stage import SinkStage
 from connectors.spark.stuck_jobs import cancelled_after
@@ -119,7 +120,7 @@ class StreamingDriver(DriverLife):
         from_savepoint: FromSavepoint | None = None,
         accept_duplicates: bool = False,
     ) -> None:
-        location = self._location = location_in(MICRO_BATCH, checkpoint, ())
+        location = location_in(MICRO_BATCH, checkpoint, ())
         restarts = Restarts(
             app_id, restart_strategy, tolerable_failed_checkpoints=tolerable_failed_checkpoints
         )
@@ -219,7 +220,7 @@ class StreamingDriver(DriverLife):
             raise ConfigurationError("The driver has nothing to write.", cause="call write() first")
         checked_location(self._location, [each.sink for each in self._plan.branches])
         if self._from_savepoint is not None:  # only a restore needs the plan so early
-            self._engine = SparkFiles(self._plan.places())
+            self._engine = SparkFiles(self._spark, self._plan.places())
         outputs = kafka_sinks(each.sink for each in self._plan.branches)
         self._metrics.open(outputs, self._plan.sources, self._known_log)
         self._begin_life()
@@ -257,7 +258,7 @@ class StreamingDriver(DriverLife):
                 size=self._size,
             )
             if self._run.has_other_plan:
-                self._files.fit(finished, self._plan.places())
+                fit_offsets(self._files, finished, self._plan.places())
                 crash_points.reach("plan_fitted")
                 self._run.plan_is_fitted()
             self._start_query()
@@ -359,7 +360,7 @@ class StreamingDriver(DriverLife):
         last = None if log is None else log.state.decision
         return last is None or self._files.finished() >= last.checkpoint_id
 
-    def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, Path]:
+    def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, str]:
         if not self._is_written_down():
             raise unfinished(f"checkpoint {checkpoint_id}")
         return self._files.to_copy(checkpoint_id)

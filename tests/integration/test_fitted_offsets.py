@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from connectors.spark.checkpoint_files import fit_offsets
 from connectors.spark.hadoop_files import HadoopFiles
 from tests.unit.test_fitted_offsets import HERE, batch
 
@@ -16,10 +17,10 @@ from tests.unit.test_fitted_offsets import HERE, batch
 def test_sparks_manager_replaces_a_file(spark: SparkSession, tmp_path):
     location: Any = SimpleNamespace(hadoop_address=f"file:{tmp_path}")
     files = HadoopFiles(spark, location)
-    files.fit(7, 2)  # nothing is there
+    fit_offsets(files, 7, 2)  # nothing is there
     path = batch(tmp_path, 7, HERE)
     path.with_name(".7.crc").unlink()
     for _ in range(2):
-        files.fit(7, 2)
+        fit_offsets(files, 7, 2)
         assert path.read_text().splitlines()[2:] == [HERE, HERE]
     assert {one.name for one in path.parent.iterdir()} <= {"7", ".7.crc"}

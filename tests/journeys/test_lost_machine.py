@@ -32,10 +32,13 @@ class Machine:
     disk: Path
     secrets: dict[str, str]
 
-    def runs(self, job: str):
+    def runs(self, job: str, *words: str):
+        return self.types("run", job, *words)
+
+    def types(self, command: str, job: str, *words: str, with_stdout: bool = False):
         work, home, scratch = (self.disk / name for name in ("work", "home", "tmp"))
         for folder in (work, home, scratch):
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
         (work / "job.toml").write_text(job)
         environment = {
             **self.secrets,
@@ -45,7 +48,8 @@ class Machine:
             "XDG_CACHE_HOME": INSTALLED,
             "XDG_STATE_HOME": str(home / "state"),
         }
-        return started(SPARKONCE, "run", "job.toml", folder=work, environment=environment)
+        line = (SPARKONCE, *command.split(), "job.toml", *words)
+        return started(*line, folder=work, environment=environment, with_stdout=with_stdout)
 
     def files(self) -> set[str]:
         """Return the files that the pipeline has left, without Spark's scratch space."""
@@ -102,12 +106,18 @@ def one_machine_after_the_other(
     stranger.assert_each_record_came_once()
 
 
-@long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["continuous", "batches", "state"])
-def test_only_the_address_travels(kind: str, stranger: Stranger, store: S3Server, tmp_path: Path):
-    spark = tmp_path / "served-by-hadoop"
-    spark.mkdir()
+SECRETS = {"S3_SECRET": "secret"}
+
+
+def job_in_s3(kind: str, stranger: Stranger, store: S3Server, spark: Path) -> str:
+    """Return the page's job, its checkpoint below the application's id in the bucket.
+
+    Args:
+        kind: ``continuous``, ``batches``, or ``state``.
+        stranger: whose topics it reads and writes.
+        store: what has our own part of the checkpoint.
+        spark: the folder that has what Spark writes.
+    """
     here = {
         "s3://state": f"s3://{BUCKET}",
         "localhost:9092": stranger.bootstrap,
@@ -123,7 +133,7 @@ def test_only_the_address_travels(kind: str, stranger: Stranger, store: S3Server
         here |= {'jars.packages = "org.apache.hadoop:hadoop-aws:3.5.0"': client}
         job = replaced(BATCHES, here | (WITHOUT_STATE if kind == "batches" else {}))
     name = "clean" if kind == "continuous" else "words"
-    job = replaced(
+    return replaced(
         job,
         {
             f'id = "{name}"\n': f'id = "{stranger.app}"\n',
@@ -131,8 +141,16 @@ def test_only_the_address_travels(kind: str, stranger: Stranger, store: S3Server
             'topic = "words"': f'topic = "{stranger.output}"',
         },
     )
-    secrets = {"S3_SECRET": "secret"}
-    one_machine_after_the_other(stranger, job, tmp_path, secrets)
+
+
+@long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["continuous", "batches", "state"])
+def test_only_the_address_travels(kind: str, stranger: Stranger, store: S3Server, tmp_path: Path):
+    spark = tmp_path / "served-by-hadoop"
+    spark.mkdir()
+    job = job_in_s3(kind, stranger, store, spark)
+    one_machine_after_the_other(stranger, job, tmp_path, SECRETS)
     served = [path.name for path in spark.iterdir()]
     assert served == ([] if kind == "continuous" else ["spark"])
     assert {key.removeprefix(f"{stranger.app}/").partition("/")[0] for key in store.objects} == {
@@ -145,28 +163,33 @@ IN_HDFS = block("docs/checkpoint_address.md", "hdfs://namenode:8020/")
 WITH_STATE = '[transform]\nsql = "SELECT DISTINCT key, value FROM source"\n'
 
 
+def job_in_hdfs(kind: str, stranger: Stranger, hdfs: HdfsCluster) -> str:
+    """Return the page's job for HDFS; see `job_in_s3`."""
+    here = {
+        "hdfs://namenode:8020": hdfs.address,
+        "localhost:9092": stranger.bootstrap,
+        'subscribe = "said"': f'subscribe = "{stranger.topic}"',
+        'id = "unique"\n': f'id = "{stranger.app}"\n',
+        'topic = "unique"': f'topic = "{stranger.output}"',
+    }
+    if kind == "continuous":
+        here |= {WITH_STATE: "", "[source]": 'mode = "continuous"\n\n[source]'}
+    elif kind == "batches":
+        here |= {"SELECT DISTINCT key": "SELECT key"}
+    return replaced(IN_HDFS, here)
+
+
 @long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["continuous", "batches", "state"])
 def test_only_the_address_in_hdfs_travels(kind: str, stranger: Stranger, tmp_path: Path):
     """The name node is killed, too, while the pipeline runs on the second machine."""
     with HdfsCluster(tmp_path / "hdfs") as hdfs:
-        here = {
-            "hdfs://namenode:8020": hdfs.address,
-            "localhost:9092": stranger.bootstrap,
-            'subscribe = "said"': f'subscribe = "{stranger.topic}"',
-            'id = "unique"\n': f'id = "{stranger.app}"\n',
-            'topic = "unique"': f'topic = "{stranger.output}"',
-        }
-        if kind == "continuous":
-            here |= {WITH_STATE: "", "[source]": 'mode = "continuous"\n\n[source]'}
-        elif kind == "batches":
-            here |= {"SELECT DISTINCT key": "SELECT key"}
 
         def name_node_dies() -> None:
             hdfs.kill("name")
             hdfs.start_name_node()
             hdfs.await_ready()
 
-        job = replaced(IN_HDFS, here)
+        job = job_in_hdfs(kind, stranger, hdfs)
         one_machine_after_the_other(stranger, job, tmp_path, {}, name_node_dies)

@@ -951,10 +951,39 @@ MUTATIONS = (
         "tests/unit/test_restoring.py::test_output_that_is_newer_would_be_produced_twice",
     ),
     Mutation(
+        "savepoint: a restore that was cut off in a store is no new pipeline",
+        "connectors/pipeline/run.py",
+        "if not log.log_id:",
+        "if False:",
+        "tests/unit/test_savepoint_address.py"
+        "::test_a_restore_that_is_killed_is_repeated_or_refused",
+    ),
+    Mutation(
+        "savepoint: of two restores at once the slower one stops",
+        "connectors/pipeline/restored_checkpoint.py",
+        "        if log_is_begun(self.run.checkpoint):\n",
+        "        if False:\n",
+        "tests/unit/test_savepoint_address.py::test_of_two_starts_at_once_the_slower_one_stops",
+    ),
+    Mutation(
+        "savepoint: a pipeline that came first keeps its log",
+        "connectors/pipeline/restored_checkpoint.py",
+        'if files.get(BOUND_TO) != facts["log_id"].encode():',
+        "if False:",
+        "tests/unit/test_savepoint_address.py::test_a_pipeline_that_comes_first_keeps_its_log",
+    ),
+    Mutation(
+        "savepoint: a file in a store is what was written there",
+        "transactions/savepoint_place.py",
+        "if facts != savepoint.files[name]:",
+        "if False:",
+        "tests/unit/test_savepoint_address.py::test_a_file_that_was_changed_is_not_restored",
+    ),
+    Mutation(
         "savepoint: files of one checkpoint",
         "connectors/spark/checkpoint_files.py",
-        "if batch is None or int(batch[1]) > batch_id:",
-        "if batch is None:",
+        "parts[-1].isdecimal() and int(parts[-1]) <= batch_id",
+        "parts[-1].isdecimal()",
         "tests/unit/test_restoring.py::test_a_folder_begins_as_the_first_one_was",
     ),
     Mutation(

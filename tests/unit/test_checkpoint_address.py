@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +20,10 @@ from connectors.operations.pipeline_start import pipeline_start
 from connectors.options.sink import identity_of
 from connectors.pipeline import run as run_module
 from connectors.pipeline.checkpoint_address import checked_location
-from connectors.pipeline.restoring import FromSavepoint, restore
 from connectors.pipeline.run import Run
 from connectors.pipeline.run_options import RunOptions
 from connectors.postgres import PostgresSink
 from connectors.spark import arrow_pipeline
-from connectors.spark.checkpoint_files import NoFiles
 from connectors.wal import (
     FileCheckpointCommitter,
     SQLiteCheckpointCommitter,
@@ -43,13 +40,12 @@ from transactions.errors import (
     DecisionLogError,
     FencedError,
     IdentityMismatchError,
-    SavepointError,
     SparkOnceError,
 )
 from transactions.log_entries import Start
 from transactions.log_location import LogLocation
 from transactions.restart_strategy import is_retried
-from transactions.savepoint import find_savepoints, verify_savepoint
+from transactions.savepoint_place import find_savepoints, verify_savepoint
 
 URL = "s3://bucket/app"
 BRIEF = {"timeout_s": "0.4", "retry_s": "1"}
@@ -242,15 +238,6 @@ def refused(mode: str, checkpoint: Any, sink: Any) -> ConfigurationError:
     return caught.value
 
 
-def test_a_savepoint_is_not_restored_into_an_address(place, server, tmp_path):
-    times: Any = {"checkpoint_timeout_s": 10, "restart_budget_s": 1}
-    run = RunOptions(app_id="app", checkpoint=place, sources=[], sinks=[], **times)
-    with pytest.raises(SavepointError, match="into a folder") as raised:
-        restore(FromSavepoint(place=tmp_path), run, NoFiles())
-    assert "startingGroupId" in four_parts(raised.value).option
-    assert not server.requests
-
-
 # --- tools ----------------------------------------------------------------------------------------
 
 JOB = """
@@ -323,25 +310,6 @@ def test_an_address_without_a_log_is_said_to_have_none(server, environment):
 def test_verify_begins_where_the_pipeline_began(log, place, environment):
     for checkpoint in (URL, place):
         assert pipeline_start(checkpoint, ["in"]) == {"in-0": 5}
-
-
-def test_a_running_pipeline_is_not_asked_for_a_savepoint(log, job, server, tmp_path):
-    written = dict(server.objects)
-    for words in ((), ("--stop",)):
-        done = typed(savepoint_command.command, "take", job, "--to", tmp_path / "to", *words)
-        error = four_parts(done.exception)
-        assert "makes no savepoint" in error.what
-        assert f"(pod-1/{os.getpid()})" in error.where
-        assert "--stopped" in error.option
-    assert server.objects == written
-
-
-def test_micro_batches_at_an_address_have_no_savepoint(log, job, tmp_path):
-    log.settle()
-    job.write_text(job.read_text().replace('mode = "continuous"\n', ""))
-    done = typed(savepoint_command.command, "take", job, "--to", tmp_path / "to", "--stopped")
-    assert "must be a folder" in four_parts(done.exception).what
-    assert not (tmp_path / "to").exists()
 
 
 def test_a_savepoint_of_a_stopped_pipeline_is_made_of_its_log(log, job, tmp_path):

@@ -28,7 +28,12 @@ from transactions.errors import (
     StoppedError,
 )
 from transactions.log_backend import MemoryBackend
-from transactions.savepoint import delete_savepoint, find_savepoints, verify_savepoint
+from transactions.savepoint_place import (
+    FolderCopier,
+    delete_savepoint,
+    find_savepoints,
+    verify_savepoint,
+)
 
 SOON_S = 20.0
 RESTARTS = "fixed-delay(attempts=1, delay=1h)"
@@ -43,7 +48,7 @@ class ScriptedDriver(DriverLife):
         self._metrics = DriverMetrics("app", None)
         self.backend = MemoryBackend()
         self.log = self.open()
-        self.files: Callable[[], dict[str, Path]] = dict
+        self.files: Callable[[], dict[str, str]] = dict
         self.stops: Callable[[], bool] = lambda: True
         self.visible: Callable[[], None] = lambda: None
         #: The last sweep settles what readers see.
@@ -82,7 +87,7 @@ class ScriptedDriver(DriverLife):
     def _known_log(self) -> DecisionLog:
         return self.log
 
-    def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, Path]:
+    def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, str]:
         return self.files()
 
     def _await_visible(self) -> None:
@@ -105,7 +110,9 @@ def driver(tmp_path: Path):
 def ask(tmp_path: Path, **options: Any) -> Path:
     folder = tmp_path / "savepoints"
     options = {"timeout_s": SOON_S, **options}
-    return ask_for_savepoint(tmp_path / "checkpoint", folder, **options)
+    made = ask_for_savepoint(tmp_path / "checkpoint", folder, **options).folder
+    assert made is not None
+    return made
 
 
 def refused(tmp_path: Path, **options: Any) -> str:
@@ -199,9 +206,10 @@ def test_files_that_the_engine_removes_meanwhile_are_listed_again(driver, tmp_pa
     there.write_bytes(b"1")
     looks = []
 
-    def files() -> dict[str, Path]:
+    def files() -> dict[str, str]:
         looks.append(1)
-        return {"a": there} if len(looks) == driver_life._TRIES else {"b": tmp_path / "removed"}
+        last = len(looks) == driver_life._TRIES
+        return {"a": str(there)} if last else {"b": str(tmp_path / "removed")}
 
     driver.files = files
     assert set(verify_savepoint(ask(tmp_path)).files) == {"a"}
@@ -247,7 +255,7 @@ def test_a_claimed_savepoint_is_deleted_after_the_first_checkpoint(driver, tmp_p
     place = ask(tmp_path)
     restored = dataclasses.replace(driver.log.state, generation=1)
     driver._finished = restored  # nothing of its own yet
-    driver._claim = place
+    driver._claim = CheckpointLocation(place)
     assert ask(tmp_path).exists()
     assert place.exists()
     driver.log.state = restored
@@ -262,8 +270,8 @@ def test_a_claimed_savepoint_is_deleted_after_the_first_checkpoint(driver, tmp_p
 
 def test_one_that_somebody_deleted_first_is_fine(driver, tmp_path: Path):
     place = ask(tmp_path)
-    delete_savepoint(place)
-    driver._claim = place
+    delete_savepoint(place, FolderCopier())
+    driver._claim = CheckpointLocation(place)
     driver.checkpoint(5)
     assert ask(tmp_path, stop=True).exists()
 

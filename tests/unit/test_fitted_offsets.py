@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from connectors.spark.checkpoint_files import fit_offsets
 from connectors.spark.query_files import FolderFiles
 from transactions.errors import ConfigurationError
 
@@ -29,7 +30,7 @@ def test_each_place_goes_on_where_the_source_was(tmp_path, before, now):
     paths = [batch(tmp_path, 6, *['{"in":{"0":5}}'] * before), batch(tmp_path, 7, *[HERE] * before)]
     untouched = older.read_text()
     for _ in range(2):  # a crash may come behind it, so the next start does it again
-        FolderFiles(tmp_path).fit(7, now)
+        fit_offsets(FolderFiles(tmp_path), 7, now)
         assert [one.read_text().splitlines()[2:] for one in paths] == [
             ['{"in":{"0":5}}'] * now,
             [HERE] * now,
@@ -43,14 +44,14 @@ def test_each_place_goes_on_where_the_source_was(tmp_path, before, now):
 def test_what_fits_is_not_touched(tmp_path):
     path = batch(tmp_path, 7, HERE)
     before = path.stat().st_ino
-    FolderFiles(tmp_path).fit(7, 1)
+    fit_offsets(FolderFiles(tmp_path), 7, 1)
     assert path.stat().st_ino == before
     assert path.with_name(".7.crc").exists()
 
 
 def test_a_first_start_has_nothing_to_fit(tmp_path):
-    FolderFiles(tmp_path).fit(-1, 2)
-    FolderFiles(tmp_path).fit(0, 2)
+    fit_offsets(FolderFiles(tmp_path), -1, 2)
+    fit_offsets(FolderFiles(tmp_path), 0, 2)
     assert not list(tmp_path.iterdir())
 
 
@@ -58,7 +59,7 @@ def test_several_sources_are_refused(tmp_path):
     path = batch(tmp_path, 7, HERE, '{"other":{"0":1}}')
     before = path.read_text()
     with pytest.raises(ConfigurationError) as raised:
-        FolderFiles(tmp_path).fit(7, 3)
+        fit_offsets(FolderFiles(tmp_path), 7, 3)
     assert str(path) in raised.value.where
     assert "by its place" in raised.value.cause
     assert path.read_text() == before
@@ -68,5 +69,5 @@ def test_spark_itself_looks_at_another_format(tmp_path):
     path = batch(tmp_path, 7, HERE)
     path.write_text(f"v2\n{FACTS}\n0:{HERE}")
     before = path.read_text()
-    FolderFiles(tmp_path).fit(7, 2)
+    fit_offsets(FolderFiles(tmp_path), 7, 2)
     assert path.read_text() == before

@@ -15,7 +15,7 @@ from connectors.spark.hadoop_files import HadoopFiles
 from connectors.spark.query_files import FolderFiles, files_at
 from tests.unit.samples import decision
 from transactions.checkpoint_location import CheckpointLocation
-from transactions.errors import ConfigurationError, SavepointError, SparkOnceError
+from transactions.errors import ConfigurationError, SparkOnceError
 
 SPARK = "s3a://bucket/app/spark"
 
@@ -27,7 +27,12 @@ class Hadoop:
         self.names = {f"{SPARK}/{name}" for name in names}
         self.asked: list[str] = []
         self.problem = ""
-        path = lambda text: SimpleNamespace(text=text, getFileSystem=lambda _: self)  # noqa: E731
+
+        class Path(SimpleNamespace):
+            def __str__(self) -> str:
+                return str(self.text)
+
+        path = lambda text: Path(text=text, getFileSystem=lambda _: self)  # noqa: E731
         fs = SimpleNamespace(Path=path)
         jvm = SimpleNamespace(
             org=SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=fs)))
@@ -49,6 +54,12 @@ class Hadoop:
         names = [one.removeprefix(below) for one in sorted(self.names) if one.startswith(below)]
         named = [SimpleNamespace(getName=lambda name=name: name) for name in names]
         return [SimpleNamespace(getPath=lambda one=one: one) for one in named]
+
+    def listFiles(self, path: Any, recursive: bool) -> Any:  # noqa: N802
+        assert recursive
+        below = [one for one in sorted(self.names) if one.startswith(self._ask(path))]
+        left = [SimpleNamespace(getPath=lambda one=one: one) for one in below]
+        return SimpleNamespace(hasNext=lambda: bool(left), next=lambda: left.pop(0))
 
     def exists(self, path: Any) -> bool:
         return any(one.startswith(self._ask(path)) for one in self.names)
@@ -140,6 +151,18 @@ def test_what_hadoop_says_has_four_parts(problem, kind):
     assert "jars.packages" in error.option
 
 
-def test_no_savepoint_copies_from_an_address():
-    with pytest.raises(SavepointError, match="in no savepoint"):
-        files_of(Hadoop()).to_copy(7)
+def test_a_savepoint_copies_what_was_there_when_its_batch_was_finished():
+    hadoop = Hadoop(
+        *("metadata", "offsets/7", "offsets/8", "commits/7", "commits/.8.tmp", "state/0/0/8.delta"),
+        *("state/0/0/.9.tmp", "sources/0/0"),
+    )
+    assert files_of(hadoop).to_copy(7) == {
+        f"spark/{name}": f"{SPARK}/{name}"
+        for name in ("metadata", "offsets/7", "commits/7", "state/0/0/8.delta", "sources/0/0")
+    }
+
+
+@pytest.mark.parametrize("there", [(), ("offsets/7",), ("commits/7", "offsets/8")])
+def test_what_spark_has_removed_during_the_look_makes_no_empty_savepoint(there):
+    with pytest.raises(FileNotFoundError):
+        files_of(Hadoop(*there)).to_copy(7)

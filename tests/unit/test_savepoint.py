@@ -14,15 +14,15 @@ from transactions.decision_log import DecisionLog, entry_name, read_log
 from transactions.errors import SavepointError
 from transactions.log_backend import LocalFileBackend, MemoryBackend
 from transactions.log_state import LogState
-from transactions.savepoint import (
+from transactions.savepoint import restored_log, savepoint_of
+from transactions.savepoint_place import (
     FILES,
     MANIFEST,
+    FolderCopier,
     copy_files,
     delete_savepoint,
     find_savepoints,
     read_savepoint,
-    restored_log,
-    savepoint_of,
     verify_savepoint,
     write_savepoint,
 )
@@ -47,10 +47,17 @@ def place(tmp_path: Path, log: LogState) -> Path:
     """Return a savepoint of three files."""
     files = {}
     for name, content in CONTENT.items():
-        files[name] = tmp_path / "checkpoint" / name
-        files[name].parent.mkdir(parents=True, exist_ok=True)
-        files[name].write_bytes(content)
-    return write_savepoint(tmp_path / "savepoints", savepoint_of(log), files)
+        path = tmp_path / "checkpoint" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        files[name] = str(path)
+    return written(tmp_path / "savepoints", log, files)
+
+
+def written(folder: Path, log: LogState, files: dict[str, str]) -> Path:
+    made = write_savepoint(folder, savepoint_of(log), files, FolderCopier()).folder
+    assert made is not None
+    return made
 
 
 def test_what_was_written_is_read_back(place: Path, log: LogState):
@@ -135,9 +142,9 @@ def test_a_broken_or_partial_one_is_refused_whole(place: Path, harm, says: str):
 
 def test_what_cannot_be_written_has_no_name(tmp_path: Path, log: LogState):
     (tmp_path / "there").write_bytes(b"1")
-    files = {"a": tmp_path / "there", "b": tmp_path / "not there"}
+    files = {"a": str(tmp_path / "there"), "b": str(tmp_path / "not there")}
     with pytest.raises(FileNotFoundError):
-        write_savepoint(tmp_path / "savepoints", savepoint_of(log), files)
+        written(tmp_path / "savepoints", log, files)
     assert list((tmp_path / "savepoints").iterdir()) == []
 
 
@@ -148,22 +155,22 @@ def test_one_that_was_cut_off_by_a_kill_is_not_listed(place: Path):
 
 
 def test_they_are_listed_and_deleted(place: Path, tmp_path: Path, log: LogState):
-    second = write_savepoint(place.parent, savepoint_of(log), {})
+    second = written(place.parent, log, {})
     os.utime(place / MANIFEST, ns=(1, 1))
     (place.parent / "not one").mkdir()
     assert find_savepoints(place.parent) == [place, second]
-    delete_savepoint(place)
+    delete_savepoint(place, FolderCopier())
     assert [one.name for one in place.parent.iterdir() if one.name[0] == "."] == []
     assert find_savepoints(place.parent) == [second]
     with pytest.raises(SavepointError, match="There is no savepoint"):
-        delete_savepoint(tmp_path / "checkpoint")
+        delete_savepoint(tmp_path / "checkpoint", FolderCopier())
     assert (tmp_path / "checkpoint/spark/metadata").exists()
 
 
 def test_its_files_are_its_own(place: Path, tmp_path: Path):
     for name in CONTENT:
         (tmp_path / "checkpoint" / name).write_bytes(b"the pipeline went on")
-    copy_files(place, verify_savepoint(place), tmp_path / "restored")
+    copy_files(place, verify_savepoint(place), tmp_path / "restored", FolderCopier())
     for name, content in CONTENT.items():
         assert (tmp_path / "restored" / name).read_bytes() == content
 
@@ -171,8 +178,8 @@ def test_its_files_are_its_own(place: Path, tmp_path: Path):
 def test_a_file_that_changes_after_it_was_verified_is_refused(place: Path, tmp_path: Path):
     savepoint = verify_savepoint(place)
     _altered(place)
-    with pytest.raises(SavepointError, match="was changed while"):
-        copy_files(place, savepoint, tmp_path / "restored")
+    with pytest.raises(SavepointError, match="was changed after"):
+        copy_files(place, savepoint, tmp_path / "restored", FolderCopier())
 
 
 def begin(backend, place: Path, *, log_id: str = "1234abcd") -> None:

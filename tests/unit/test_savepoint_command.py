@@ -18,7 +18,8 @@ from connectors.options.job_file import load_job
 from connectors.options.sink import identity_of
 from connectors.wire.partition_leaders import Unended
 from tests.unit.samples import committable, decision
-from transactions import savepoint
+from transactions import savepoint, savepoint_place
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.decision_log import DecisionLog
 from transactions.errors import (
     BrokerUnavailableError,
@@ -28,7 +29,7 @@ from transactions.errors import (
     SparkOnceError,
 )
 from transactions.log_backend import LocalFileBackend
-from transactions.savepoint import find_savepoints, verify_savepoint
+from transactions.savepoint_place import find_savepoints, verify_savepoint
 
 JOB = """
 [app]
@@ -122,13 +123,13 @@ def test_a_checkpoint_of_which_a_power_cut_left_no_whole_record_is_refused(
 def test_a_driver_that_decides_meanwhile_is_seen(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ):
-    write = savepoint.write_savepoint
+    write = savepoint_place.write_savepoint
 
-    def written(*its: Any) -> Path:
+    def written(*its: Any) -> CheckpointLocation:
         pipeline.log.decide(decision(8))
         return write(*its)
 
-    monkeypatch.setattr(savepoint, "write_savepoint", written)
+    monkeypatch.setattr(savepoint_place, "write_savepoint", written)
     error = pipeline.take("--stopped").exception
     assert isinstance(error, SavepointNotMadeError)
     assert "went on" in str(error)
@@ -140,16 +141,16 @@ def test_a_driver_that_removes_old_state_meanwhile_is_seen(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ):
     """Spark's maintenance also runs between two batches: no entry of the log shows it."""
-    write = savepoint.write_savepoint
+    write = savepoint_place.write_savepoint
     state = pipeline.job.parent / "state/spark/state/0/0/5.zip"
     state.parent.mkdir(parents=True)
     state.touch()
 
-    def removed(*its: Any) -> Path:
+    def removed(*its: Any) -> CheckpointLocation:
         state.unlink()
         return write(*its)
 
-    monkeypatch.setattr(savepoint, "write_savepoint", removed)
+    monkeypatch.setattr(savepoint_place, "write_savepoint", removed)
     error = pipeline.take("--stopped").exception
     assert isinstance(error, SavepointNotMadeError)
     assert str(state) in error.where

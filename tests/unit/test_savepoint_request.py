@@ -9,17 +9,18 @@ import orjson
 import pytest
 
 from connectors.pipeline.savepoint_request import SavepointRequests, ask_for_savepoint
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import SavepointError, SavepointNotMadeError
 
 SOON_S = 20.0
 ASK = {"folder": "/to", "stop": True, "until_ms": 1 << 60}
 
 
-def served(checkpoint: Path, made: Path | SavepointError) -> threading.Thread:
+def served(checkpoint: Path, made: CheckpointLocation | SavepointError) -> threading.Thread:
     """Answer the next ask, on a thread of its own."""
 
     def serve() -> None:
-        requests = SavepointRequests(checkpoint)
+        requests = SavepointRequests(CheckpointLocation(checkpoint))
         waiting = threading.Event()
         while not (pending := requests.pending()):
             waiting.wait(0.01)
@@ -31,8 +32,9 @@ def served(checkpoint: Path, made: Path | SavepointError) -> threading.Thread:
 
 
 def test_an_ask_is_answered_and_nothing_stays(tmp_path: Path):
-    thread = served(tmp_path, tmp_path / "made")
-    assert ask_for_savepoint(tmp_path, tmp_path / "to", timeout_s=SOON_S) == tmp_path / "made"
+    thread = served(tmp_path, CheckpointLocation(tmp_path / "made"))
+    made = ask_for_savepoint(tmp_path, tmp_path / "to", timeout_s=SOON_S)
+    assert made.folder == tmp_path / "made"
     thread.join(SOON_S)
     assert list((tmp_path / "savepoint-requests").iterdir()) == []
 
@@ -48,36 +50,37 @@ def test_an_error_of_the_driver_arrives_whole(tmp_path: Path):
 def test_an_ask_without_an_answer_is_withdrawn(tmp_path: Path):
     with pytest.raises(SavepointNotMadeError, match="not made the savepoint in time"):
         ask_for_savepoint(tmp_path, tmp_path / "to", timeout_s=0.05)
-    assert SavepointRequests(tmp_path).pending() == []
+    assert SavepointRequests(CheckpointLocation(tmp_path)).pending() == []
 
 
 def test_ctrl_c_withdraws_it(tmp_path: Path):
     def interrupted() -> None:
-        assert len(SavepointRequests(tmp_path).pending()) == 1
+        assert len(SavepointRequests(CheckpointLocation(tmp_path)).pending()) == 1
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         ask_for_savepoint(tmp_path, tmp_path / "to", timeout_s=SOON_S, while_waiting=interrupted)
-    assert SavepointRequests(tmp_path).pending() == []
+    assert SavepointRequests(CheckpointLocation(tmp_path)).pending() == []
 
 
 def test_a_driver_that_answers_with_its_last_breath_is_heard(tmp_path: Path):
     def gone() -> None:
-        (one,) = SavepointRequests(tmp_path).pending()
-        SavepointRequests(tmp_path).answer(one, tmp_path / "made")
+        requests = SavepointRequests(CheckpointLocation(tmp_path))
+        (one,) = requests.pending()
+        requests.answer(one, CheckpointLocation(tmp_path / "made"))
         raise SavepointError("The driver has ended without an answer.")
 
     made = ask_for_savepoint(tmp_path, tmp_path / "to", timeout_s=SOON_S, while_waiting=gone)
-    assert made == tmp_path / "made"
+    assert made.folder == tmp_path / "made"
 
 
 def test_nobody_waits_for_an_old_ask(tmp_path: Path):
     folder = tmp_path / "savepoint-requests"
-    assert SavepointRequests(tmp_path).pending() == []
+    assert SavepointRequests(CheckpointLocation(tmp_path)).pending() == []
     assert not folder.exists()
     folder.mkdir()
     (folder / "1.ask").write_bytes(orjson.dumps({**ASK, "until_ms": 1}))
-    assert SavepointRequests(tmp_path).pending() == []
+    assert SavepointRequests(CheckpointLocation(tmp_path)).pending() == []
     assert list(folder.iterdir()) == []
 
 
@@ -100,7 +103,7 @@ def test_a_strange_file_ends_no_pipeline(tmp_path: Path, data: bytes | None, cap
         (folder / "1.ask").mkdir()
     else:
         (folder / "1.ask").write_bytes(data)
-    requests = SavepointRequests(tmp_path)
+    requests = SavepointRequests(CheckpointLocation(tmp_path))
     assert requests.pending() == requests.pending() == []
     assert caplog.text.count("cannot be served") == 1
 
@@ -109,12 +112,12 @@ def test_what_cannot_be_answered_is_served_once(tmp_path: Path, caplog):
     folder = tmp_path / "savepoint-requests"
     folder.mkdir()
     (folder / "1.ask").write_bytes(orjson.dumps({**ASK, "request_id": "../another"}))
-    requests = SavepointRequests(tmp_path)
+    requests = SavepointRequests(CheckpointLocation(tmp_path))
     (one,) = requests.pending()
     assert one.request_id == "1"
     folder.rename(tmp_path / "moved")
     folder.write_bytes(b"no folder any more")
-    requests.answer(one, tmp_path / "made")
+    requests.answer(one, CheckpointLocation(tmp_path / "made"))
     folder.unlink()
     (tmp_path / "moved").rename(folder)
     assert requests.pending() == []

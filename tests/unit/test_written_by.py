@@ -10,7 +10,8 @@ import pytest
 from transactions.committable import Committable
 from transactions.decision_log import DecisionLog, read_log
 from transactions.log_backend import LocalFileBackend
-from transactions.savepoint import find_savepoints, restored_log, verify_savepoint
+from transactions.savepoint import restored_log
+from transactions.savepoint_place import find_savepoints, verify_savepoint
 
 COMMITS = Path(__file__).parent / "written_by"
 IDENTITY = {"sinks": '{"out":{"kind":"kafka","topic":"out"}}', "sources": "in"}
