@@ -89,13 +89,13 @@ class CheckpointLocation:
     def beside(self, address: str | Path) -> Self:
         """Return another place: in the same kind of store it has the same options."""
         other = type(self)(str(address))
-        same = other.folder is None and _kind_of(other) == _kind_of(self)
+        kind, own = (one.hadoop_address.partition("://")[0] for one in (other, self))
+        same = other.folder is None and kind == own
         return dataclasses.replace(other, options=self.options) if same else other
 
     def is_same(self, other: Self) -> bool:
         """Return whether both name one place: ``s3`` and ``s3a``, with or without a last slash."""
-        places = (one.folder or one.hadoop_address for one in (self, other))
-        return next(places) == next(places)
+        return (self.folder or self.hadoop_address) == (other.folder or other.hadoop_address)
 
     def files(self) -> LogBackend:
         """Return what holds our own few files. It makes a local folder, and sends nothing.
@@ -147,10 +147,6 @@ class CheckpointLocation:
         """Return what an error shows: credentials in an address are refused, and not shown."""
         folder = self.folder
         return without_secrets(str(self.address)) if folder is None else str(folder)
-
-
-def _kind_of(location: CheckpointLocation) -> str:
-    return location.hadoop_address.partition("://")[0]
 
 
 def local_path(address: str) -> Path | None:

@@ -214,13 +214,26 @@ def refuse_file(folder: Path, option: str = "address") -> None:
         )
 
 
+def sync_file(path: Path) -> None:
+    """Wait until the content of a file survives a power cut; its name may not.
+
+    Raises:
+        OSError: it is not known whether it does.
+    """
+    _sync(path, os.O_RDONLY)
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until what was created, renamed or removed in a folder survives a power cut.
 
     Raises:
         OSError: it is not known whether all of it survives.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

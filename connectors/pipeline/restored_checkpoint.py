@@ -24,7 +24,7 @@ from transactions.decision_log import read_log
 from transactions.errors import SavepointError, SparkOnceError
 from transactions.log_backend import LocalFileBackend, LogBackend, sync_folder
 from transactions.savepoint import Savepoint, restored_log
-from transactions.savepoint_place import MANIFEST, read_savepoint
+from transactions.savepoint_place import MANIFEST
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,23 @@ _RESTORED_FROM: Final = "restored-from"
 #: A file that says: the log was begun, which no rename has brought: it lies elsewhere, or the
 #: checkpoint is at an address. If the log is empty later, it was lost.
 _LOG_BEGUN: Final = "log-begun"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SavedFiles:
+    """The engine's files in a savepoint, and what the pipeline that goes on makes of them.
+
+    Attributes:
+        savepoint: its manifest.
+        place: where it lies.
+        sources: how many the pipeline has.
+        forget: topics that the pipeline leaves out.
+    """
+
+    savepoint: Savepoint
+    place: CheckpointLocation
+    sources: int
+    forget: frozenset[str]
 
 
 class EngineFiles(Protocol):
@@ -48,16 +65,8 @@ class EngineFiles(Protocol):
             SparkOnceError: the store does not answer.
         """
 
-    def check(
-        self, savepoint: Savepoint, place: CheckpointLocation, sources: int, forget: frozenset[str]
-    ) -> None:
-        """Check that the files of a savepoint are of so many sources, and can forget topics.
-
-        Args:
-            savepoint: its manifest.
-            place: where it lies.
-            sources: of the pipeline.
-            forget: the topics.
+    def check(self, saved: SavedFiles) -> None:
+        """Check that files are of so many sources, and can forget topics.
 
         Raises:
             SavepointError: they are not, or cannot.
@@ -65,23 +74,13 @@ class EngineFiles(Protocol):
         """
 
     def bring(
-        self,
-        savepoint: Savepoint,
-        place: CheckpointLocation,
-        target: CheckpointLocation,
-        *,
-        sources: int,
-        forget: frozenset[str],
-        before_each: Callable[[], None],
+        self, saved: SavedFiles, target: CheckpointLocation, before_each: Callable[[], None]
     ) -> None:
-        """Copy the checked files of a savepoint to a checkpoint, and remove topics from them.
+        """Copy checked files to a checkpoint, and remove topics from them.
 
         Args:
-            savepoint: see `check`.
-            place: see `check`.
+            saved: what `check` has accepted.
             target: of the checkpoint; what an earlier try has left there is overwritten.
-            sources: see `check`.
-            forget: see `check`.
             before_each: called before each file; what it raises ends the copying.
 
         Raises:
@@ -95,20 +94,15 @@ class RestoredCheckpoint:
     """What becomes a checkpoint.
 
     Attributes:
-        savepoint: its manifest; all was checked.
-        place: where it lies.
+        saved: of a savepoint that was checked.
         run: of the pipeline that will run on it.
         engine: see `EngineFiles`.
-        forget: topics that the pipeline leaves out.
         end_offsets: where its sources go on.
     """
 
-    savepoint: Savepoint
-    place: CheckpointLocation
+    saved: SavedFiles
     run: RunOptions
     engine: EngineFiles
-    _: dataclasses.KW_ONLY
-    forget: frozenset[str]
     end_offsets: tuple[str, ...]
 
     def make(self) -> None:
@@ -119,7 +113,7 @@ class RestoredCheckpoint:
             SparkOnceError: a store does not answer.
         """
         checkpoint = self.run.checkpoint
-        self.engine.check(self.savepoint, self.place, len(self.run.sources), self.forget)
+        self.engine.check(self.saved)
         try:
             if checkpoint.folder is None:
                 self._fill_address()
@@ -134,7 +128,7 @@ class RestoredCheckpoint:
                     where=f"{checkpoint}: {error}",
                     cause="a store does not answer or refuses a file; or Hadoop has no client of "
                     "it",
-                    option=f"--from-savepoint {self.place}: repeat this start; it goes on",
+                    option=f"--from-savepoint {self.saved.place}: repeat this start; it goes on",
                 ) from error
             raise SavepointError(
                 "The checkpoint folder could not be made from the savepoint.",
@@ -142,7 +136,7 @@ class RestoredCheckpoint:
                 cause="the disk is full or read-only; the folder is a mount point; another process "
                 "created it at the same moment; or the store of the savepoint does not answer",
                 option=f"checkpoint={checkpoint}: a folder that does not exist, on a disk with "
-                f"{self.savepoint.size:,} bytes",
+                f"{self.saved.savepoint.size:,} bytes",
             ) from error
 
     def _make_folder(self, folder: Path) -> None:
@@ -150,62 +144,53 @@ class RestoredCheckpoint:
         staged = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.restoring")
         try:
             staged.mkdir(parents=True)
-            self._bring(CheckpointLocation(staged))
+            self.engine.bring(self.saved, CheckpointLocation(staged), lambda: None)
             facts = self._bind(LocalFileBackend(staged))
             if self.run.decision_log is None:
-                _begin_log(self.savepoint, facts, self.run, LocalFileBackend(staged / "decisions"))
+                log = LocalFileBackend(staged / "decisions")
+                _begin_log(self.saved.savepoint, facts, self.run, log)
             staged.rename(folder)  # over an empty folder, or none
             sync_folder(folder.parent)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
         if self.run.decision_log is not None:
-            begin_log_elsewhere(self.savepoint, facts, self.run)
+            begin_log_elsewhere(self.saved.savepoint, facts, self.run)
 
     def _fill_address(self) -> None:
         checkpoint = self.run.checkpoint
         files = checkpoint.files()
-        facts = self._bind(files)
-        check_same(facts, self.place, checkpoint)  # another start may have been the first
+        facts = self._bind(files)  # another start may have been the first
+        same = facts["savepoint_id"] == self.saved.savepoint.savepoint_id
+        if not same or not _is_from(facts, self.saved.place):
+            raise _used(checkpoint, facts["place"])
         if files.get(BOUND_TO) != facts["log_id"].encode():
             raise _used(checkpoint, "-")
         if tuple(facts["end_offsets"]) != self.end_offsets:
             raise SavepointError(
                 "The restore was begun with other topics.",
-                where=f"{checkpoint}, from {self.place}",
+                where=f"{checkpoint}, from {self.saved.place}",
                 cause="the pipeline was changed between two starts of the same restore",
                 option=f"checkpoint={checkpoint}: name another address; or restore with the topics "
                 "of the first start",
             )
-        self._bring(checkpoint, before_each=self._check_unfinished)
-        begin_log_elsewhere(self.savepoint, facts, self.run)
+        self.engine.bring(self.saved, checkpoint, self._check_unfinished)
+        begin_log_elsewhere(self.saved.savepoint, facts, self.run)
 
     def _check_unfinished(self) -> None:
         """Stop when another start has finished the restore: its pipeline uses the files now."""
         if log_is_begun(self.run.checkpoint):
             raise SparkOnceError(
                 "Another start has finished the restore.",
-                where=f"{self.run.checkpoint}, from {self.place}",
+                where=f"{self.run.checkpoint}, from {self.saved.place}",
                 cause="two drivers were started at the same time",
                 option="stop one of them; the newest wins",
             )
 
-    def _bring(
-        self, target: CheckpointLocation, before_each: Callable[[], None] = lambda: None
-    ) -> None:
-        self.engine.bring(
-            self.savepoint,
-            self.place,
-            target,
-            sources=len(self.run.sources),
-            forget=self.forget,
-            before_each=before_each,
-        )
-
     def _bind(self, files: LogBackend) -> Mapping[str, Any]:
         """Write down where the checkpoint comes from and which log is its own; return that."""
         facts: dict[str, Any] = {
-            "savepoint_id": self.savepoint.savepoint_id,
-            "place": str(self.place),
+            "savepoint_id": self.saved.savepoint.savepoint_id,
+            "place": str(self.saved.place),
             "log_id": secrets.token_hex(4),
             "end_offsets": self.end_offsets,
         }
@@ -230,8 +215,10 @@ def log_is_begun(checkpoint: CheckpointLocation) -> bool:
     return checkpoint.read(_LOG_BEGUN) is not None
 
 
-def is_complete(facts: Mapping[str, Any], run: RunOptions) -> bool:
-    """Return whether all of a restored checkpoint is there, but perhaps a log elsewhere."""
+def was_completed(facts: Mapping[str, Any], run: RunOptions) -> bool:
+    """Return whether all of a restored checkpoint is there, but perhaps a log elsewhere. If only
+    the file is missing that says so, it is put.
+    """
     checkpoint = run.checkpoint
     if checkpoint.folder is not None or log_is_begun(checkpoint):
         return True
@@ -284,6 +271,10 @@ def _used(checkpoint: CheckpointLocation, restored_from: str) -> SavepointError:
     )
 
 
+def _is_from(facts: Mapping[str, Any], place: CheckpointLocation) -> bool:
+    return place.is_same(CheckpointLocation(facts["place"]))
+
+
 def check_same(
     facts: Mapping[str, Any], place: CheckpointLocation, checkpoint: CheckpointLocation
 ) -> None:
@@ -292,14 +283,16 @@ def check_same(
     Raises:
         SavepointError: it does not.
     """
-    if not place.is_same(CheckpointLocation(facts["place"])):
+    if not _is_from(facts, place):
         raise _used(checkpoint, facts["place"])
     try:
-        there = place.read(MANIFEST) is not None  # not after a claim
+        manifest = place.read(MANIFEST)
     except (OSError, SparkOnceError) as error:  # a restored checkpoint does not need it any more
         logger.warning("the savepoint of %s cannot be looked at: %s", checkpoint, error)
         return
-    if there and read_savepoint(place).savepoint_id != facts["savepoint_id"]:
+    if manifest is None:
+        return  # it was claimed
+    if Savepoint.from_bytes(manifest, where=str(place)).savepoint_id != facts["savepoint_id"]:
         raise SavepointError(
             "The checkpoint was restored from another savepoint of this name.",
             where=f"{checkpoint}: {facts['savepoint_id']}",

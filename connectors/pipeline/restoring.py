@@ -23,12 +23,13 @@ from connectors.pipeline.changed_parts import SOURCES
 from connectors.pipeline.restored_checkpoint import (
     EngineFiles,
     RestoredCheckpoint,
+    SavedFiles,
     begin_log_elsewhere,
     check_same,
     facts_of,
-    is_complete,
     log_is_begun,
     refuse_used,
+    was_completed,
 )
 from connectors.pipeline.run import CONNECT_SECONDS
 from connectors.pipeline.run_options import RunOptions
@@ -99,7 +100,7 @@ def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Save
         refuse_used(checkpoint, engine)
     else:
         check_same(facts, place, checkpoint)
-        if is_complete(facts, run):
+        if was_completed(facts, run):
             _go_on(facts, place, wanted, run)
             return None
     savepoint = verify_savepoint(place)
@@ -107,7 +108,8 @@ def restore(wanted: FromSavepoint, run: RunOptions, engine: EngineFiles) -> Save
     offsets = savepoint.decision.end_offsets
     kept = tuple(without_topics(one, gone) for one in offsets) if gone else offsets
     _refuse_newer_output(kept, place, wanted, run)
-    RestoredCheckpoint(savepoint, place, run, engine, forget=gone, end_offsets=kept).make()
+    saved = SavedFiles(savepoint, place, sources=len(run.sources), forget=gone)
+    RestoredCheckpoint(saved, run, engine, end_offsets=kept).make()
     return savepoint
 
 

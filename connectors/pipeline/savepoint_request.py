@@ -74,8 +74,9 @@ class SavepointRequests:
         if self._place.folder is not None or anew:
             return self._found()
         self._looks = self._looks or RegularLooks(self._found)
-        # Much time may have passed since that look, and the ask may be withdrawn.
-        known = (one.request_id for one in self._looks.last())
+        self._looks.go_on()
+        # Much time may have passed since the last look, and the ask may be withdrawn.
+        known = (one.request_id for one in self._last_found)
         found = (self._read(one) for one in known if one not in self._answered)
         return [one for one in found if one is not None]
 
@@ -152,29 +153,25 @@ class RegularLooks:
     """Looks into a store again and again; nobody waits for an answer of the store.
 
     Args:
-        look: what finds the asks.
+        look: what finds the asks, and keeps them.
         every_s: how long it rests between two looks.
     """
 
-    def __init__(
-        self, look: Callable[[], list[SavepointRequest]], every_s: float = LOOK_AT_ADDRESS_S
-    ) -> None:
+    def __init__(self, look: Callable[[], object], every_s: float = LOOK_AT_ADDRESS_S) -> None:
         self._look = look
         self._every_s = every_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkonce-requests")
-        self._now: Future[list[SavepointRequest]] | None = None
+        self._now: Future[object] | None = None
         self._due = Deadline(0.0)
-        self._last: list[SavepointRequest] = []
 
-    def last(self) -> list[SavepointRequest]:
-        """Return what the last look has found, and begin the next one when it is due."""
+    def go_on(self) -> None:
+        """Begin the next look when it is due."""
         if self._now is not None and self._now.done():
             done, self._now = self._now, None
             self._due = Deadline(self._every_s)
-            self._last = done.result()
+            done.result()
         if self._now is None and self._due.expired():
             self._now = self._thread.submit(self._look)
-        return self._last
 
     def close(self) -> None:
         """Look no more; it does not wait for a look."""

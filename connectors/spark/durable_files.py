@@ -12,6 +12,7 @@ are whole, in part, empty or missing. `drop_undecided` removes those before the 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -22,7 +23,7 @@ from typing import Final, Self
 
 from connectors.spark.checkpoint_files import batches_in, is_whole
 from transactions.errors import SparkOnceError
-from transactions.log_backend import make_folder, sync_folder
+from transactions.log_backend import make_folder, sync_file, sync_folder
 from transactions.log_entries import Decision
 
 #: From this number of new files on, one call syncs the whole file system. For 400 small files it
@@ -155,17 +156,9 @@ def _is_empty(path: Path) -> bool:
 
 
 def _sync(path: Path) -> None:
-    try:
-        if path.is_dir():
-            sync_folder(path)
-            return
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return  # Spark has removed it: it was too old to be needed
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    # If it is gone, Spark has removed it: it was too old to be needed.
+    with contextlib.suppress(FileNotFoundError):
+        (sync_folder if path.is_dir() else sync_file)(path)
 
 
 def _sync_file_system(folder: Path) -> bool:

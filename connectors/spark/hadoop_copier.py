@@ -5,7 +5,6 @@ them comes into Python, so that much state takes as long as the store takes.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +12,15 @@ from typing import Any, Final
 from py4j.java_gateway import is_instance_of
 from pyspark.sql import SparkSession
 
-from connectors.spark.hadoop_jvm import ABSENT, JVM_ERRORS, first_line_of, java_class_of
+from connectors.spark.hadoop_jvm import (
+    ABSENT,
+    JVM_ERRORS,
+    file_manager,
+    first_line_of,
+    java_class_of,
+)
 from transactions.checkpoint_location import CheckpointLocation, local_path
+from transactions.log_backend import sync_file
 from transactions.savepoint import File
 from transactions.savepoint_place import FileCopier, FolderCopier
 
@@ -63,7 +69,7 @@ class HadoopCopier:
         finally:
             reading.close()
         if folder is not None:
-            _sync(folder)
+            sync_file(folder)
         return File(size=size, sha256=bytes(digest.digest()).hex())
 
     def remove(self, folder: str) -> None:
@@ -76,7 +82,7 @@ class HadoopCopier:
         if folder is not None:
             writing = self._system(target).create(path, True)
         else:
-            manager = self._manager(path)
+            manager = file_manager(self._jvm, path.getParent(), self._settings)
             manager.mkdirs(path.getParent())
             writing = manager.createAtomic(path, True)
         try:
@@ -103,11 +109,6 @@ class HadoopCopier:
             return system
         return system.getRawFileSystem()
 
-    def _manager(self, path: Any) -> Any:
-        room = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
-        managers = getattr(getattr(room, "CheckpointFileManager$"), "MODULE$")
-        return managers.create(path.getParent(), self._settings)
-
 
 @contextlib.contextmanager
 def _told(where: str, *, absent: bool = False) -> Iterator[None]:
@@ -118,11 +119,3 @@ def _told(where: str, *, absent: bool = False) -> Iterator[None]:
         kind = java_class_of(error)
         text = f"{where}: {kind}: {first_line_of(error)}"
         raise (FileNotFoundError if absent and kind == ABSENT else OSError)(text) from error
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -21,6 +21,7 @@ from connectors.spark.checkpoint_files import SPARK, is_of_batch
 from connectors.spark.hadoop_jvm import (
     ABSENT,
     JVM_ERRORS,
+    file_manager,
     first_line_of,
     java_class_of,
     with_authority,
@@ -168,9 +169,7 @@ class HadoopFiles:
     def _manager(self) -> Any:
         """Return what Spark writes these files with."""
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - as above
-        room = jvm.org.apache.spark.sql.execution.streaming.checkpointing
-        manager = getattr(getattr(room, "CheckpointFileManager$"), "MODULE$")
-        return manager.create(self._path(""), self._settings())
+        return file_manager(jvm, self._path(""), self._settings())
 
     def _read(self, name: str) -> str:
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - as above

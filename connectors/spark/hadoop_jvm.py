@@ -76,6 +76,18 @@ def with_authority(address: str, settings: Any, gateway: JavaGateway) -> str:
     return address
 
 
+def file_manager(jvm: Any, folder: Any, settings: Any) -> Any:
+    """Return what Spark writes the files of a checkpoint with: each appears as a whole.
+
+    Args:
+        jvm: of the session.
+        folder: Hadoop's `Path`.
+        settings: Hadoop's, of the session.
+    """
+    room = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    return getattr(getattr(room, "CheckpointFileManager$"), "MODULE$").create(folder, settings)
+
+
 #: What Hadoop says of a file that is not there.
 ABSENT: Final = "java.io.FileNotFoundException"
 #: What a call raises: in a process that has had a session, PySpark makes errors of its own of some

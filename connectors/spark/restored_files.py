@@ -8,12 +8,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from connectors.pipeline.restored_checkpoint import SavedFiles
 from connectors.spark.checkpoint_files import SPARK, fit_offsets, forget_topics
 from connectors.spark.hadoop_copier import copier_between
 from connectors.spark.query_files import files_at
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import SavepointError
-from transactions.savepoint import Savepoint, broken
+from transactions.savepoint import broken
 from transactions.savepoint_place import FILES, copy_files
 
 _VERSION = "v1"
@@ -40,62 +41,25 @@ class SparkFiles:
         """See `EngineFiles.has_any`."""
         return files_at(self.spark, checkpoint).has_any()
 
-    def check(
-        self, savepoint: Savepoint, place: CheckpointLocation, sources: int, forget: frozenset[str]
-    ) -> None:
+    def check(self, saved: SavedFiles) -> None:
         """See `EngineFiles.check`. A single source gets one place per branch that reads it now."""
-        self._is_known(savepoint, place.part(FILES), sources, forget)
-
-    def bring(
-        self,
-        savepoint: Savepoint,
-        place: CheckpointLocation,
-        target: CheckpointLocation,
-        *,
-        sources: int,
-        forget: frozenset[str],
-        before_each: Callable[[], None],
-    ) -> None:
-        """See `EngineFiles.bring`."""
-        copier = copier_between(self.spark, place, target)
-        copy_files(place, savepoint, target, copier, before_each)
-        if self._is_known(savepoint, target, sources, forget):
-            files, number = files_at(self.spark, target), savepoint.decision.checkpoint_id
-            fit_offsets(files, number, self.places or sources)
-            if forget:
-                forget_topics(files, number, forget)
-
-    def _is_known(
-        self, savepoint: Savepoint, where: CheckpointLocation, sources: int, forget: frozenset[str]
-    ) -> bool:
-        """Return whether the offsets are in the format that can be fitted.
-
-        Args:
-            savepoint: the manifest.
-            where: its files lie there.
-            sources: of the pipeline.
-            forget: topics that the pipeline leaves out.
-
-        Raises:
-            SavepointError: they cannot be fitted to the plan.
-        """
-        name = f"offsets/{savepoint.decision.checkpoint_id}"
+        name, where = f"offsets/{saved.savepoint.decision.checkpoint_id}", saved.place.part(FILES)
         text = files_at(self.spark, where).read(name)
         if text is None:
             raise broken(f"{where}, {SPARK}/{name}", "the file is missing")
         version, _, *lines = text.splitlines()
         if version != _VERSION:
-            if not forget:
-                return False  # Spark itself compares the number of sources
+            if not saved.forget:
+                return  # Spark itself compares the number of sources
             raise SavepointError(
                 "Topics cannot be removed from the offsets of this savepoint.",
                 where=f"{name}, format {version}",
                 cause="another version of Spark has written it",
                 option="subscribe: keep the topics for the first run; then take a new savepoint",
             )
-        places = self.places or sources
+        places = self.places or saved.sources
         # State also has a place in the plan, and that place cannot change.
-        may_change = sources == 1 and not self.has_state(savepoint.files)
+        may_change = saved.sources == 1 and not self.has_state(saved.savepoint.files)
         if len(lines) != places and not (may_change and len(set(lines)) == 1):
             raise SavepointError(
                 "The savepoint is of a pipeline with another number of sources.",
@@ -104,7 +68,17 @@ class SparkFiles:
                 option="read(): call it as often as before; a source can subscribe to several "
                 "topics",
             )
-        return True
+
+    def bring(
+        self, saved: SavedFiles, target: CheckpointLocation, before_each: Callable[[], None]
+    ) -> None:
+        """See `EngineFiles.bring`."""
+        copier = copier_between(self.spark, saved.place, target)
+        copy_files(saved.place, saved.savepoint, target, copier, before_each)
+        files, number = files_at(self.spark, target), saved.savepoint.decision.checkpoint_id
+        fit_offsets(files, number, self.places or saved.sources)
+        if saved.forget:
+            forget_topics(files, number, saved.forget)
 
 
 class NoFiles:
@@ -121,5 +95,5 @@ class NoFiles:
     def check(self, *_: object) -> None:
         """See `EngineFiles.check`: there is nothing to check."""
 
-    def bring(self, *_: object, **__: object) -> None:
+    def bring(self, *_: object) -> None:
         """See `EngineFiles.bring`: there is nothing to bring."""

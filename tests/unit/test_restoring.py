@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -216,14 +217,9 @@ def test_one_that_is_not_claimed_begins_many(place: Path, tmp_path: Path):
         assert restored(place, options(tmp_path / name)) is not None
 
 
-@pytest.mark.parametrize("log", ["folder", "elsewhere"])
-@pytest.mark.parametrize("step", STEPS, ids=[name for _, name in STEPS])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_crash_at_each_step_then_the_same_command(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step, when, log
-):
-    elsewhere = LogLocation(tmp_path / "log") if log == "elsewhere" else None
-    run = options(tmp_path / "second", decision_log=elsewhere)
+@contextlib.contextmanager
+def killed(monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], when: str) -> Iterator[None]:
+    """Let what is done in here end before or after a function."""
     with monkeypatch.context() as patched:
         whole = getattr(*step)
 
@@ -234,7 +230,19 @@ def test_a_crash_at_each_step_then_the_same_command(
 
         patched.setattr(*step, crashing)
         with pytest.raises(KeyboardInterrupt):
-            restored(place, run)
+            yield
+
+
+@pytest.mark.parametrize("log", ["folder", "elsewhere"])
+@pytest.mark.parametrize("step", STEPS, ids=[name for _, name in STEPS])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_at_each_step_then_the_same_command(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step, when, log
+):
+    elsewhere = LogLocation(tmp_path / "log") if log == "elsewhere" else None
+    run = options(tmp_path / "second", decision_log=elsewhere)
+    with killed(monkeypatch, step, when):
+        restored(place, run)
     restored(place, run)
     state = read_log(run.log_location.backend())
     assert state.decision is not None

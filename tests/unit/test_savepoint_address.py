@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,10 +19,15 @@ from connectors.cli import savepoint as savepoint_command
 from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.options.kafka_source import KafkaSource
 from connectors.pipeline import restored_checkpoint, restoring
-from connectors.pipeline.restored_checkpoint import RestoredCheckpoint, facts_of, log_is_begun
+from connectors.pipeline.restored_checkpoint import (
+    RestoredCheckpoint,
+    SavedFiles,
+    facts_of,
+    log_is_begun,
+)
 from connectors.pipeline.restoring import FromSavepoint, restore
 from connectors.pipeline.run_options import RunOptions
-from connectors.pipeline.savepoint_request import SavepointRequests
+from connectors.pipeline.savepoint_request import SavepointRequest, SavepointRequests
 from tests.unit.s3_server import Fault, S3Server
 from tests.unit.samples import decision
 from tests.unit.test_checkpoint_address import (  # noqa: F401 - fixtures
@@ -34,11 +40,13 @@ from tests.unit.test_checkpoint_address import (  # noqa: F401 - fixtures
     server,
     typed,
 )
+from tests.unit.test_restoring import killed
 from transactions.checkpoint_location import BOUND_TO, CheckpointLocation
+from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import SavepointError, SavepointNotMadeError, SparkOnceError
 from transactions.log_backend import MemoryBackend
-from transactions.savepoint import File, Savepoint, savepoint_of
+from transactions.savepoint import File, savepoint_of
 from transactions.savepoint_place import (
     copy_files,
     delete_savepoint,
@@ -83,21 +91,13 @@ class StoreEngine:
         below = checkpoint.file("spark").removeprefix("s3a://bucket/")
         return any(one.startswith(below) for one in self.copier.objects)
 
-    def check(self, *_: object) -> None:
-        """It knows no offsets."""
+    def check(self, saved: SavedFiles) -> None:
+        assert (saved.sources, saved.forget) == (1, frozenset())
 
     def bring(
-        self,
-        savepoint: Savepoint,
-        place: CheckpointLocation,
-        target: CheckpointLocation,
-        *,
-        sources: int,
-        forget: frozenset[str],
-        before_each: Callable[[], None],
+        self, saved: SavedFiles, target: CheckpointLocation, before_each: Callable[[], None]
     ) -> None:
-        assert (sources, forget) == (1, frozenset())
-        copy_files(place, savepoint, target, self.copier, before_each)
+        copy_files(saved.place, saved.savepoint, target, self.copier, before_each)
 
 
 @pytest.fixture
@@ -173,17 +173,8 @@ STEPS = (
 def test_a_restore_that_is_killed_is_repeated_or_refused(
     made, place, server, copier, monkeypatch, step, when
 ):
-    with monkeypatch.context() as patched:
-        whole = getattr(*step)
-
-        def crashing(*args: Any, **more: Any) -> None:
-            if when == "after":
-                whole(*args, **more)
-            raise KeyboardInterrupt
-
-        patched.setattr(*step, crashing)
-        with pytest.raises(KeyboardInterrupt):
-            restored(made, place, copier)
+    with killed(monkeypatch, step, when):
+        restored(made, place, copier)
     if facts_of(place) is not None and not place.has_log():
         with pytest.raises(SavepointError, match="was not finished") as raised:
             run_at(place, monkeypatch).open()
@@ -288,42 +279,34 @@ def test_a_manifest_that_is_in_doubt_is_taken_back(made, server, copier):
 # --- how a driver is asked there ------------------------------------------------------------------
 
 
-def served(place: CheckpointLocation, name: str) -> threading.Thread:
-    """Answer the next ask as a driver does, on a thread of its own."""
-
-    def serve() -> None:
-        requests = SavepointRequests(place)
-        waiting = threading.Event()
-        while not (pending := requests.pending()):
-            waiting.wait(0.01)
-        requests.answer(pending[0], place.beside(f"{pending[0].folder}/{name}"))
-        assert requests.pending() == [], "it is answered once, also before the next look"
-        requests.close()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    return thread
-
-
 def test_the_command_asks_a_driver_whose_checkpoint_is_at_an_address(log, job, place, server):
     before = set(server.objects)
     name = "app-7-1234abcd"
 
-    def asked() -> bool:
-        return any(one.endswith(".ask") for one in server.objects)
+    def driver() -> list[SavepointRequest]:
+        """Answer the ask, and return what is pending before the next look."""
+        until(lambda: any(one.endswith(".ask") for one in server.objects))
+        requests = SavepointRequests(place)
+        until(requests.pending)
+        (ask,) = requests.pending()
+        requests.answer(ask, place.beside(f"{ask.folder}/{name}"))
+        left = requests.pending()
+        requests.close()
+        return left
 
-    thread = threading.Thread(target=lambda: (until(asked), served(place, name)), daemon=True)
-    thread.start()
-    done = typed(savepoint_command.command, "take", job, "--to", SAVEPOINTS)
-    thread.join(SOON_S)
+    with ThreadPoolExecutor(1) as threads:
+        answered = threads.submit(driver)
+        done = typed(savepoint_command.command, "take", job, "--to", SAVEPOINTS)
+        assert answered.result(SOON_S) == [], "it is answered once"
     assert done.exit_code == 0, done.exception
     assert done.stdout.strip() == f"{SAVEPOINTS}/{name}"
     assert set(server.objects) == before, "neither ask nor answer stays"
 
 
-def until(condition) -> None:
-    pause = threading.Event()
+def until(condition: Callable[[], object]) -> None:
+    deadline, pause = Deadline(SOON_S), threading.Event()
     while not condition():
+        assert not deadline.expired()
         pause.wait(0.01)
 
 
