@@ -106,7 +106,7 @@ class HadoopFiles:
 
     def begin_run(self, decision: Decision | None) -> HadoopFiles:
         """See `QueryFiles.begin_run`. Spark plans a batch that was not decided again, as in a
-        folder.
+        folder. Where it has no plan at all, it refuses to start beside files of state.
 
         Raises:
             SparkOnceError: see `finished`.
@@ -115,6 +115,8 @@ class HadoopFiles:
         for number in self._batches("offsets"):
             if number > last:
                 self._ask("delete", f"offsets/{number}", False)
+        if last < 0:
+            self._ask("delete", "state", True)
         return self
 
     def to_copy(self, batch_id: int) -> dict[str, str]:

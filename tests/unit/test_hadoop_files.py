@@ -65,9 +65,12 @@ class Hadoop:
         return any(one.startswith(self._ask(path)) for one in self.names)
 
     def delete(self, path: Any, recursive: bool) -> bool:
-        assert not recursive
-        self.names.remove(self._ask(path))
-        return True
+        deleted = self._ask(path)
+        below = {one for one in self.names if one.startswith(f"{deleted}/")}
+        assert recursive or not below
+        known = len(self.names)
+        self.names -= {deleted, *below}
+        return len(self.names) < known
 
 
 def files_of(hadoop: Hadoop, address: str = "s3://bucket/app/") -> HadoopFiles:
@@ -113,6 +116,15 @@ def test_only_what_is_undecided_is_planned_again(last, left):
     run.begin()()
     run.make_state_durable()
     assert len(hadoop.asked) == asked, "what a store has acknowledged is durable"
+
+
+@pytest.mark.parametrize(("last", "left"), [(None, False), (0, True)])
+def test_state_of_a_first_batch_that_was_not_decided_is_removed(last, left):
+    """Spark refuses to begin with it (`STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY`)."""
+    hadoop = Hadoop("offsets/0", "state/0/0/1.changelog", "state/0/_metadata/metadata", "metadata")
+    files_of(hadoop).begin_run(None if last is None else decision(last))
+    assert files_of(hadoop).has_state() == left
+    assert f"{SPARK}/metadata" in hadoop.names
 
 
 def test_state_is_looked_for():
