@@ -30,17 +30,22 @@ _MARKER = "complete"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedJar:
-    """One jar of the pin file."""
+    """One jar of the pin file.
+
+    Attributes:
+        classifier: of the jar among the module's jars; empty for the jar that has none.
+    """
 
     sha256: str
     organisation: str
     module: str
     version: str
+    classifier: str = ""
 
     @property
     def file_name(self) -> str:
         """Return the jar's file name in the cache."""
-        return f"{self.module}-{self.version}.jar"
+        return "-".join(filter(None, (self.module, self.version, self.classifier))) + ".jar"
 
 
 # Puts all jars into the folder; replaced in tests.
@@ -48,14 +53,20 @@ Resolver = Callable[[Sequence[PinnedJar], Path], None]
 
 
 def read_pins(path: Path) -> tuple[PinnedJar, ...]:
-    """Read the pin file: lines of ``<sha256>  <organisation>:<module>:<version>``."""
+    """Read the pin file: lines of ``<sha256>  <organisation>:<module>:<version>[:<classifier>]``."""
     pins = []
     for line in path.read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
             sha256, _, coordinate = line.partition("  ")
-            organisation, module, version = coordinate.split(":")
+            organisation, module, version, *classifier = coordinate.split(":")
             pins.append(
-                PinnedJar(sha256=sha256, organisation=organisation, module=module, version=version)
+                PinnedJar(
+                    sha256=sha256,
+                    organisation=organisation,
+                    module=module,
+                    version=version,
+                    classifier=classifier[0] if classifier else "",
+                )
             )
     return tuple(pins)
 
@@ -175,7 +186,7 @@ class IvyResolver:
         module.write_text(_ivy_module(pins), "utf-8")
         command = [str(self._java), "-jar", str(_ivy_jar()), "-cache", str(work / "cache")]
         command += ["-ivy", str(module), "-retrieve"]
-        command += [str(folder / "[artifact]-[revision].[ext]")]
+        command += [str(folder / "[artifact]-[revision](-[classifier]).[ext]")]
         settings = os.environ.get(SETTINGS_VARIABLE)
         command += ["-settings", settings] if settings else []
         output: str | None
@@ -229,16 +240,22 @@ def _kill_after(process: subprocess.Popen[str], seconds: float) -> threading.Tim
 def _ivy_module(pins: Sequence[PinnedJar]) -> str:
     dependencies = "\n".join(
         f'    <dependency org="{p.organisation}" name="{p.module}" rev="{p.version}"'
-        ' conf="default->default" transitive="false"/>'
+        f' conf="default->default" transitive="false">{_artifact(p)}</dependency>'
         for p in pins
     )
     return (
-        '<ivy-module version="2.0">\n'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">\n'
         '  <info organisation="sparkonce" module="jars"/>\n'
         '  <configurations><conf name="default"/></configurations>\n'
         f"  <dependencies>\n{dependencies}\n  </dependencies>\n"
         "</ivy-module>\n"
     )
+
+
+def _artifact(pin: PinnedJar) -> str:
+    if not pin.classifier:
+        return ""
+    return f'<artifact name="{pin.module}" type="jar" m:classifier="{pin.classifier}"/>'
 
 
 def _ivy_jar() -> Path:

@@ -6,12 +6,13 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from connectors.cluster import broker_jars
 from connectors.cluster.broker_jars import PIN_FILE, ensure_broker_jars
-from connectors.machine.pinned_jars import PinnedJar, read_pins
+from connectors.machine.pinned_jars import PinnedJar, _ivy_module, read_pins
 from transactions.errors import BrokerUnavailableError, ConfigurationError, SparkOnceError
 
 
@@ -149,3 +150,16 @@ def test_without_a_working_java_the_download_fails_clearly(tmp_path: Path) -> No
     with pytest.raises(BrokerUnavailableError, match=r"could not be downloaded(?s:.*)/no/java"):
         ensure_broker_jars("/no/java", cache=tmp_path, pins=PINS, tell=lambda _text: None)
     assert folders(tmp_path) == []
+
+
+def test_a_module_can_have_several_jars(tmp_path: Path) -> None:
+    """One of them is named by its classifier; an Ivy that ignored it would fetch another jar."""
+    (tmp_path / "pins").write_text("# a comment\n0a  org:one:1.0:whole\n0b  org:two:2.0\n")
+    whole, two = read_pins(tmp_path / "pins")
+    assert (whole.file_name, two.file_name) == ("one-1.0-whole.jar", "two-2.0.jar")
+    module = ET.fromstring(_ivy_module([whole, two]))
+    first, second = module.iter("dependency")
+    (artifact,) = first
+    maven = "{http://ant.apache.org/ivy/maven}"
+    assert artifact.attrib == {"name": "one", "type": "jar", f"{maven}classifier": "whole"}
+    assert not [*second]
