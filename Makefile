@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv archive lint test test-all unit integration parity chaos demo hdfs bench bench-peers docs docker-image compose-check clean mutations
+.PHONY: help venv archive lint test test-all unit integration parity chaos demo hdfs s3 bench bench-peers docs docker-image compose-check clean mutations
 
 # The first Python 3.11 or newer; PYTHON=... chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -82,6 +82,9 @@ demo: $(STAMP)  ## the main job, killed twice, and its proof
 
 hdfs: $(STAMP)  ## HDFS on this machine until ctrl-C; make demo ARGS="--checkpoint hdfs://127.0.0.1:PORT/demo"
 	$(BIN)/python -m tests.hdfs_cluster $(ARGS)
+
+s3: $(STAMP)  ## an S3 store on this machine until ctrl-C; it prints how to use it with make demo
+	$(BIN)/python -m tests.s3_store $(ARGS)
 
 bench: $(STAMP)  ## both modes as JSON lines, beside the peers that are installed; PEERS=none|all|flink-100,...
 	$(BIN)/python -m benchmarks.run $(if $(PEERS),--peers $(PEERS)) $(ARGS)

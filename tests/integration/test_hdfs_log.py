@@ -5,7 +5,6 @@ What the log holds at the end is read by Hadoop's own shell.
 
 from __future__ import annotations
 
-import inspect
 import os
 import random
 import subprocess
@@ -21,19 +20,12 @@ from connectors.spark.hdfs_backend import HdfsBackend
 from tests.hdfs_cluster import HdfsCluster
 from tests.journeys.conftest import SPARKONCE
 from tests.tiers import long
-from tests.unit import test_log_backend
 from tests.unit.killed_drivers import FLOOR, Driver, decisions_of, whole_entries
 from tests.unit.log_writer import FENCED, UNWRITTEN
+from tests.unit.test_log_backend import contract_of_a_backend
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import ConfigurationError, SparkOnceError
-
-#: What every backend promises.
-CONTRACT = [
-    test
-    for name, test in vars(test_log_backend).items()
-    if name.startswith("test_") and [*inspect.signature(test).parameters] == ["make"]
-]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +40,7 @@ def url(hdfs: HdfsCluster) -> str:
 
 
 def test_the_contract_of_every_backend(hdfs: HdfsCluster):
-    assert len(CONTRACT) > 6
-    for test in CONTRACT:
+    for test in contract_of_a_backend():
         place = f"{hdfs.address}/{test.__name__}"
         test(lambda place=place: HdfsBackend(place, {}))
 
@@ -88,7 +79,7 @@ def test_what_is_acted_on_is_followed_by_a_change(hdfs: HdfsCluster, url: str, m
 @long
 def test_the_contract_where_pyspark_makes_errors_of_its_own(spark: SparkSession, hdfs: HdfsCluster):
     """A process with a session uses its JVM, and PySpark changes what py4j raises."""
-    for test in CONTRACT:
+    for test in contract_of_a_backend():
         place = f"{hdfs.address}/session/{test.__name__}"
         test(lambda place=place: HdfsBackend(place, {}))
     with pytest.raises(OSError, match="UnknownHostException"):

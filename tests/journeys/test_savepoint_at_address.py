@@ -21,8 +21,8 @@ from tests.journeys.test_lost_machine import (  # noqa: F401 - one is a fixture
     store,
 )
 from tests.pages import block, commands
+from tests.s3_store import S3Store
 from tests.tiers import long
-from tests.unit.s3_server import S3Server
 
 #: The page's commands, without the job files' names.
 TAKE, RUN = (
@@ -67,11 +67,9 @@ def moved(job: str, stranger: Stranger, disks: Path, environment: dict[str, str]
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["continuous", "state"])
 def test_a_pipeline_moves_within_an_object_store(
-    kind: str, stranger: Stranger, store: S3Server, tmp_path: Path
+    kind: str, stranger: Stranger, store: S3Store, tmp_path: Path
 ):
-    spark = tmp_path / "served-by-hadoop"
-    spark.mkdir()
-    moved(job_in_s3(kind, stranger, store, spark), stranger, tmp_path, SECRETS)
+    moved(job_in_s3(kind, stranger, store), stranger, tmp_path, SECRETS)
 
 
 @long

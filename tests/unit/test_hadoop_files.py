@@ -5,14 +5,19 @@ The real one: `tests/journeys/test_lost_machine.py`.
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
 
+import tests
+from connectors.machine.pinned_jars import read_pins
 from connectors.spark.hadoop_files import HadoopFiles
 from connectors.spark.query_files import FolderFiles, files_at
+from tests.pages import block
 from tests.unit.samples import decision
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError, SparkOnceError
@@ -96,6 +101,14 @@ def test_a_folder_has_files_of_its_own(tmp_path):
 )
 def test_spark_is_told_the_address_as_hadoop_names_it(address, hadoops):
     assert files_of(Hadoop(), address).address == hadoops
+
+
+def test_the_small_client_of_the_page_is_what_the_tests_run_with():
+    spark = tomllib.loads(block("docs/checkpoint_address.md", "jars.excludes"))["spark"]["jars"]
+    pins = read_pins(Path(tests.__file__).with_name("hadoop-aws.sha256"))
+    pinned = {f"{one.organisation}:{one.module}:{one.version}" for one in pins}
+    assert {*spark["packages"].split(",")} < pinned
+    assert spark["excludes"] not in {one.rpartition(":")[0] for one in pinned}
 
 
 def test_the_newest_finished_batch():

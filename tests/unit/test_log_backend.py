@@ -1,5 +1,9 @@
-"""One contract suite for every backend of the decision log."""
+"""One contract suite for every backend of the decision log.
 
+On a real HDFS and a real S3 store: `integration/test_hdfs_log.py`, `integration/test_s3_log.py`.
+"""
+
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +36,17 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
             with S3Server() as server:
                 server.page = 2  # a listing takes several answers
                 yield lambda: ObjectStoreBackend("s3://bucket/app/log", **server.options())
+
+
+def contract_of_a_backend() -> list[Callable[[Make], None]]:
+    """Return what every backend promises, for storage that another tier starts."""
+    found = [
+        test
+        for name, test in globals().items()
+        if name.startswith("test_") and [*inspect.signature(test).parameters] == ["make"]
+    ]
+    assert len(found) > 6
+    return found
 
 
 def test_put_then_get(make: Make):
