@@ -27,6 +27,9 @@ SPARK = "spark"
 #: A batch's file, and Hadoop's checksum of that file.
 _BATCH = re.compile(r"\.?(\d+)(\.crc)?")
 _LOGS = ("offsets", "commits")
+#: Where Spark has no plan it takes a query for a new one, and refuses each file in these folders
+#: (`MicroBatchExecution.verifyNewCheckpointDirectory`), its own half-written one too.
+MUST_BE_EMPTY = (*_LOGS, "state")
 _VERSION = "v1"
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from connectors.spark.checkpoint_files import batches_in, is_whole
+from connectors.spark.checkpoint_files import MUST_BE_EMPTY, batches_in, is_whole
 from transactions.errors import SparkOnceError
 from transactions.log_backend import make_folder, sync_file, sync_folder
 from transactions.log_entries import Decision
@@ -143,7 +143,8 @@ def drop_undecided(folder: Path, last: int) -> None:
     doubtful += [path for path in (folder / "state").rglob("*") if _is_empty(path)]
     if last < 0:
         doubtful += [path for path in folder.glob("*metadata*") if not is_whole(path)]
-        shutil.rmtree(folder / "state", ignore_errors=True)
+        for name in MUST_BE_EMPTY:
+            shutil.rmtree(folder / name, ignore_errors=True)
     for path in doubtful:
         path.unlink(missing_ok=True)
 

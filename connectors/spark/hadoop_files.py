@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from connectors.spark.checkpoint_files import SPARK, is_of_batch
+from connectors.spark.checkpoint_files import MUST_BE_EMPTY, SPARK, is_of_batch
 from connectors.spark.hadoop_jvm import (
     ABSENT,
     JVM_ERRORS,
@@ -106,7 +106,7 @@ class HadoopFiles:
 
     def begin_run(self, decision: Decision | None) -> HadoopFiles:
         """See `QueryFiles.begin_run`. Spark plans a batch that was not decided again, as in a
-        folder. Where it has no plan at all, it refuses to start beside files of state.
+        folder.
 
         Raises:
             SparkOnceError: see `finished`.
@@ -115,8 +115,8 @@ class HadoopFiles:
         for number in self._batches("offsets"):
             if number > last:
                 self._ask("delete", f"offsets/{number}", False)
-        if last < 0:
-            self._ask("delete", "state", True)
+        for folder in MUST_BE_EMPTY if last < 0 else ():
+            self._ask("delete", folder, True)
         return self
 
     def to_copy(self, batch_id: int) -> dict[str, str]:

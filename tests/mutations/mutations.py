@@ -376,12 +376,12 @@ MUTATIONS = (
         "tests/unit/test_hadoop_files.py::test_only_what_is_undecided_is_planned_again",
     ),
     Mutation(
-        "durable in order: state of a first batch that was not decided goes, at an address too",
+        "durable in order: all of a first batch that was not decided goes, at an address too",
         "connectors/spark/hadoop_files.py",
-        "        if last < 0:\n",
-        "        if False:\n",
+        "if last < 0 else ()",
+        "if False else ()",
         "tests/unit/test_hadoop_files.py"
-        "::test_state_of_a_first_batch_that_was_not_decided_is_removed",
+        "::test_all_of_a_first_batch_that_was_not_decided_is_removed",
     ),
     Mutation(
         "log: newest wins",

@@ -316,6 +316,18 @@ def test_b1_only_what_is_undecided_is_dropped(tmp_path: Path):
     drop_undecided(tmp_path / "none", -1)
 
 
+def test_before_the_first_decision_nothing_of_a_batch_stays(tmp_path: Path):
+    """Spark refuses to begin with it (`STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY`)."""
+    for name in ("offsets/.0.6.tmp", "commits/.0.6.tmp", "state/0/0/1.changelog"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text("v1")
+    drop_undecided(tmp_path, 0)
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 3
+    drop_undecided(tmp_path, -1)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(("text", "stays"), [("", False), ('{"id":', False), ('{"id":"q"}', True)])
 def test_b1_before_the_first_decision_torn_metadata_is_dropped(
     tmp_path: Path, text: str, stays: bool

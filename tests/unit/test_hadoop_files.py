@@ -123,8 +123,8 @@ def test_only_what_is_undecided_is_planned_again(last, left):
     files = files_of(hadoop)
     run = files.begin_run(None if last is None else decision(last))
     there = {one.rpartition("/")[2] for one in hadoop.names if "offsets" in one}
-    assert there == {*left, ".12.tmp"}
-    assert files.finished() == 9
+    assert there == {*left, *([".12.tmp"] if last is not None else [])}
+    assert files.finished() == (-1 if last is None else 9)
     asked = len(hadoop.asked)
     run.begin()()
     run.make_state_durable()
@@ -132,12 +132,13 @@ def test_only_what_is_undecided_is_planned_again(last, left):
 
 
 @pytest.mark.parametrize(("last", "left"), [(None, False), (0, True)])
-def test_state_of_a_first_batch_that_was_not_decided_is_removed(last, left):
+def test_all_of_a_first_batch_that_was_not_decided_is_removed(last, left):
     """Spark refuses to begin with it (`STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY`)."""
-    hadoop = Hadoop("offsets/0", "state/0/0/1.changelog", "state/0/_metadata/metadata", "metadata")
+    of_batch = {"offsets/.0.6.tmp", "commits/.0.6.tmp", "state/0/0/1.changelog"}
+    hadoop = Hadoop(*of_batch, "metadata")
     files_of(hadoop).begin_run(None if last is None else decision(last))
-    assert files_of(hadoop).has_state() == left
-    assert f"{SPARK}/metadata" in hadoop.names
+    there = {one.removeprefix(f"{SPARK}/") for one in hadoop.names}
+    assert there == {*(of_batch if left else ()), "metadata"}
 
 
 def test_state_is_looked_for():
