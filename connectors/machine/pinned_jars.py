@@ -53,7 +53,9 @@ Resolver = Callable[[Sequence[PinnedJar], Path], None]
 
 
 def read_pins(path: Path) -> tuple[PinnedJar, ...]:
-    """Read the pin file: lines of ``<sha256>  <organisation>:<module>:<version>[:<classifier>]``."""
+    """Read the pin file: lines of ``<sha256>  <organisation>:<module>:<version>``, and perhaps a
+    ``:<classifier>``.
+    """
     pins = []
     for line in path.read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
