@@ -30,6 +30,8 @@ from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError, SparkOnceError
 from transactions.log_entries import Decision
 
+#: Below Spark's part, which does not know it: the text of a file that is being replaced.
+_ASIDE: Final = "replacing"
 #: A name node that is too old to have observers says it of msync.
 _NO_OBSERVERS: Final = "RpcNoSuchMethod"
 #: What Hadoop says when it has no client for an address; no later start is better.
@@ -94,15 +96,25 @@ class HadoopFiles:
             SparkOnceError: see `finished`.
         """
         text: str | None = self._answer(name, partial(self._read, name))
+        if text is None:  # a `replace` was killed between its two steps
+            aside = f"{_ASIDE}/{name}"
+            text = self._answer(aside, partial(self._read, aside))
         return text
 
     def replace(self, name: str, text: str) -> None:
-        """See `BatchTexts.replace`. Spark's own manager of these files replaces one as a whole.
+        """See `BatchTexts.replace`. Hadoop's clients of object stores replace a file in two steps:
+        they delete the old one, then they copy the new one to its name. So the text is put aside
+        first, where `read` finds it.
 
         Raises:
-            SparkOnceError: see `finished`.
+            SparkOnceError: see `finished`; or the file has another text afterwards.
         """
-        self._answer(name, partial(self._replace, name, text))
+        aside = f"{_ASIDE}/{name}"
+        for one in (aside, name):
+            self._answer(one, partial(self._replace, one, text))
+            if self._answer(one, partial(self._read, one)) != text:
+                raise self._unread(one, "the file was replaced, and has another text")
+        self._ask("delete", aside, False)
 
     def begin_run(self, decision: Decision | None) -> HadoopFiles:
         """See `QueryFiles.begin_run`. Spark plans a batch that was not decided again, as in a
@@ -154,9 +166,11 @@ class HadoopFiles:
 
     # --- Hadoop -----------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def _system(self) -> Any:
-        """Return Hadoop's `FileSystem` of the address, with the settings of the session."""
+        """Return Hadoop's `FileSystem` of the address, with the settings of the session. Hadoop
+        keeps one for all users of a JVM, and makes another one if a user has closed it.
+        """
         return self._path("").getFileSystem(self._settings())
 
     def _settings(self) -> Any:
@@ -182,6 +196,7 @@ class HadoopFiles:
             stream.close()
 
     def _replace(self, name: str, text: str) -> None:
+        self._manager.mkdirs(self._path(name).getParent())
         stream = self._manager.createAtomic(self._path(name), True)
         stream.write(bytearray(text.encode()))
         stream.close()

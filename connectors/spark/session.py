@@ -223,6 +223,10 @@ def prepare_session(spark: SparkSession, *, local_checkpoint: bool) -> None:
     wanted = {**RUNTIME_CONF, **(_LOCAL_CHECKPOINT_CONF if local_checkpoint else {})}
     for key, value in wanted.items():
         spark.conf.set(key, value)
+    for key, value in _LOCAL_CHECKPOINT_CONF.items():
+        # A driver on a folder may have had this session before.
+        if not local_checkpoint and spark.conf.get(key, None) == value:
+            spark.conf.unset(key)
 
 
 def check_session(spark: SparkSession) -> None:

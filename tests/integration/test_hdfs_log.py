@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from connectors.spark.hadoop_files import HadoopFiles
 from connectors.spark.hdfs_backend import HdfsBackend
 from tests.hdfs_cluster import HdfsCluster
 from tests.journeys.conftest import SPARKONCE
@@ -23,6 +24,7 @@ from tests.tiers import long
 from tests.unit.killed_drivers import FLOOR, Driver, decisions_of, whole_entries
 from tests.unit.log_writer import FENCED, UNWRITTEN
 from tests.unit.test_log_backend import contract_of_a_backend
+from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import ConfigurationError, SparkOnceError
@@ -203,7 +205,25 @@ def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-@long
+def test_a_file_of_sparks_that_a_kill_left_half_replaced_is_found(
+    hdfs: HdfsCluster, spark: SparkSession
+):
+    """In an object store Hadoop deletes the old file before it copies the new one to its name."""
+    place = CheckpointLocation(f"{hdfs.address}/{uuid.uuid4().hex}")
+    files, there = HadoopFiles(spark, place), f"{place.address}/spark/offsets"
+    aside = f"{place.address}/spark/replacing/offsets"
+    for text in ("old", "new"):
+        files.replace("offsets/7", text)
+        assert files.read("offsets/7") == text
+        assert hdfs.shell("-cat", f"{there}/7") == text
+    assert hdfs.shell("-ls", "-C", aside) == ""
+    hdfs.shell("-mkdir", "-p", aside)
+    hdfs.shell("-mv", f"{there}/7", aside)
+    assert files.read("offsets/7") == "new"
+    files.replace("offsets/7", "newer")
+    assert hdfs.shell("-cat", f"{there}/7") == "newer"
+
+
 def test_doctor_tries_what_a_log_needs_and_leaves_nothing(hdfs: HdfsCluster):
     conf = str(hdfs.conf_folder())
     seen = doctor("--checkpoint", "hdfs:///tried/app", HADOOP_CONF_DIR=conf)

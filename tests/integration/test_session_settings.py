@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from connectors import KafkaSink, KafkaSource
 from connectors.spark import StreamingDriver
+from connectors.spark.session import prepare_session
 from tests.auditor.reader import read_committed
 
 OTHERS = {
@@ -48,3 +49,18 @@ def test_a_builder_in_the_users_module_changes_none_of_it(
     noted = json.loads((Path(checkpoint) / "spark/offsets/0").read_text().splitlines()[1])["conf"]
     assert "RocksDB" in noted["spark.sql.streaming.stateStore.providerClass"]
     assert {name: spark.conf.get(name) for name in OTHERS}.items().isdisjoint(OTHERS.items())
+
+
+def test_a_checkpoint_at_an_address_takes_nothing_from_one_in_a_folder(spark: SparkSession):
+    """One session has both, one after the other. A manager for folders renames without the check
+    that HDFS has, and says nothing of a rename that a store refused.
+    """
+    manager = "spark.sql.streaming.checkpointFileManagerClass"
+    prepare_session(spark, local_checkpoint=True)
+    assert spark.conf.get(manager, None) is not None
+    prepare_session(spark, local_checkpoint=False)
+    assert spark.conf.get(manager, None) is None
+    spark.conf.set(manager, "the.user.s.Own")
+    prepare_session(spark, local_checkpoint=False)
+    assert spark.conf.get(manager, None) == "the.user.s.Own"
+    spark.conf.unset(manager)
