@@ -18,6 +18,7 @@ from connectors.spark.hadoop_jvm import (
     file_manager,
     first_line_of,
     java_class_of,
+    with_authority,
 )
 from transactions.checkpoint_location import CheckpointLocation, local_path
 from transactions.log_backend import sync_file
@@ -99,7 +100,9 @@ class HadoopCopier:
 
     def _path(self, address: str) -> Any:
         folder = local_path(address)
-        text = address if folder is None else f"file://{folder}"  # Hadoop decodes no %20
+        text = f"file://{folder}"  # Hadoop decodes no %20
+        if folder is None:
+            text = with_authority(address, self._settings, self._gateway)
         return self._jvm.org.apache.hadoop.fs.Path(text)
 
     def _system(self, address: str) -> Any:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from connectors.spark.hadoop_copier import HadoopCopier
 from connectors.spark.hadoop_files import HadoopFiles
 from connectors.spark.hdfs_backend import HdfsBackend
 from tests.hdfs_cluster import HdfsCluster
@@ -224,6 +225,30 @@ def test_a_file_of_sparks_that_a_kill_left_half_replaced_is_found(
     assert hdfs.shell("-cat", f"{there}/7") == "newer"
 
 
+def test_a_savepoint_can_name_no_name_node(hdfs: HdfsCluster, spark: SparkSession, tmp_path: Path):
+    """``hdfs:///folder`` is in the default file system, whichever that is."""
+    content = os.urandom(1000)
+    (tmp_path / "file").write_bytes(content)
+    folder = f"hdfs:///{uuid.uuid4().hex}"
+    spark.conf.set("fs.defaultFS", hdfs.address)
+    try:
+        copier = HadoopCopier(spark)
+        made = [
+            copier.copy(str(tmp_path / "file"), f"{folder}/one"),
+            copier.copy(f"{folder}/one", f"{folder}/below/two"),
+            copier.copy(f"{folder}/below/two", str(tmp_path / "back")),
+        ]
+        copier.remove(f"{folder}/below")
+    finally:
+        spark.conf.unset("fs.defaultFS")
+    assert len(set(made)) == 1
+    assert (tmp_path / "back").read_bytes() == content
+    assert hdfs.shell("-ls", "-C", f"{hdfs.address}/{folder.rpartition('/')[2]}").split() == [
+        f"{hdfs.address}/{folder.rpartition('/')[2]}/one"
+    ]
+
+
+@long
 def test_doctor_tries_what_a_log_needs_and_leaves_nothing(hdfs: HdfsCluster):
     conf = str(hdfs.conf_folder())
     seen = doctor("--checkpoint", "hdfs:///tried/app", HADOOP_CONF_DIR=conf)
