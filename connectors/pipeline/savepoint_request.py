@@ -216,7 +216,7 @@ def ask_for_savepoint(
     backend.put_if_absent(ask, orjson.dumps(request))
     deadline = Deadline(timeout_s)
     try:
-        while (data := backend.get(answer)) is None:
+        while (data := _answered(backend, answer)) is None:
             if deadline.expired():
                 raise SavepointNotMadeError(
                     "The driver has not made the savepoint in time."
@@ -233,13 +233,33 @@ def ask_for_savepoint(
             try:
                 while_waiting()
             except SavepointError:
-                if backend.get(answer) is None:  # a driver that stops answers last
+                if _answered(backend, answer) is None:  # a driver that stops answers last
                     raise
             deadline.pause(look_s)
     finally:
-        backend.delete(ask)
-        backend.delete(answer)
+        _withdraw(backend, ask, answer)
     fields = orjson.loads(data)
     if "place" in fields:
         return folder.beside(fields["place"])
     raise SavepointNotMadeError(fields.pop("what"), **fields)
+
+
+def _answered(backend: LogBackend, answer: str) -> bytes | None:
+    """Return the answer, None while the store does not say it: the next look may find it."""
+    try:
+        return backend.get(answer)
+    except SparkOnceError as error:
+        logger.warning("an answer of the driver could not be looked for: %s", error)
+        return None
+
+
+def _withdraw(backend: LogBackend, ask: str, answer: str) -> None:
+    try:
+        backend.delete(ask)
+        backend.delete(answer)
+    except OSError as error:
+        logger.warning(
+            "the ask could not be withdrawn, so the driver may still serve it until its time is "
+            "over: %s",
+            error,
+        )

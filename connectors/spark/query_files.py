@@ -6,6 +6,7 @@ micro-batches uses this: a query of the user's own has a folder (`connectors.spa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -23,9 +24,14 @@ from connectors.spark.checkpoint_files import (
     replace,
 )
 from connectors.spark.durable_files import DurableFiles
+from connectors.spark.failures import reason
 from connectors.spark.hadoop_files import HadoopFiles
 from transactions.checkpoint_location import CheckpointLocation
+from transactions.decision_log import DecisionLog
+from transactions.errors import SparkOnceError
 from transactions.log_entries import Decision
+
+logger = logging.getLogger(__name__)
 
 
 class RunFiles(Protocol):
@@ -93,6 +99,18 @@ def files_at(spark: SparkSession, location: CheckpointLocation) -> QueryFiles:
     if location.folder is None:
         return HadoopFiles(spark, location)
     return FolderFiles(location.folder)
+
+
+def is_written_down(files: QueryFiles, log: DecisionLog | None) -> bool:
+    """Return whether Spark has recorded the last decided batch as done; False while the store does
+    not say it. A stop and a savepoint ask for it, and neither may end a run that works.
+    """
+    last = None if log is None else log.state.decision
+    try:
+        return last is None or files.finished() >= last.checkpoint_id
+    except SparkOnceError as error:
+        logger.warning("whether Spark has finished its last batch is not known: %s", reason(error))
+        return False
 
 
 class FolderFiles:

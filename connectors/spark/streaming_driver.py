@@ -44,7 +44,7 @@ from connectors.spark.driver_life import DriverLife, wait_while
 from connectors.spark.failures import error_in, reason
 from connectors.spark.micro_batch import MicroBatches
 from connectors.spark.open_run import IDLE_SWEEP_S
-from connectors.spark.query_files import files_at
+from connectors.spark.query_files import files_at, is_written_down
 from connectors.spark.query_plan import QueryPlan
 from connectors.spark.quiet_end import as_spark_ends
 from connectors.spark.restarts import Restarts
@@ -258,7 +258,8 @@ class StreamingDriver(DriverLife):
                 size=self._size,
             )
             if self._run.has_other_plan:
-                fit_offsets(self._files, finished, self._plan.places())
+                # Asked again: until our Fence, the run before could finish a batch.
+                fit_offsets(self._files, self._files.finished(), self._plan.places())
                 crash_points.reach("plan_fitted")
                 self._run.plan_is_fitted()
             self._start_query()
@@ -355,10 +356,7 @@ class StreamingDriver(DriverLife):
             self._coordinator.await_visible()
 
     def _is_written_down(self) -> bool:
-        """Return whether Spark has finished the last decided batch."""
-        log = self._known_log()
-        last = None if log is None else log.state.decision
-        return last is None or self._files.finished() >= last.checkpoint_id
+        return is_written_down(self._files, self._known_log())
 
     def _checkpoint_files(self, checkpoint_id: int) -> Mapping[str, str]:
         if not self._is_written_down():

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 import tests
 from connectors.machine.pinned_jars import read_pins
 from connectors.spark.hadoop_files import HadoopFiles
-from connectors.spark.query_files import FolderFiles, files_at
+from connectors.spark.query_files import FolderFiles, files_at, is_written_down
 from tests.pages import block
 from tests.unit.samples import decision
 from transactions.checkpoint_location import CheckpointLocation
@@ -192,3 +192,13 @@ def test_a_savepoint_copies_what_was_there_when_its_batch_was_finished():
 def test_what_spark_has_removed_during_the_look_makes_no_empty_savepoint(there):
     with pytest.raises(FileNotFoundError):
         files_of(Hadoop(*there)).to_copy(7)
+
+
+def test_a_store_that_does_not_say_what_is_finished_ends_no_run(caplog):
+    """A stop and a savepoint ask; both take no answer for a no."""
+    hadoop, log = Hadoop("commits/7"), SimpleNamespace(state=SimpleNamespace(decision=decision(7)))
+    assert is_written_down(files_of(hadoop), log)
+    assert is_written_down(files_of(hadoop), None)
+    hadoop.problem = "503 Slow Down"
+    assert not is_written_down(files_of(hadoop), log)
+    assert "503 Slow Down" in caplog.text

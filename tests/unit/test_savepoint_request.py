@@ -11,6 +11,8 @@ import pytest
 from connectors.pipeline.savepoint_request import SavepointRequests, ask_for_savepoint
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import SavepointError, SavepointNotMadeError
+from transactions.log_backend import LocalFileBackend
+from transactions.object_store import ObjectStoreError
 
 SOON_S = 20.0
 ASK = {"folder": "/to", "stop": True, "until_ms": 1 << 60}
@@ -72,6 +74,45 @@ def test_a_driver_that_answers_with_its_last_breath_is_heard(tmp_path: Path):
 
     made = ask_for_savepoint(tmp_path, tmp_path / "to", timeout_s=SOON_S, while_waiting=gone)
     assert made.folder == tmp_path / "made"
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of which a store says nothing, once each."""
+    silent: list[str] = []
+
+    def tell(name: str) -> None:
+        if silent and name.endswith(silent[0]):
+            del silent[0]
+            raise ObjectStoreError("The object store did not answer.")
+
+    def get(self: LocalFileBackend, name: str) -> bytes | None:
+        tell(name)
+        return real_get(self, name)
+
+    def delete(self: LocalFileBackend, name: str) -> None:
+        tell(name)
+        real_delete(self, name)
+
+    real_get, real_delete = LocalFileBackend.get, LocalFileBackend.delete
+    monkeypatch.setattr(LocalFileBackend, "get", get)
+    monkeypatch.setattr(LocalFileBackend, "delete", delete)
+    return silent
+
+
+def test_a_store_that_is_silent_for_a_while_ends_no_wait(tmp_path: Path, looks, caplog):
+    looks += [".answer", ".answer"]
+    served(tmp_path, CheckpointLocation(tmp_path / "made"))
+    made = ask_for_savepoint(tmp_path, tmp_path / "to", timeout_s=SOON_S)
+    assert made.folder == tmp_path / "made"
+    assert caplog.text.count("could not be looked for") == 2
+
+
+def test_who_cannot_withdraw_an_ask_says_what_may_come(tmp_path: Path, looks, caplog):
+    looks += [".ask"]
+    with pytest.raises(SavepointNotMadeError, match="The driver may stop later"):
+        ask_for_savepoint(tmp_path, tmp_path / "to", stop=True, timeout_s=0.05)
+    assert "the driver may still serve it" in caplog.text
 
 
 def test_nobody_waits_for_an_old_ask(tmp_path: Path):
