@@ -52,7 +52,7 @@ _ADDRESSES: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 #: HTTP answers that trying again does not change: who we are, what we may, no such bucket.
 _REFUSED: Final = frozenset({401, 403, 404})
 _STATUS: Final = re.compile(r"status code: (\d{3})")
-
+_ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 
 #: Parts of an upload: their size, how many are in memory at once, and how many a store takes.
 _PART_BYTES: Final = 8 << 20
@@ -131,6 +131,13 @@ class ObjectStore:
                 cause="errors and logs show addresses; give credentials as options or in the "
                 "environment",
                 option=f"{purpose.option}={without_secrets(url)}",
+            )
+        if "#" in url or _ESCAPED.search(url) or url != url.strip():
+            raise ConfigurationError(
+                f"The address of {purpose.of} means different places to different clients.",
+                where=repr(without_secrets(url)),
+                cause="one client takes '#', '%20' or a space at an end as it is, another does not",
+                option=f"{purpose.option}: use letters, digits, '-', '_', '.' and '/'",
             )
         try:
             settings = _settings(parts.scheme, others, self._timeout_s, self._retry_s)

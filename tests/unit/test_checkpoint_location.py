@@ -83,6 +83,9 @@ def test_a_folder_costs_no_more_syncs_than_its_files(
         ("hdfs://name", {}, "an address has a folder"),
         ("dbfs:/app", {}, "unknown kind of store"),
         ("s3://key:hidden@bucket/app", {}, "carries credentials"),
+        ("s3://bucket/app#1", {}, "different places to different clients"),
+        ("s3://bucket/a%20b", {}, "different places to different clients"),
+        ("s3://bucket/app ", {}, "different places to different clients"),
         (URL, {"nonsense": "hidden"}, "nonsense"),
     ],
 )
