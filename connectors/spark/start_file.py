@@ -26,6 +26,7 @@ def start_file(folder: Path, number: int) -> Path:
 
 def write_start(file: Path, start: str) -> None:
     """Replace the whole file: the source of an older driver may read it now."""
+    file.parent.mkdir(parents=True, exist_ok=True)  # it can be a temporary one that was cleaned up
     new = file.with_name(f".{file.name}.new")
     new.write_text(start, "utf-8")
     new.replace(file)

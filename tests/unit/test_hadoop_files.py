@@ -5,6 +5,7 @@ The real one: `tests/journeys/test_lost_machine.py`.
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import tests
 from connectors.machine.pinned_jars import read_pins
 from connectors.spark.hadoop_files import HadoopFiles
 from connectors.spark.query_files import FolderFiles, files_at, is_written_down
+from connectors.spark.start_file import read_start, start_file, write_start
 from tests.pages import block
 from tests.unit.samples import decision
 from transactions.checkpoint_location import CheckpointLocation
@@ -202,3 +204,11 @@ def test_a_store_that_does_not_say_what_is_finished_ends_no_run(caplog):
     hadoop.problem = "503 Slow Down"
     assert not is_written_down(files_of(hadoop), log)
     assert "503 Slow Down" in caplog.text
+
+
+def test_notes_are_made_again_where_a_cleaner_of_temporary_folders_was():
+    files = files_of(Hadoop())
+    shutil.rmtree(files.notes)
+    file = start_file(files.notes, 0)
+    write_start(file, "the start")
+    assert read_start(file) == "the start"
