@@ -10,7 +10,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -37,7 +37,12 @@ RECORDS = 40
 
 @dataclass
 class Copy:
-    """Topics, checkpoint and processes of one test."""
+    """Topics, checkpoint and processes of one test.
+
+    Attributes:
+        address: of the checkpoint, if it does not lie in the folder.
+        environment: variables of its processes.
+    """
 
     bootstrap: str
     app: str
@@ -45,6 +50,8 @@ class Copy:
     output: str
     folder: Path
     produced: int = 0
+    address: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
 
     def produce(self, records: int = RECORDS) -> None:
         """Append records with unique values, spread over the partitions."""
@@ -64,13 +71,13 @@ class Copy:
             "input": self.source,
             "output": self.output,
             "app": self.app,
-            "checkpoint": self.folder / "checkpoint",
+            "checkpoint": self.address or self.folder / "checkpoint",
             **options,
         }
         command = [sys.executable, "-m", "tests.integration.continuous_main"]
         for name, value in arguments.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
-        environment = {}
+        environment = dict(self.environment)
         if crash_at:
             environment["SPARKONCE_CRASH_AT"] = crash_at
             environment["SPARKONCE_CRASH_SIGNAL"] = crash_signal
