@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from connectors.spark.hadoop_copier import HadoopCopier
 from connectors.spark.hadoop_files import HadoopFiles
 from connectors.spark.hdfs_backend import HdfsBackend
+from connectors.spark.session import prepare_session
 from tests.hdfs_cluster import HdfsCluster
 from tests.journeys.conftest import SPARKONCE
 from tests.tiers import long
@@ -213,6 +214,7 @@ def test_a_file_of_sparks_that_a_kill_left_half_replaced_is_found(
     place = CheckpointLocation(f"{hdfs.address}/{uuid.uuid4().hex}")
     files, there = HadoopFiles(spark, place), f"{place.address}/spark/offsets"
     aside = f"{place.address}/spark/replacing/offsets"
+    prepare_session(spark, local_checkpoint=False)  # this session has had folders, too
     for text in ("old", "new"):
         files.replace("offsets/7", text)
         assert files.read("offsets/7") == text
@@ -222,6 +224,13 @@ def test_a_file_of_sparks_that_a_kill_left_half_replaced_is_found(
     hdfs.shell("-mv", f"{there}/7", aside)
     assert files.read("offsets/7") == "new"
     files.replace("offsets/7", "newer")
+    assert hdfs.shell("-cat", f"{there}/7") == "newer"
+    prepare_session(spark, local_checkpoint=True)
+    try:  # its manager says nothing of a rename that HDFS refuses
+        with pytest.raises(SparkOnceError, match="has another text"):
+            HadoopFiles(spark, place).replace("offsets/7", "newest")
+    finally:
+        prepare_session(spark, local_checkpoint=False)
     assert hdfs.shell("-cat", f"{there}/7") == "newer"
 
 
