@@ -95,26 +95,23 @@ class HadoopFiles:
         Raises:
             SparkOnceError: see `finished`.
         """
-        text: str | None = self._answer(name, partial(self._read, name))
-        if text is None:  # a `replace` was killed between its two steps
-            aside = f"{_ASIDE}/{name}"
-            text = self._answer(aside, partial(self._read, aside))
+        text = self._text(name)
+        if text is None:
+            text = self._text(f"{_ASIDE}/{name}")
+            if text is not None:  # a `replace` was killed when the old file was gone
+                self._finish_replacing(name, text)
         return text
 
     def replace(self, name: str, text: str) -> None:
         """See `BatchTexts.replace`. Hadoop's clients of object stores replace a file in two steps:
         they delete the old one, then they copy the new one to its name. So the text is put aside
-        first, where `read` finds it.
+        first. If this is killed between the two, `read` finds the text there and finishes.
 
         Raises:
             SparkOnceError: see `finished`; or the file has another text afterwards.
         """
-        aside = f"{_ASIDE}/{name}"
-        for one in (aside, name):
-            self._answer(one, partial(self._replace, one, text))
-            if self._answer(one, partial(self._read, one)) != text:
-                raise self._unread(one, "the file was replaced, and has another text")
-        self._ask("delete", aside, False)
+        self._put(f"{_ASIDE}/{name}", text)
+        self._finish_replacing(name, text)
 
     def begin_run(self, decision: Decision | None) -> HadoopFiles:
         """See `QueryFiles.begin_run`. Spark plans a batch that was not decided again, as in a
@@ -187,6 +184,19 @@ class HadoopFiles:
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - as above
         return file_manager(jvm, self._path(""), self._settings())
 
+    def _finish_replacing(self, name: str, text: str) -> None:
+        self._put(name, text)
+        self._ask("delete", f"{_ASIDE}/{name}", False)
+
+    def _put(self, name: str, text: str) -> None:
+        self._answer(name, partial(self._write, name, text))
+        if self._text(name) != text:
+            raise self._unread(name, "the file was replaced, and has another text")
+
+    def _text(self, name: str) -> str | None:
+        text: str | None = self._answer(name, partial(self._read, name))
+        return text
+
     def _read(self, name: str) -> str:
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - as above
         stream = self._system.open(self._path(name))
@@ -195,7 +205,7 @@ class HadoopFiles:
         finally:
             stream.close()
 
-    def _replace(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str) -> None:
         self._manager.mkdirs(self._path(name).getParent())
         stream = self._manager.createAtomic(self._path(name), True)
         stream.write(bytearray(text.encode()))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from connectors.spark.checkpoint_files import fit_offsets
 from connectors.spark.hadoop_copier import HadoopCopier
 from connectors.spark.hadoop_files import HadoopFiles
 from connectors.spark.hdfs_backend import HdfsBackend
@@ -223,6 +224,13 @@ def test_a_file_of_sparks_that_a_kill_left_half_replaced_is_found(
     hdfs.shell("-mkdir", "-p", aside)
     hdfs.shell("-mv", f"{there}/7", aside)
     assert files.read("offsets/7") == "new"
+    assert hdfs.shell("-cat", f"{there}/7") == "new", "who reads next is Spark"
+    assert hdfs.shell("-ls", "-C", aside) == ""
+    fitted = "v1\n{}\n{}\n{}"  # a start that fits offsets was killed: the text fits already
+    files.replace("offsets/7", fitted)
+    hdfs.shell("-mv", f"{there}/7", aside)
+    fit_offsets(files, 7, 2)
+    assert hdfs.shell("-cat", f"{there}/7") == fitted
     files.replace("offsets/7", "newer")
     assert hdfs.shell("-cat", f"{there}/7") == "newer"
     prepare_session(spark, local_checkpoint=True)
