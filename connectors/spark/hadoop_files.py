@@ -56,10 +56,8 @@ class HadoopFiles:
     @cached_property
     def address(self) -> str:
         """See `QueryFiles.address`."""
-        if "///" not in self._given:
-            return self._given
         gateway: Any = self._spark.sparkContext._gateway  # noqa: SLF001 - no public way to the JVM
-        return with_authority(self._given, self._settings(), gateway)
+        return with_authority(self._given, self._settings, gateway)
 
     def finished(self) -> int:
         """See `QueryFiles.finished`.
@@ -121,11 +119,13 @@ class HadoopFiles:
             SparkOnceError: see `finished`.
         """
         last = -1 if decision is None else decision.checkpoint_id
+        if last < 0:
+            for folder in MUST_BE_EMPTY:
+                self._ask("delete", folder, True)
+            return self
         for number in self._batches("offsets"):
             if number > last:
                 self._ask("delete", f"offsets/{number}", False)
-        for folder in MUST_BE_EMPTY if last < 0 else ():
-            self._ask("delete", folder, True)
         return self
 
     def to_copy(self, batch_id: int) -> dict[str, str]:
@@ -168,8 +168,9 @@ class HadoopFiles:
         """Return Hadoop's `FileSystem` of the address, with the settings of the session. Hadoop
         keeps one for all users of a JVM, and makes another one if a user has closed it.
         """
-        return self._path("").getFileSystem(self._settings())
+        return self._path("").getFileSystem(self._settings)
 
+    @cached_property
     def _settings(self) -> Any:
         java: Any = self._spark._jsparkSession  # noqa: SLF001 - no public way to Hadoop's settings
         return java.sessionState().newHadoopConf()
@@ -182,7 +183,7 @@ class HadoopFiles:
     def _manager(self) -> Any:
         """Return what Spark writes these files with."""
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - as above
-        return file_manager(jvm, self._path(""), self._settings())
+        return file_manager(jvm, self._path(""), self._settings)
 
     def _finish_replacing(self, name: str, text: str) -> None:
         self._put(name, text)

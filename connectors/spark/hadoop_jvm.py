@@ -70,8 +70,10 @@ def with_authority(address: str, settings: Any, gateway: JavaGateway) -> str:
     Hadoop's `FileContext`, which renames without overwriting, takes no other.
     """
     scheme, _, rest = address.partition("://")
+    if not rest.startswith("/"):
+        return address
     default = gateway.jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(settings)
-    if rest.startswith("/") and default.getScheme() == scheme and default.getAuthority():
+    if default.getScheme() == scheme and default.getAuthority():
         return f"{scheme}://{default.getAuthority()}{rest}"
     return address
 

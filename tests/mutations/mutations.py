@@ -378,8 +378,8 @@ MUTATIONS = (
     Mutation(
         "durable in order: all of a first batch that was not decided goes, at an address too",
         "connectors/spark/hadoop_files.py",
-        "if last < 0 else ()",
-        "if False else ()",
+        "        if last < 0:\n",
+        "        if False:\n",
         "tests/unit/test_hadoop_files.py"
         "::test_all_of_a_first_batch_that_was_not_decided_is_removed",
     ),

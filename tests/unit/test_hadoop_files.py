@@ -46,7 +46,7 @@ class Hadoop:
         )
         state = SimpleNamespace(newHadoopConf=dict)
         self.session: Any = SimpleNamespace(
-            sparkContext=SimpleNamespace(_jvm=jvm),
+            sparkContext=SimpleNamespace(_jvm=jvm, _gateway=None),
             _jsparkSession=SimpleNamespace(sessionState=lambda: state),
         )
 
