@@ -1,4 +1,4 @@
-"""What integration tests clean up. Their other fixtures are those of tests/shared_broker.py."""
+"""What integration tests clean up, and stores that they share; others: tests/shared_broker.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from connectors.kafka.sink import producer_pool
 from tests.client_threads import librdkafka_clients
+from tests.hdfs_cluster import HdfsCluster
+from tests.s3_store import S3Store
 from transactions.events import Event, subscribe
 
 
@@ -24,6 +26,18 @@ def _no_producer_outlives_its_test() -> Iterator[None]:
     producer_pool._pools.discard(lambda _key, _pool: True)
     if librdkafka_clients() > before:
         gc.collect()
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    with HdfsCluster(tmp_path_factory.mktemp("hdfs")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Store]:
+    with S3Store(tmp_path_factory.mktemp("s3")) as store:
+        yield store
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -28,7 +28,7 @@ class Pipeline:
     """The topics, the checkpoint and the processes of one test.
 
     Attributes:
-        environment: variables of its processes.
+        environment: returns the variables of the next process.
     """
 
     bootstrap: str
@@ -40,7 +40,7 @@ class Pipeline:
     folder: Path
     produced: int = 0
     partitions: int = PARTITIONS
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: Callable[[], dict[str, str]] = dict
 
     def produce(self, records: int, *, at_once: bool = False) -> None:
         """Append records with unique values, spread over partitions and keys.
@@ -85,7 +85,7 @@ class Pipeline:
         command = [sys.executable, "-m", "tests.integration.pipeline_main"]
         for name, value in arguments.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
-        environment = dict(self.environment)
+        environment = self.environment()
         if crash_at:
             environment["SPARKONCE_CRASH_AT"] = crash_at
             environment["SPARKONCE_CRASH_ONCE"] = str(self.folder / f"crashed-{crash_at}")

@@ -10,7 +10,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -41,7 +41,7 @@ class Copy:
 
     Attributes:
         address: of the checkpoint, if it does not lie in the folder.
-        environment: variables of its processes.
+        environment: returns the variables of the next process.
     """
 
     bootstrap: str
@@ -51,7 +51,7 @@ class Copy:
     folder: Path
     produced: int = 0
     address: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: Callable[[], dict[str, str]] = dict
 
     def produce(self, records: int = RECORDS) -> None:
         """Append records with unique values, spread over the partitions."""
@@ -77,7 +77,7 @@ class Copy:
         command = [sys.executable, "-m", "tests.integration.continuous_main"]
         for name, value in arguments.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
-        environment = dict(self.environment)
+        environment = self.environment()
         if crash_at:
             environment["SPARKONCE_CRASH_AT"] = crash_at
             environment["SPARKONCE_CRASH_SIGNAL"] = crash_signal
@@ -188,19 +188,22 @@ STORIES = {
     "x3_x4_x5_x8_driver": ["prepared_checked", "decision_durable", "one_committed"],
     "f4_driver_in_recovery_too": ["decision_durable", "recovery_fenced", "recovery_settled"],
 }
-OF_THE_TASK = ("x1", "x4_x5_x8_task")
 
 
 @pytest.mark.parametrize(
     "crashes", sampled(STORIES.values(), STORIES["x3_x4_x5_x8_driver"]), ids=STORIES.keys()
 )
 def test_a_sigkill_at_each_step_of_continuous_mode(copy: Copy, crashes: list[str], request):
-    by_task = request.node.callspec.id.split("-")[-1].startswith(OF_THE_TASK)
+    tell(copy, crashes, by_task="_task_" in request.node.callspec.id)
+
+
+def tell(copy: Copy, crashes: list[str], *, by_task: bool, **options: object) -> None:
+    """Die at one point after the other, then run to the end; the options are those of each run."""
     with Follower(copy.bootstrap, copy.output) as follower:
         for crash_at in crashes:
-            code, run = copy.run_until_killed(crash_at)
+            code, run = copy.run_until_killed(crash_at, **options)
             assert code == (3 if by_task else -signal.SIGKILL), run.text()
-        copy.run_to_the_end(follower)
+        copy.run_to_the_end(follower, **options)
         copy.audit(follower)
 
 

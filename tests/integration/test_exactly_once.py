@@ -44,14 +44,18 @@ DECIDED = {"decision_durable", "one_committed", "all_committed"}
     "crashes", sampled(STORIES.values(), STORIES["x3_x5_driver"]), ids=STORIES.keys()
 )
 def test_a_sigkill_at_each_step(pipeline: Pipeline, crashes: list[str], request):
-    by_worker = "worker" in request.node.callspec.id
+    tell(pipeline, crashes, by_worker="worker" in request.node.callspec.id)
+
+
+def tell(pipeline: Pipeline, crashes: list[str], *, by_worker: bool, **options: object) -> None:
+    """Die at one point after the other, then run to the end; the options are those of each run."""
     replays = []
     with Follower(pipeline.bootstrap, pipeline.copies) as follower:
         for crash_at in crashes:
-            code, run = pipeline.run_once(crash_at=crash_at)
+            code, run = pipeline.run_once(crash_at=crash_at, **options)
             assert code == (1 if by_worker else -signal.SIGKILL), run.text()
             replays += run.replays()
-        code, run = pipeline.run_once()
+        code, run = pipeline.run_once(**options)
         assert code == 0, run.text()
         replays += run.replays()
         assert len(replays) == sum(point.split("@")[0] in DECIDED for point in crashes)

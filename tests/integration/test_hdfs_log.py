@@ -10,7 +10,6 @@ import random
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,6 @@ from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import ConfigurationError, SparkOnceError
-
-
-@pytest.fixture(scope="module")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
-    with HdfsCluster(tmp_path_factory.mktemp("hdfs")) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -6,20 +6,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
-
-import pytest
 
 from tests.journeys.conftest import SPARKONCE
 from tests.s3_store import BUCKET, KEY_ID, REGION, SECRET, S3Store, variables
 from tests.unit.test_log_backend import contract_of_a_backend
 from transactions.object_store_backend import ObjectStoreBackend
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Store]:
-    with S3Store(tmp_path_factory.mktemp("s3")) as store:
-        yield store
 
 
 def test_the_contract_of_every_backend(s3: S3Store):
