@@ -98,6 +98,9 @@ class FaultyStore(ThreadingHTTPServer):
             return Fault.STORM
         return next(self._kinds) if number % self._every == 0 else None
 
+    def before(self, request: BaseHTTPRequestHandler) -> None:
+        """Called before each request is carried, on a thread of its own: a test can hold it."""
+
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that was killed is no news."""
 
@@ -117,6 +120,7 @@ class _Wire(BaseHTTPRequestHandler):
 
     def _carry(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.before(self)
         fault = self.server.fault()
         not_done = fault in {Fault.LOST, Fault.REFUSED, Fault.STORM}
         answer = None if not_done else self._ask(body)

@@ -94,7 +94,7 @@ def _check_follows(last: Decision, checkpoint: Checkpoint) -> None:
     if (
         number == last.checkpoint_id + 1
         and checkpoint.query_id == last.query_id
-        and _same_places(checkpoint.start_offsets, last.end_offsets)
+        and same_places(checkpoint.start_offsets, last.end_offsets)
     ):
         return
     raise ReplayMismatchError(
@@ -108,7 +108,7 @@ def _check_follows(last: Decision, checkpoint: Checkpoint) -> None:
     )
 
 
-def _same_places(some: Sequence[str], others: Sequence[str]) -> bool:
+def same_places(some: Sequence[str], others: Sequence[str]) -> bool:
     """Compare offsets: Spark may print the same offsets in two ways. It has those of one source as
     often as the plan uses that source, and another set of sinks uses it more or less often.
     """

@@ -8,9 +8,11 @@ Spark's `HDFSMetadataLog`, `StateStore`.)
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +22,10 @@ from connectors.kafka.source.offsets import merged_offsets, without_topics
 from connectors.pipeline.spark_checkpoint import batches_of
 from transactions.errors import ConfigurationError
 from transactions.log_backend import sync_folder
+from transactions.log_entries import Decision
+from transactions.replay import same_places
+
+logger = logging.getLogger(__name__)
 
 #: Spark's folder inside the driver's folder.
 SPARK = "spark"
@@ -30,6 +36,7 @@ _LOGS = ("offsets", "commits")
 #: Where Spark has no plan it takes a query for a new one, and refuses each file in these folders
 #: (`MicroBatchExecution.verifyNewCheckpointDirectory`), its own half-written one too.
 MUST_BE_EMPTY = (*_LOGS, "state")
+_METADATA = "metadata"
 _VERSION = "v1"
 
 
@@ -135,12 +142,54 @@ def fit_offsets(files: BatchTexts, batch_id: int, places: int) -> None:
             files.replace(name, changed)
 
 
+def bring_back(files: BatchTexts, decision: Decision) -> None:
+    """Write again, durably, what another driver has written over since a batch was decided: the
+    plans that its replay and the next batch begin with, and the name of the query.
+
+    Only for files that a rename can replace (`connectors.spark.hadoop_files`). If both the query
+    and its plan are others, the files are of another pipeline, and stay as they are; the run then
+    raises a `ReplayMismatchError` before it writes.
+
+    Args:
+        files: Spark's part of the checkpoint.
+        decision: the last one, of a run on these files.
+    """
+    number = decision.checkpoint_id
+    ends = {number: decision.end_offsets, number - 1: decision.start_offsets}
+    plans = {f"offsets/{batch}": offsets for batch, offsets in ends.items() if batch >= 0}
+    planned = {name: _as_decided(files.read(name), offsets) for name, offsets in plans.items()}
+    changed = {name: text for name, text in planned.items() if text}
+    query = files.read(_METADATA)
+    if query is not None and decision.query_id not in query:
+        if changed or planned[f"offsets/{number}"] is None:
+            return
+        changed[_METADATA] = orjson.dumps({"id": decision.query_id}).decode()
+    for name, text in changed.items():
+        logger.warning("%s/%s: brought back; another driver has replaced it", files.address, name)
+        files.replace(name, text)
+
+
+def _as_decided(text: str | None, offsets: Sequence[str]) -> str | None:
+    """Return a batch's file with the offsets of a decision, "" if it has them, None if there is no
+    file of a known format.
+    """
+    if text is None or not text.startswith(f"{_VERSION}\n"):
+        return None
+    found = ["" if one == "-" else one for one in text.splitlines()[2:]]
+    return "" if same_places(found, offsets) else _with(text, [one or "-" for one in offsets])
+
+
+def _with(text: str, lines: Sequence[str]) -> str:
+    """Return a batch's file with other offsets, one line for each source."""
+    return "\n".join([*text.splitlines()[:2], *lines])
+
+
 def forget_topics(files: BatchTexts, batch_id: int, topics: frozenset[str]) -> None:
     """Take the offsets of topics out of those of a batch, durably."""
     name = f"offsets/{batch_id}"
-    version, facts, *lines = (files.read(name) or "").splitlines()
-    kept = [one if one == "-" else without_topics(one, topics) for one in lines]
-    files.replace(name, "\n".join([version, facts, *kept]))
+    text = files.read(name) or ""
+    kept = [one if one == "-" else without_topics(one, topics) for one in text.splitlines()[2:]]
+    files.replace(name, _with(text, kept))
 
 
 def _fitted(text: str, places: int, where: str) -> str | None:
@@ -155,7 +204,7 @@ def _fitted(text: str, places: int, where: str) -> str | None:
     Raises:
         ConfigurationError: they are of several sources.
     """
-    version, facts, *lines = text.splitlines()
+    version, _, *lines = text.splitlines()
     if version != _VERSION or len(lines) == places:
         return None  # of another format Spark itself compares the number
     if len(set(lines)) != 1:
@@ -165,7 +214,7 @@ def _fitted(text: str, places: int, where: str) -> str | None:
             cause="Spark finds the offsets of a source by its place in the query",
             option="read(): call it as often as before; a source can subscribe to several topics",
         )
-    return "\n".join([version, facts, *lines[:1] * places])
+    return _with(text, lines[:1] * places)
 
 
 def replace(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from connectors.spark.checkpoint_files import MUST_BE_EMPTY, SPARK, is_of_batch
+from connectors.spark.checkpoint_files import MUST_BE_EMPTY, SPARK, bring_back, is_of_batch
 from connectors.spark.hadoop_jvm import (
     ABSENT,
     JVM_ERRORS,
@@ -28,7 +28,7 @@ from connectors.spark.hadoop_jvm import (
 )
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError, SparkOnceError
-from transactions.log_entries import Decision
+from transactions.log_state import LogState
 
 #: Below Spark's part, which does not know it: the text of a file that is being replaced.
 _ASIDE: Final = "replacing"
@@ -111,13 +111,17 @@ class HadoopFiles:
         self._put(f"{_ASIDE}/{name}", text)
         self._finish_replacing(name, text)
 
-    def begin_run(self, decision: Decision | None) -> HadoopFiles:
+    def begin_run(self, log: LogState) -> HadoopFiles:
         """See `QueryFiles.begin_run`. Spark plans a batch that was not decided again, as in a
         folder.
+
+        Hadoop's rename in an object store is a look and then a copy: an older driver that was held
+        between the two replaces what this one wrote. No run can prevent that, so each one mends it.
 
         Raises:
             SparkOnceError: see `finished`.
         """
+        decision = log.decision
         last = -1 if decision is None else decision.checkpoint_id
         if last < 0:
             for folder in MUST_BE_EMPTY:
@@ -126,6 +130,8 @@ class HadoopFiles:
         for number in self._batches("offsets"):
             if number > last:
                 self._ask("delete", f"offsets/{number}", False)
+        if decision is not None and decision.generation == log.generation:
+            bring_back(self, decision)
         return self
 
     def to_copy(self, batch_id: int) -> dict[str, str]:

@@ -29,7 +29,7 @@ from connectors.spark.hadoop_files import HadoopFiles
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.decision_log import DecisionLog
 from transactions.errors import SparkOnceError
-from transactions.log_entries import Decision
+from transactions.log_state import LogState
 
 logger = logging.getLogger(__name__)
 
@@ -85,9 +85,9 @@ class QueryFiles(BatchTexts, Protocol):
     def has_any(self) -> bool:
         """Return whether there are plans of batches."""
 
-    def begin_run(self, decision: Decision | None) -> RunFiles:
-        """Return the files of a run that begins after this decision. What a power cut may have left
-        of later batches is removed.
+    def begin_run(self, log: LogState) -> RunFiles:
+        """Return the files of a run that begins after the log's last decision. What a power cut may
+        have left of later batches is removed.
         """
 
     def to_copy(self, batch_id: int) -> Mapping[str, str]:
@@ -154,9 +154,9 @@ class FolderFiles:
         """See `BatchTexts.replace`."""
         replace(self._spark / name, text)
 
-    def begin_run(self, decision: Decision | None) -> DurableFiles:
+    def begin_run(self, log: LogState) -> DurableFiles:
         """See `QueryFiles.begin_run`."""
-        return DurableFiles.of_run(self._spark, decision)
+        return DurableFiles.of_run(self._spark, log.decision)
 
     def to_copy(self, batch_id: int) -> dict[str, str]:
         """See `QueryFiles.to_copy`."""

@@ -254,7 +254,7 @@ class StreamingDriver(DriverLife):
                 offsets_sink=self._run.offsets_sink,
                 only_moved=not all(source.fail_on_data_loss for source in self._plan.sources)
                 or some_rest(self._plan.sources, self._finished.decision),
-                files=self._files.begin_run(self._finished.decision),
+                files=self._files.begin_run(self._finished),
                 size=self._size,
             )
             if self._run.has_other_plan:

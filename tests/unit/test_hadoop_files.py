@@ -17,12 +17,14 @@ from py4j.protocol import Py4JError
 import tests
 from connectors.machine.pinned_jars import read_pins
 from connectors.spark.hadoop_files import HadoopFiles
+from connectors.spark.hadoop_jvm import ABSENT
 from connectors.spark.query_files import FolderFiles, files_at, is_written_down
 from connectors.spark.start_file import read_start, start_file, write_start
 from tests.pages import block
 from tests.unit.samples import decision
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import ConfigurationError, SparkOnceError
+from transactions.log_state import LogState
 
 SPARK = "s3a://bucket/app/spark"
 
@@ -40,10 +42,12 @@ class Hadoop:
                 return str(self.text)
 
         path = lambda text: Path(text=text, getFileSystem=lambda _: self)  # noqa: E731
-        fs = SimpleNamespace(Path=path)
-        jvm = SimpleNamespace(
-            org=SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=fs)))
+        texts = SimpleNamespace(IOUtils=SimpleNamespace(toString=lambda stream, _: stream.text))
+        apache = SimpleNamespace(
+            hadoop=SimpleNamespace(fs=SimpleNamespace(Path=path)),
+            commons=SimpleNamespace(io=texts),
         )
+        jvm = SimpleNamespace(org=SimpleNamespace(apache=apache))
         state = SimpleNamespace(newHadoopConf=dict)
         self.session: Any = SimpleNamespace(
             sparkContext=SimpleNamespace(_jvm=jvm, _gateway=None),
@@ -68,6 +72,14 @@ class Hadoop:
         left = [SimpleNamespace(getPath=lambda one=one: one) for one in below]
         return SimpleNamespace(hasNext=lambda: bool(left), next=lambda: left.pop(0))
 
+    def open(self, path: Any) -> Any:
+        if self._ask(path) in self.names:
+            return SimpleNamespace(text="", close=lambda: None)
+        absent: Any = Py4JError("not there")
+        kind = SimpleNamespace(getName=lambda: ABSENT)
+        absent.java_exception = SimpleNamespace(getClass=lambda: kind)
+        raise absent
+
     def exists(self, path: Any) -> bool:
         return any(one.startswith(self._ask(path)) for one in self.names)
 
@@ -84,6 +96,10 @@ def files_of(hadoop: Hadoop, address: str = "s3://bucket/app/") -> HadoopFiles:
     found = files_at(hadoop.session, CheckpointLocation(address))
     assert isinstance(found, HadoopFiles)
     return found
+
+
+def log_after(last: int | None) -> LogState:
+    return LogState(decision=None if last is None else decision(last))
 
 
 def test_a_folder_has_files_of_its_own(tmp_path):
@@ -123,7 +139,7 @@ def test_the_newest_finished_batch():
 def test_only_what_is_undecided_is_planned_again(last, left):
     hadoop = Hadoop("commits/9", "offsets/10", "offsets/11", "offsets/.12.tmp")
     files = files_of(hadoop)
-    run = files.begin_run(None if last is None else decision(last))
+    run = files.begin_run(log_after(last))
     there = {one.rpartition("/")[2] for one in hadoop.names if "offsets" in one}
     assert there == {*left, *([".12.tmp"] if last is not None else [])}
     assert files.finished() == (-1 if last is None else 9)
@@ -138,7 +154,7 @@ def test_all_of_a_first_batch_that_was_not_decided_is_removed(last, left):
     """Spark refuses to begin with it (`STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY`)."""
     of_batch = {"offsets/.0.6.tmp", "commits/.0.6.tmp", "state/0/0/1.changelog"}
     hadoop = Hadoop(*of_batch, "metadata")
-    files_of(hadoop).begin_run(None if last is None else decision(last))
+    files_of(hadoop).begin_run(log_after(last))
     there = {one.removeprefix(f"{SPARK}/") for one in hadoop.names}
     assert there == {*(of_batch if left else ()), "metadata"}
 

@@ -1,0 +1,83 @@
+"""Two drivers on one checkpoint in S3, where Hadoop's rename is a look and then a copy.
+
+An older driver can stop between the two, and copy its plan over the one that a newer driver has
+decided. Spark then plans from the wrong file at each later start.
+"""
+
+# ruff: noqa: F811 - a fixture is imported, and named again by who takes it
+
+from __future__ import annotations
+
+import signal
+import threading
+from http.server import BaseHTTPRequestHandler
+
+import orjson
+import pytest
+
+from tests.faulty_store import FaultyStore
+from tests.integration.job_process import PATIENCE_S
+from tests.integration.pipeline_process import Pipeline
+from tests.integration.test_exactly_once import pipeline  # noqa: F401
+from tests.s3_store import BUCKET, S3Store, hadoop_settings, variables
+from tests.tiers import long
+from transactions.errors import FencedError
+
+NEVER = 10**9
+pytestmark = [long, pytest.mark.timeout(600)]
+
+
+class SlowCopy(FaultyStore):
+    """Holds the first copy to a name until it is let go; carries all else.
+
+    Attributes:
+        held: a copy waits.
+        go: lets it go.
+
+    Args:
+        store: the store's own URL.
+        name: how the copy's target ends.
+    """
+
+    def __init__(self, store: str, name: str) -> None:
+        super().__init__(store, shift=1, every=NEVER, storm_every=NEVER)
+        self.held, self.go = threading.Event(), threading.Event()
+        self._name = name
+        self._first = threading.Lock()
+
+    def before(self, request: BaseHTTPRequestHandler) -> None:
+        """See `FaultyStore.before`."""
+        is_copy = request.headers.get("x-amz-copy-source") and request.path.endswith(self._name)
+        if is_copy and self._first.acquire(blocking=False):
+            self.held.set()
+            assert self.go.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("name", "crash_at"),
+    [
+        ("offsets/2", "decision_durable@2"),  # the decided batch
+        ("offsets/2", "decision_durable@3"),  # where the decided batch begins
+        ("spark/metadata", "decision_durable@0"),  # which query it is
+    ],
+)
+def test_x15_a_plan_that_an_older_driver_copies_over_the_decided_one(
+    pipeline: Pipeline, s3: S3Store, name: str, crash_at: str
+):
+    pipeline.checkpoint = f"s3://{BUCKET}/{pipeline.application_id}"
+    with SlowCopy(s3.endpoint, name) as wire:
+        pipeline.environment = lambda: variables(wire.endpoint)
+        conf = {f"spark.{key}": it for key, it in hadoop_settings(wire.endpoint).items()}
+        options = {"conf": orjson.dumps(conf).decode()}
+        with pipeline.running(**options) as older:
+            assert wire.held.wait(PATIENCE_S), older.text()
+            pipeline.produce(30)  # the newer driver's batches end at other offsets
+            code, newer = pipeline.run_once(crash_at=crash_at, max_offsets=48, **options)
+            assert code == -signal.SIGKILL, newer.text()
+            wire.go.set()
+            assert older.wait() != 0
+            assert FencedError.__name__ in older.text()
+        code, last = pipeline.run_once(**options)
+    assert code == 0, last.text()
+    assert last.replays() == [int(crash_at.partition("@")[2])]
+    pipeline.audit()
