@@ -50,6 +50,9 @@ class Profile:
     past_the_timeout: float
     ids_expire: float
     switch: float
+    log_slow: float
+    log_late: float
+    log_twice: float
 
     @classmethod
     def drawn(cls, rng: random.Random) -> Profile:

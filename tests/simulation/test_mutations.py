@@ -28,6 +28,7 @@ from tests.simulation.runner import run_seed
 from tests.tiers import long
 from transactions import recovery
 from transactions.committable import Outcome
+from transactions.coordinator import CheckpointCoordinator
 from transactions.decision_log import DecisionLog
 from transactions.errors import PhaseOneError
 from transactions.recovery import Settlement
@@ -186,7 +187,7 @@ def test_librdkafka_repeats_offsets_by_itself(monkeypatch):
     """
     monkeypatch.setattr(TransactionalProducer, "_note_break", lambda self, line: None)
     monkeypatch.setattr(fake_producer, "END_TXN_TRIES", 1)
-    assert found("twice", repeated_late=0.1, driver_crash=0.08, ids_expire=1.0) >= 0
+    assert found("twice", repeated_late=0.1, killed_anywhere=0.01, ids_expire=1.0) >= 0
 
 
 def test_a_fence_that_is_not_seen(monkeypatch):
@@ -209,9 +210,18 @@ def test_the_log_forgets_its_fence(monkeypatch):
     assert found("twice|lost|pending|decided|failed", second_driver=0.01) >= 0
 
 
+def test_a_put_that_was_given_up_is_not_undone(monkeypatch):
+    """The store does it later: a run that sweeps at its end aborts what is decided then."""
+    monkeypatch.setattr(CheckpointCoordinator, "is_settled", lambda self: True)
+    assert found("decided transaction was aborted by InitProducerId", log_late=0.1) >= 0
+
+
 @pytest.mark.parametrize(
     "rates",
     [
+        {"repeated_late": 0.1, "killed_anywhere": 0.01, "ids_expire": 1.0},
+        {"log_late": 0.1},
+        {"log_twice": 0.1, "log_slow": 0.04, "second_driver": 0.01},
         {"zombie": 0.3, "driver_crash": 0.03},
         {"zombie": 0.3},
         {"second_driver": 0.01},

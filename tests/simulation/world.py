@@ -7,6 +7,7 @@ clock. What must hold is checked while it runs (`_watch_*`) and at the end (`che
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import random
@@ -45,6 +46,7 @@ from transactions.log_entries import Decision, Entry, Fence, Healed
 from transactions.recovery import recover
 from transactions.replay import Checkpoint
 from transactions.sink import Attempt, Owner
+from transactions.sweeper import sweep
 
 TOTAL = 20
 PER_BATCH = 4
@@ -155,24 +157,54 @@ class SimulatedSink(KafkaBothHalves):
 
 
 class WatchedBackend(MemoryBackend):
-    """One storage for all drivers; it fails sometimes, and everybody may stop at it."""
+    """One storage for all drivers, and everybody may stop at it. It fails sometimes, and answers a
+    put late, or never: a client gives such a put up, and the storage does it all the same.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
+        #: Puts that are still on their way: when they arrive in ms, name, data.
+        self._late: list[tuple[int, str, bytes]] = []
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self._world.point("log.put")
         if self._world.network.happens("log_error"):
             raise OSError("injected: not stored")
+        if self._world.network.happens("log_late"):
+            self._put_later(name, data)
+            raise OSError("injected: not stored yet")
+        stored = self._store(name, data)
+        if self._world.network.happens("log_twice"):  # the client had no answer, and asked again
+            self._put_later(name, data)
+        self._world.point("log.stored")
+        if self._world.network.happens("log_slow"):
+            self._world.clock.sleep(self._world.rng.choice((1.0, 30.0, 130.0)))
+            self._world.point("log.slow")
+        if self._world.network.happens("log_error"):
+            raise OSError("injected: stored, perhaps")
+        return stored
+
+    def arrive(self, *, everything: bool = False) -> None:
+        """Do late puts, in any order; nobody hears their answers."""
+        now = self._world.clock.now_ms()
+        due = [one for one in self._late if everything or one[0] <= now]
+        self._late = [one for one in self._late if one not in due]
+        self._world.rng.shuffle(due)
+        for _, name, data in due:
+            self._world.trace.append(f"{now} late: put of {name}")
+            self._store(name, data)
+
+    def _put_later(self, name: str, data: bytes) -> None:
+        delay_s = self._world.rng.expovariate(1 / 20)
+        self._late.append((self._world.clock.now_ms() + int(delay_s * 1000), name, data))
+
+    def _store(self, name: str, data: bytes) -> bool:
         stored = super().put_if_absent(name, data)
         floors = [int(n.removeprefix("floor-")) for n in self.list() if n.startswith("floor-")]
         # Below the floor nobody reads: a zombie took a freed number, and finds out next.
         if stored and name.isdigit() and int(name) >= max(floors, default=1):
             self._world.watch_entry(Entry.from_bytes(data, where=name))
-        self._world.point("log.stored")
-        if self._world.network.happens("log_error"):
-            raise OSError("injected: stored, perhaps")
         return stored
 
     def get(self, name: str) -> bytes | None:
@@ -248,7 +280,8 @@ class World:
         self.network = Network(self.rng, self.clock, self.cluster, self.profile)
         self.network.on_late = lambda what: self.trace.append(f"{self.clock.now_ms()} {what}")
         self.scheduler = Scheduler(self.rng, self.profile.switch)
-        self.folder = Folder(WatchedBackend(self))
+        self.store = WatchedBackend(self)
+        self.folder = Folder(self.store)
         self.spark = self.folder.spark
         self.trace: list[str] = []
         self.violations: list[str] = []
@@ -292,6 +325,7 @@ class World:
         if self.network.happens("pause"):
             self.clock.sleep(self.rng.choice((1.0, 30.0, 130.0)))
         self.network.arrive()
+        self.store.arrive()
         if self.rng.random() < 0.3:
             self.cluster.write_markers()
         self.cluster.abort_timed_out()
@@ -399,6 +433,7 @@ class World:
         if self.drivers and self.network.happens("past_the_timeout"):
             self.clock.sleep(TIMEOUT_MS / 1000)
         self.network.arrive()
+        self.store.arrive()
         self.cluster.abort_timed_out()
         if self.network.happens("ids_expire"):
             for name in list(self.cluster.transactions):
@@ -413,6 +448,7 @@ class World:
         while self.scheduler.step():
             pass
         self.network.arrive(everything=True)
+        self.store.arrive(everything=True)
         self.cluster.write_markers()
         if self.lost is None:
             self._start_driver()
@@ -464,6 +500,7 @@ class DriverRun:
         self.number = number
         self.error: BaseException | None = None
         self.stopping = False
+        self.coordinator: CheckpointCoordinator | None = None
         self.tasks = 0
         self.workers: list[Process] = []
         self.actor = world.scheduler.spawn(f"driver-{number}", self._run)
@@ -471,7 +508,12 @@ class DriverRun:
     def _run(self) -> None:
         world = self.world
         try:
-            self._drive()
+            try:
+                self._drive()
+            except SparkOnceError:
+                self._leave()
+                raise
+            self._leave()
             world.trace.append(f"{self.actor.name} finished")
         except BaseException as error:
             self.error = error
@@ -531,6 +573,22 @@ class DriverRun:
                 raise ConcurrentUpdateError(number)
             self.spark.commits.add(number)
         self.coordinator._janitor.finish()
+
+    def _leave(self) -> None:
+        """Do what `Run.end` does, in the time of this world; tasks that were left behind go on."""
+        if self.coordinator is None:
+            return
+        unfinished = self.coordinator.unfinished()
+        self.coordinator.close()
+        if not self.coordinator.is_settled():
+            return
+        with contextlib.suppress(SparkOnceError):
+            self.log.check_newest()
+            if unfinished is None:
+                self.log.settle()
+            sweep(self.sinks, self.log.owner, Deadline(CHECKPOINT_TIMEOUT_S, self.world.clock))
+            if unfinished is None:
+                self.log.settle(left=True)
 
     def _is_stopping(self) -> bool:
         self.stopping = self.stopping or self.world.network.happens("stop")
