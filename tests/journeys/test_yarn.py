@@ -49,7 +49,8 @@ def test_the_driver_moves(stranger: Stranger, mode: str, tmp_path: Path):
         stranger.follows_output() as reader,
     ):
         write_job(stranger, mode)
-        command = command_of_page(stranger.folder)
+        settings = SMALL.format(jars=installed_home() / "jars", folder=stranger.folder)
+        command = command_of_page(settings, executors=1)
         with submitted(stranger.folder, command, yarn.environment()) as submit:
             assert submit.ends() == 0, submit.text
         (application,) = set(re.findall(r"application_\d+_\d+", submit.text))
@@ -68,11 +69,7 @@ def test_the_driver_moves(stranger: Stranger, mode: str, tmp_path: Path):
         comes_to_end_of_input(stranger, reader)
         yarn.end(application)
         reader.until(lambda _: not yarn.processes(range(2)), timeout=PATIENCE_S)
-        # It goes on without YARN, and a stop in order leaves no transaction open.
-        conf = yarn.environment()["HADOOP_CONF_DIR"]
-        with stranger.runs(stranger.folder / "job.toml", HADOOP_CONF_DIR=conf) as run:
-            stranger.comes_to(stranger.input_ends(), reader, run)
-            assert run.sigterm() == 0, run.text
+        finish(stranger, yarn, reader)
     stranger.assert_each_record_came_once()
 
 
@@ -86,20 +83,27 @@ def write_job(stranger: Stranger, mode: str) -> None:
     (stranger.folder / "my_module.py").write_text(CLEAN)
 
 
-def command_of_page(folder: Path) -> str:
-    """Return the command of the page, with the settings of this machine behind its first word."""
+def command_of_page(settings: str, *, executors: int) -> str:
+    """Return the command of the page, with the settings of a company behind its first word."""
     (command,) = commands(
         block("docs/spark_submit.md", "--deploy-mode cluster").replace("\\\n", "")
     )
-    settings = SMALL.format(jars=installed_home() / "jars", folder=folder)
     return replaced(
         command,
         {
             "spark-submit": f"spark-submit {settings}",
             "/opt/pipeline/bin/python": sys.executable,
-            "--num-executors 2": "--num-executors 1",
+            "--num-executors 2": f"--num-executors {executors}",
         },
     )
+
+
+def finish(stranger: Stranger, yarn: YarnCluster, reader: Follower) -> None:
+    """Go on without YARN; a stop in order leaves no transaction open."""
+    conf = yarn.environment()["HADOOP_CONF_DIR"]
+    with stranger.runs(stranger.folder / "job.toml", HADOOP_CONF_DIR=conf) as run:
+        stranger.comes_to(stranger.input_ends(), reader, run)
+        assert run.sigterm() == 0, run.text
 
 
 def comes_to_end_of_input(stranger: Stranger, reader: Follower) -> None:
