@@ -1,10 +1,13 @@
-"""What a checkpoint costs as the number of subtasks grows: `python -m benchmarks.subtasks`.
+"""What a checkpoint and a start cost as a pipeline grows: `python -m benchmarks.subtasks`.
 
 A continuous job of 1, 4, 16 and 64 subtasks, one after the other in one Spark application on a
 standalone cluster whose two workers declare enough cores, from a topic of 64 partitions to another
 one. A paced producer gives every partition some records in each interval, so that each subtask has
 a transaction in each checkpoint. JSON lines on stdout, one per number of subtasks; exit code 1 when
 a record was lost or doubled, or when a checkpoint of 64 subtasks missed its target.
+
+`--partitions` and `--neighbours` make the topics and the cluster larger: a neighbour is another
+pipeline with 200 transactional ids that the brokers remember.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Self
 
 from confluent_kafka import Producer
@@ -30,16 +33,19 @@ from pyspark.sql import SparkSession
 from connectors import KafkaSink, KafkaSource
 from connectors.cluster.local_cluster import LocalCluster
 from connectors.spark import ContinuousDriver, build_session
+from connectors.wire.coordinator_wire import CoordinatorWire
 from tests.auditor.reader import read_committed
 from tests.integration.spark_cluster import HOSTS, SparkCluster
+from transactions.clock import Deadline
 from transactions.coordinator import CheckpointReport
 
 PARTITIONS = 64
 SUBTASKS = (1, 4, 16, 64)
+IDS_OF_A_NEIGHBOUR = 200
 TARGET_MS = 150.0
 _ROOT = Path(__file__).parents[1]
-#: A long-running broker: the whole compiler, and memory for 64 partitions twice.
-_BROKER_JVM = ("-Xmx1g", "-XX:TieredStopAtLevel=4")
+#: A long-running broker: the whole compiler, and memory for two topics of many partitions.
+_BROKER_JVM = ("-Xmx2g", "-XX:TieredStopAtLevel=4")
 _START_S = 180.0
 _LEAST = 10
 
@@ -47,8 +53,9 @@ _LEAST = 10
 class Feed:
     """One record into each partition, over and over, from a thread of its own."""
 
-    def __init__(self, bootstrap: str, topic: str, every_s: float) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, every_s: float) -> None:
         self._topic = topic
+        self._partitions = partitions
         self._every_s = every_s
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
         self._stopping = threading.Event()
@@ -71,10 +78,10 @@ class Feed:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._every_s):
-            for partition in range(PARTITIONS):
+            for partition in range(self._partitions):
                 value = b"%d" % (self.sent + partition)
                 self._producer.produce(self._topic, value, b"%d" % partition, partition=partition)
-            self.sent += PARTITIONS
+            self.sent += self._partitions
             self._producer.poll(0)
 
 
@@ -94,7 +101,7 @@ class Measurement:
         app = f"subtasks-{subtasks}-{uuid.uuid4().hex[:6]}"
         bootstrap = self._broker.bootstrap_servers
         for name in ("in", "out"):
-            self._broker.create_topic(f"{app}-{name}", PARTITIONS)
+            self._broker.create_topic(f"{app}-{name}", self._options.partitions)
         reports: list[CheckpointReport] = []
         driver = ContinuousDriver(
             self._spark,
@@ -113,7 +120,8 @@ class Measurement:
         began = time.monotonic()
         driver.start()
         started_s = time.monotonic() - began
-        with Feed(bootstrap, f"{app}-in", self._options.interval / 2) as feed:
+        every_s = self._options.interval / 2
+        with Feed(bootstrap, f"{app}-in", self._options.partitions, every_s) as feed:
             driver.await_termination(self._options.warmup)
             first = len(reports)
             driver.await_termination(self._options.seconds)
@@ -136,8 +144,37 @@ class Measurement:
                 for name in measured[0].phase_ms
             },
             "started_s": round(started_s, 1),
+            "decision_bytes": self._decision_bytes(app),
+            **_ids(bootstrap, app),
             **_audit(bootstrap, f"{app}-out", feed.sent),
         }
+
+    def _decision_bytes(self, app: str) -> int:
+        """Return the size of the largest entry of the log: a decision, or what compaction keeps."""
+        return max(one.stat().st_size for one in (self._folder / app / "decisions").iterdir())
+
+
+def _ids(bootstrap: str, app: str) -> dict[str, float]:
+    """Return how many ids the brokers remember of this application, and what a look for its open
+    transactions takes: a start looks twice, a sweep once.
+    """
+    with CoordinatorWire({"bootstrap.servers": bootstrap}) as wire:
+        ids = wire.list_open(app, None, Deadline(_START_S), states=())
+        took = []
+        for _ in range(_LEAST):
+            began = time.monotonic()
+            wire.list_open(app, None, Deadline(_START_S))
+            took.append((time.monotonic() - began) * 1000)
+    return {"ids": len(ids), "list_ms": round(median(took), 2)}
+
+
+def _move_in(bootstrap: str, neighbours: int) -> None:
+    """Let the brokers remember the ids of other pipelines."""
+    with CoordinatorWire({"bootstrap.servers": bootstrap}) as wire:
+        for neighbour in range(neighbours):
+            for number in range(IDS_OF_A_NEIGHBOUR):
+                name = f"neighbour-{neighbour}.00000000.1.0.{number}"
+                wire.fence(name, 60_000, Deadline(_START_S))
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
@@ -155,6 +192,8 @@ def _audit(bootstrap: str, topic: str, sent: int) -> dict[str, int]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.subtasks", description=__doc__)
     parser.add_argument("--subtasks", type=int, nargs="+", default=SUBTASKS)
+    parser.add_argument("--partitions", type=int, default=PARTITIONS, help="of each topic")
+    parser.add_argument("--neighbours", type=int, default=0, help="other pipelines on the cluster")
     parser.add_argument("--seconds", type=float, default=12.0, help="measured, for each number")
     parser.add_argument("--warmup", type=float, default=12.0)
     parser.add_argument("--interval", type=float, default=0.25, help="seconds between barriers")
@@ -176,6 +215,7 @@ def main() -> int:
         conf = cluster.conf(PYTHONPATH=str(_ROOT))
         spark = build_session("subtasks", master=cluster.master_url, conf=conf)
         try:
+            _move_in(broker.bootstrap_servers, options.neighbours)
             measurement = Measurement(options, broker, spark, Path(folder))
             for subtasks in options.subtasks:
                 print(f"{subtasks} subtasks ...", file=sys.stderr, flush=True)
@@ -184,6 +224,8 @@ def main() -> int:
                     "date": today,
                     "cores": os.cpu_count(),
                     "interval_s": options.interval,
+                    "partitions": options.partitions,
+                    "neighbours": options.neighbours,
                     "load_before": round(os.getloadavg()[0], 1),
                 }
                 lines.append({**facts, **measurement.measure(subtasks)})
