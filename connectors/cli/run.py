@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -18,6 +20,7 @@ from transactions.clock import SYSTEM_CLOCK, Clock
 if TYPE_CHECKING:
     from rich.status import Status
 
+    from connectors.clients.login_on_disk import LoginOnDisk
     from connectors.options.job_definition import JobDefinition
     from transactions.coordinator import CheckpointReport
 
@@ -179,24 +182,62 @@ def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: str | None, **wan
     form = "%(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.WARNING, format=form, handlers=[OnStderr()])
     logging.getLogger("sparkonce").setLevel(logging.INFO)  # events: recovered, healed, ...
-    logging.getLogger("kafka").setLevel(logging.ERROR)  # our errors report it once
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors report it once
     _say(f"{_described(job)}: starting")
     progress, stopped = Progress(), False
+    savepoint = None if from_savepoint is None else FromSavepoint(place=from_savepoint, **wanted)
     try:
-        run_job(
-            job,
-            stop=stop,
-            on_started=progress.started,
-            on_checkpoint=progress.checkpoint,
-            from_savepoint=FromSavepoint(place=from_savepoint, **wanted)
-            if from_savepoint is not None
-            else None,
-            accept_duplicates=wanted["accept_duplicates"],
+        run = partial(
+            run_job, stop=stop, on_started=progress.started, on_checkpoint=progress.checkpoint
         )
+        first = partial(
+            run, from_savepoint=savepoint, accept_duplicates=wanted["accept_duplicates"]
+        )
+        _run_with_new_logins(job, first, run, progress)
         stopped = True
     finally:
         progress.close(stopped=stopped)
     _say(f"{job.app_id}: stopped; {progress.total}")
+
+
+def _run_with_new_logins(
+    job: JobDefinition,
+    first: Callable[[JobDefinition], None],
+    later: Callable[[JobDefinition], None],
+    progress: Progress,
+) -> None:
+    """Run a job. If a cluster refuses the login of a job that has run, read the job file again: a
+    renewed password or certificate is tried, once. What was refused is never tried again, because
+    that could lock the account.
+
+    A cluster that runs the driver (`spark-submit`) has one session for each start, and starts again
+    by itself.
+    """
+    from connectors.spark.submitted import is_submitted
+    from transactions.errors import AuthenticationError
+
+    run = first
+    while True:
+        refused, progress.runs = _logins(job), False
+        try:
+            return run(job)
+        except AuthenticationError as error:
+            if is_submitted() or not progress.runs:
+                raise
+            job = job_of(job.path)
+            check_job(job)
+            if _logins(job) == refused:
+                raise
+            _say(f"{type(error).__name__}: {error}")
+            _say(f"{job.app_id}: the login has been renewed; starting with the new one")
+            run = later
+
+
+def _logins(job: JobDefinition) -> list[LoginOnDisk]:
+    from connectors.clients.login_on_disk import login_on_disk
+
+    every = [job.source.client_settings, *(sink.settings for sink in kafka_sinks(job.targets))]
+    return [login_on_disk(settings) for settings in every]
 
 
 def _described(job: JobDefinition) -> str:
@@ -228,6 +269,8 @@ class Progress:
         self._next = float("-inf")
         self._pause_s = _FIRST_PAUSE_S
         self._held = ""
+        #: The driver has started, in the present session.
+        self.runs = False
         self._records = 0
         self._checkpoints = 0
         stderr: TextIO | None = sys.stderr
@@ -240,6 +283,7 @@ class Progress:
 
     def started(self, recommitted: int) -> None:
         """Report that the query runs, and how many transactions of an earlier run it committed."""
+        self.runs = True
         left = f"; {recommitted} transactions of an earlier run committed" if recommitted else ""
         _say(f"running{left}")
 
