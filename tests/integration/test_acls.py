@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import signal
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -38,9 +40,10 @@ from connectors.doctor.verdict import Level
 from connectors.doctor.verdicts import judge
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.job_definition import JobDefinition
-from connectors.options.modes import MODES
+from connectors.options.modes import CONTINUOUS, MODES
 from connectors.pipeline.restoring import _committed
 from connectors.spark import arrow_pipeline
+from connectors.testing.run import running
 from tests.auditor.reader import read_committed
 from tests.integration.in_process import send, values
 from tests.integration.secure_broker import (
@@ -61,6 +64,11 @@ pytestmark = long
 
 each_mode = pytest.mark.parametrize("mode", MODES)
 READER, WRITER = "carol", "dave"
+EACH_RUN_ENDS = 'trigger = "available-now"\n[source]'
+WORKER_POINTS = ("records_queued", "records_flushed", "offsets_sent")
+TASK_POINTS = ("acknowledged", "commit_received", "transaction_ended")
+#: Each second one is met in the recovery of what the first one left.
+DRIVER_POINTS = ("decision_durable", "recovery_fenced", "one_committed", "recovery_settled")
 #: Kafka's word for a resource -> that of confluent-kafka, where it differs.
 RESOURCES = {"CLUSTER": "BROKER"}
 
@@ -231,6 +239,34 @@ def test_what_is_printed_is_enough(cluster: Cluster, spark: SparkSession, mode: 
     seen = committed(cluster.secure.plain, cluster.app, cluster.source)
     assert [offset for offset, _ in seen] == [RECORDS] * PARTITIONS
     assert all(text for _, text in seen), "a transaction has carried the offsets"
+
+
+@each_mode
+@pytest.mark.timeout(900)  # ten starts of the command
+def test_a_kill_at_each_step_with_exactly_these_rights(cluster: Cluster, mode: str):
+    """Recovery, sweep and repair need no right that a start without a kill does not need."""
+    path = cluster.job(mode=mode)
+    path.write_text(path.read_text().replace("[source]", EACH_RUN_ENDS, 1))
+    for grant in acls_of(job_of(path)):
+        cluster.give(grant.principal, grant.rules)
+    eventually(lambda: refused(job_of(path)), [])
+    points = [*WORKER_POINTS, *DRIVER_POINTS, *(TASK_POINTS if mode == CONTINUOUS else ())]
+    for point in [*points, ""]:
+        cluster.fill()
+        code, text = killed_at(point, path)
+        assert "AuthenticationError" not in text
+        assert code == (-signal.SIGKILL if point in DRIVER_POINTS else 0), text
+    assert copied(cluster) == sorted([*range(RECORDS)] * PARTITIONS * (len(points) + 1))
+
+
+def killed_at(point: str, job: Path) -> tuple[int, str]:
+    """Run a job in a process in which the first one that comes to the point kills itself."""
+    trap = {"SPARKONCE_CRASH_AT": point, "SPARKONCE_CRASH_ONCE": str(job.with_name(f"at-{point}"))}
+    command = [str(Path(sys.executable).with_name("sparkonce")), "run", str(job)]
+    with running(command, environment=trap if point else {}, folder=job.parent) as process:
+        code = process.wait()
+        assert not point or job.with_name(f"at-{point}").exists(), process.text()
+        return code, process.text()
 
 
 @each_mode
