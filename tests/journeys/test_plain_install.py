@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from connectors.machine.java import ensure_java_home
 from tests.journeys.conftest import PATIENCE_S, ROOT, Stranger, started
 from tests.tiers import long
@@ -26,6 +28,7 @@ print(rows.option("subscribe", "{}").load().count())
 
 
 @long
+@pytest.mark.timeout(600)  # five steps, each with a limit of its own
 def test_the_package_alone_runs_a_job(stranger: Stranger):
     made = stranger.folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(made)], check=True, timeout=PATIENCE_S)
