@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -171,6 +171,8 @@ def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: str | None, **wan
 
     from connectors.pipeline.restoring import FromSavepoint
     from connectors.spark.job import run_job
+    from connectors.spark.submitted import is_submitted
+    from transactions.errors import AuthenticationError
 
     class OnStderr(logging.StreamHandler[TextIO]):
         """Writes to what is stderr now: rich puts each line above the one that it shows live."""
@@ -184,53 +186,34 @@ def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: str | None, **wan
     logging.getLogger("sparkonce").setLevel(logging.INFO)  # events: recovered, healed, ...
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our errors report it once
     _say(f"{_described(job)}: starting")
+    refused = _logins(job)
     progress, stopped = Progress(), False
-    savepoint = None if from_savepoint is None else FromSavepoint(place=from_savepoint, **wanted)
     try:
-        run = partial(
-            run_job, stop=stop, on_started=progress.started, on_checkpoint=progress.checkpoint
+        run_job(
+            job,
+            stop=stop,
+            on_started=progress.started,
+            on_checkpoint=progress.checkpoint,
+            from_savepoint=FromSavepoint(place=from_savepoint, **wanted)
+            if from_savepoint is not None
+            else None,
+            accept_duplicates=wanted["accept_duplicates"],
         )
-        first = partial(
-            run, from_savepoint=savepoint, accept_duplicates=wanted["accept_duplicates"]
-        )
-        _run_with_new_logins(job, first, run, progress)
         stopped = True
+    except AuthenticationError as error:
+        # What was refused is not tried again: that could lock the account. A cluster that runs the
+        # driver starts it again by itself.
+        if stop.asked or is_submitted() or not progress.runs:
+            raise
+        if _logins(job_of(job.path)) == refused:
+            raise
+        _say(f"{type(error).__name__}: {error}")
+        _say(f"{job.app_id}: its login has been renewed; starting again")
+        progress.close(stopped=True)
+        _start_again()
     finally:
         progress.close(stopped=stopped)
     _say(f"{job.app_id}: stopped; {progress.total}")
-
-
-def _run_with_new_logins(
-    job: JobDefinition,
-    first: Callable[[JobDefinition], None],
-    later: Callable[[JobDefinition], None],
-    progress: Progress,
-) -> None:
-    """Run a job. If a cluster refuses the login of a job that has run, read the job file again: a
-    renewed password or certificate is tried, once. What was refused is never tried again, because
-    that could lock the account.
-
-    A cluster that runs the driver (`spark-submit`) has one session for each start, and starts again
-    by itself.
-    """
-    from connectors.spark.submitted import is_submitted
-    from transactions.errors import AuthenticationError
-
-    run = first
-    while True:
-        refused, progress.runs = _logins(job), False
-        try:
-            return run(job)
-        except AuthenticationError as error:
-            if is_submitted() or not progress.runs:
-                raise
-            job = job_of(job.path)
-            check_job(job)
-            if _logins(job) == refused:
-                raise
-            _say(f"{type(error).__name__}: {error}")
-            _say(f"{job.app_id}: the login has been renewed; starting with the new one")
-            run = later
 
 
 def _logins(job: JobDefinition) -> list[LoginOnDisk]:
@@ -238,6 +221,14 @@ def _logins(job: JobDefinition) -> list[LoginOnDisk]:
 
     every = [job.source.client_settings, *(sink.settings for sink in kafka_sinks(job.targets))]
     return [login_on_disk(settings) for settings in every]
+
+
+def _start_again() -> None:
+    """Become the process of a new start, as it was typed: with its own imports, and its own JVM.
+    The JVM of this process ends, because its stdin is closed.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001 - as at the end of a process, which this is
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own words
 
 
 def _described(job: JobDefinition) -> str:
@@ -269,7 +260,7 @@ class Progress:
         self._next = float("-inf")
         self._pause_s = _FIRST_PAUSE_S
         self._held = ""
-        #: The driver has started, in the present session.
+        #: The driver has started.
         self.runs = False
         self._records = 0
         self._checkpoints = 0

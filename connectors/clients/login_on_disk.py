@@ -1,4 +1,4 @@
-"""The login of a client as it is now: its settings, and what is in the files that they name."""
+"""The login of a client as it is now: its options, and what is in the files that they name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from connectors.clients.client_settings import librdkafka_settings
+from connectors.clients.login import NAMES
 
 _FILE: Final = ".location"
-#: By the names of librdkafka. Of a file a digest; "" where it cannot be read. It has secrets.
+#: Options as a user writes them, and of each file a digest; "" where it cannot be read. It has
+#: secrets.
 LoginOnDisk: TypeAlias = Mapping[str, str]
 
 
@@ -19,14 +20,10 @@ def login_on_disk(settings: Mapping[str, str]) -> LoginOnDisk:
 
     Args:
         settings: of one client, as a user writes them.
-
-    Raises:
-        ConfigurationError: a setting is wrong.
     """
-    # A function for tokens is no text. It gives new ones by itself.
-    texts = {k: one for k, one in librdkafka_settings(settings).items() if isinstance(one, str)}
-    files = {f"{k} {one}": _digest(one) for k, one in texts.items() if k.endswith(_FILE)}
-    return {**texts, **files}
+    login = {name: value for name, value in settings.items() if name in NAMES}
+    files = {f"{k} {one}": _digest(one) for k, one in login.items() if k.endswith(_FILE)}
+    return {**login, **files}
 
 
 def _digest(path: str) -> str:

@@ -146,9 +146,9 @@ def bring_back(files: BatchTexts, decision: Decision) -> None:
     """Write again, durably, what another driver has written over since a batch was decided: the
     plans that its replay and the next batch begin with, and the name of the query.
 
-    Only for files that a rename can replace (`connectors.spark.hadoop_files`). If both the query
-    and its plan are others, the files are of another pipeline, and stay as they are; the run then
-    raises a `ReplayMismatchError` before it writes.
+    Of a plan only the offsets: the time and the watermark in it stay those of the other driver. If
+    both the query and its plan are others, the files are of another pipeline, and stay as they
+    are; the run then raises a `ReplayMismatchError` before it writes.
 
     Args:
         files: Spark's part of the checkpoint.

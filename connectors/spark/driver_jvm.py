@@ -68,9 +68,9 @@ def end(session: SparkSession) -> None:
 
 def ensure_jvm(settings: Mapping[str, str]) -> None:
     """Start the JVM of this process with Spark's settings, unless one is running."""
-    _ends.clear()
     if SparkContext._gateway is not None:  # noqa: SLF001
         return
+    _ends.clear()
     output, into = os.pipe()
     reader = threading.Thread(target=_pass_on, args=(output,), name="sparkonce-jvm", daemon=True)
     reader.start()

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from connectors.pipeline.restored_checkpoint import SavedFiles
-from connectors.spark.checkpoint_files import SPARK, fit_offsets, forget_topics
+from connectors.spark.checkpoint_files import SPARK, bring_back, fit_offsets, forget_topics
 from connectors.spark.hadoop_copier import copier_between
 from connectors.spark.query_files import files_at
 from transactions.checkpoint_location import CheckpointLocation
@@ -76,6 +76,7 @@ class SparkFiles:
         copier = copier_between(self.spark, saved.place, target)
         copy_files(saved.place, saved.savepoint, target, copier, before_each)
         files, number = files_at(self.spark, target), saved.savepoint.decision.checkpoint_id
+        bring_back(files, saved.savepoint.decision)  # the savepoint copied what was there
         fit_offsets(files, number, self.places or saved.sources)
         if saved.forget:
             forget_topics(files, number, saved.forget)

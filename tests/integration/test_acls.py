@@ -67,7 +67,7 @@ READER, WRITER = "carol", "dave"
 EACH_RUN_ENDS = 'trigger = "available-now"\n[source]'
 WORKER_POINTS = ("records_queued", "records_flushed", "offsets_sent")
 TASK_POINTS = ("acknowledged", "commit_received", "transaction_ended")
-#: Each second one is met in the recovery of what the first one left.
+#: The later ones are met while a recovery finishes what the kill before has left.
 DRIVER_POINTS = ("decision_durable", "recovery_fenced", "one_committed", "recovery_settled")
 #: Kafka's word for a resource -> that of confluent-kafka, where it differs.
 RESOURCES = {"CLUSTER": "BROKER"}
@@ -244,7 +244,7 @@ def test_what_is_printed_is_enough(cluster: Cluster, spark: SparkSession, mode: 
 @each_mode
 @pytest.mark.timeout(900)  # ten starts of the command
 def test_a_kill_at_each_step_with_exactly_these_rights(cluster: Cluster, mode: str):
-    """Recovery, sweep and repair need no right that a start without a kill does not need."""
+    """Recovery and sweep need no right that a start without a kill does not need."""
     path = cluster.job(mode=mode)
     path.write_text(path.read_text().replace("[source]", EACH_RUN_ENDS, 1))
     for grant in acls_of(job_of(path)):

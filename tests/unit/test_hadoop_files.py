@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 
 import tests
 from connectors.machine.pinned_jars import read_pins
+from connectors.spark import hadoop_files
 from connectors.spark.hadoop_files import HadoopFiles
 from connectors.spark.hadoop_jvm import ABSENT
 from connectors.spark.query_files import FolderFiles, files_at, is_written_down
@@ -147,6 +148,16 @@ def test_only_what_is_undecided_is_planned_again(last, left):
     run.begin()()
     run.make_state_durable()
     assert len(hadoop.asked) == asked, "what a store has acknowledged is durable"
+
+
+@pytest.mark.parametrize(("generation", "calls"), [(0, 1), (1, 0)])
+def test_only_a_decision_on_these_files_brings_plans_back(monkeypatch, generation, calls):
+    """A savepoint that was restored since then may have other topics, or other sources."""
+    seen: list[object] = []
+    monkeypatch.setattr(hadoop_files, "bring_back", lambda *these: seen.append(these))
+    files, last = files_of(Hadoop("offsets/7")), decision(7)
+    files.begin_run(LogState(decision=last, generation=generation))
+    assert seen == [(files, last)] * calls
 
 
 @pytest.mark.parametrize(("last", "left"), [(None, False), (0, True)])

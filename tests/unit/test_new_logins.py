@@ -5,13 +5,20 @@ With a real broker: `journeys/test_new_password.py`.
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from connectors.cli import run
 from connectors.cli.kafka_options import job_of
+from connectors.cli.stop_switch import StopSwitch
 from connectors.options.job_definition import JobDefinition
+from connectors.spark import job as job_runner
 from connectors.spark import submitted
 from tests.certificates import self_signed
 from transactions.errors import AuthenticationError, BrokerUnavailableError, ConfigurationError
@@ -46,32 +53,53 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return old.text, new.text
 
 
+class StartsAgainError(Exception):
+    """The command has become the process of a new start."""
+
+
 class Run:
-    """Runs of a job; each starts, and then what is said here happens.
+    """Runs a job: it starts, and then what is said here happens.
 
     Attributes:
-        passwords: with which the runs began.
+        stop: of the command.
     """
 
-    def __init__(self, *ends: object, starts: bool = True) -> None:
-        self.passwords: list[str] = []
-        self.progress = run.Progress()
-        self._ends = iter(ends)
+    def __init__(self, end: object = None, *, starts: bool = True) -> None:
+        self.stop = StopSwitch(lambda _: None)
+        self._end = end
         self._starts = starts
 
-    def __call__(self, job: JobDefinition) -> None:
-        self.passwords.append(job.source.client_settings["sasl.jaas.config"].split('"')[3])
+    def __call__(
+        self, job: JobDefinition, *, on_started: Callable[[int], None], **_: object
+    ) -> None:
         if self._starts:
-            self.progress.started(0)
-        end = next(self._ends, None)
-        if callable(end):
-            end()
-            end = AuthenticationError("refused")
-        if isinstance(end, Exception):
-            raise end
+            on_started(0)
+        if callable(self._end):
+            self._end()
+            raise AuthenticationError("refused")
+        assert isinstance(self._end, Exception)
+        raise self._end
 
-    def all(self, folder: Path) -> None:
-        run._run_with_new_logins(job_of(folder / "job.toml"), self, self, self.progress)
+    def of(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Run the job of a folder as the command does."""
+        monkeypatch.setattr(job_runner, "run_job", self)
+        monkeypatch.setattr(os, "execv", self._begins_again)
+        monkeypatch.setattr(atexit, "_run_exitfuncs", lambda: None)
+        job = job_of(folder / "job.toml")
+        run._run(job, self.stop, None, accept_duplicates=False)
+
+    @staticmethod
+    def _begins_again(program: str, words: list[str]) -> None:
+        assert (program, words) == (sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        raise StartsAgainError
+
+
+@pytest.fixture(autouse=True)
+def _levels_of_the_command() -> Iterator[None]:
+    loggers = {one: one.level for one in map(logging.getLogger, ("sparkonce", "kafka"))}
+    yield
+    for logger, level in loggers.items():
+        logger.setLevel(level)
 
 
 @pytest.fixture
@@ -84,57 +112,49 @@ def folder(tmp_path: Path, certificates: tuple[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("renewed", ["in", "out", "in.pem", "out.pem"])
-def test_a_renewed_login_is_tried(folder, certificates, renewed, capsys):
+def test_a_renewed_login_is_tried(folder, certificates, renewed, capsys, monkeypatch):
     text = certificates[1] if renewed.endswith(".pem") else "new"
-    runs = Run(lambda: (folder / renewed).write_text(text))
-    runs.all(folder)
-    assert runs.passwords == ["old", "new" if renewed == "in" else "old"]
-    assert "the login has been renewed" in capsys.readouterr().err
+    with pytest.raises(StartsAgainError):
+        Run(lambda: (folder / renewed).write_text(text)).of(folder, monkeypatch)
+    said = capsys.readouterr().err
+    assert "AuthenticationError: refused" in said
+    assert "its login has been renewed" in said
 
 
-def test_what_was_refused_is_not_tried_again(folder, capsys):
-    runs = Run(lambda: (folder / "in").write_text("new"), AuthenticationError("refused"))
+def test_what_was_refused_is_not_tried_again(folder, monkeypatch):
+    """What else is changed in the job file is no other login."""
+    path = folder / "job.toml"
+    changed = path.read_text().replace("[[sink]]", '[[sink]]\n"kafka.linger.ms" = "7"')
     with pytest.raises(AuthenticationError):
-        runs.all(folder)
-    assert runs.passwords == ["old", "new"]
-    assert capsys.readouterr().err.count("the login has been renewed") == 1
+        Run(lambda: path.write_text(changed)).of(folder, monkeypatch)
 
 
-def test_a_job_that_has_not_run_is_not_tried_again(folder):
-    runs = Run(lambda: (folder / "in").write_text("new"), starts=False)
+def test_a_job_that_has_not_run_is_not_tried_again(folder, monkeypatch):
+    renew = lambda: (folder / "in").write_text("new")  # noqa: E731
     with pytest.raises(AuthenticationError):
-        runs.all(folder)
-    assert runs.passwords == ["old"]
+        Run(renew, starts=False).of(folder, monkeypatch)
+
+
+def test_a_stop_that_was_asked_for_is_no_start(folder, monkeypatch):
+    """The error says that the end is not good, so it is not forgotten."""
+    runs = Run(lambda: [(folder / "in").write_text("new"), setattr(runs.stop, "asked", True)])
+    with pytest.raises(AuthenticationError):
+        runs.of(folder, monkeypatch)
 
 
 def test_a_cluster_that_runs_the_driver_starts_it_again_itself(folder, monkeypatch):
     monkeypatch.setattr(submitted, "is_submitted", lambda: True)
-    runs = Run(lambda: (folder / "in").write_text("new"))
     with pytest.raises(AuthenticationError):
-        runs.all(folder)
-    assert runs.passwords == ["old"]
+        Run(lambda: (folder / "in").write_text("new")).of(folder, monkeypatch)
 
 
 @pytest.mark.parametrize("error", [BrokerUnavailableError("away"), ConfigurationError("wrong")])
-def test_another_error_ends_the_job(folder, error):
+def test_another_error_ends_the_job(folder, error, monkeypatch):
     with pytest.raises(type(error)):
-        Run(error).all(folder)
+        Run(error).of(folder, monkeypatch)
 
 
-def test_a_job_file_that_is_wrong_meanwhile_says_so(folder):
+def test_a_job_file_that_is_wrong_meanwhile_says_so(folder, monkeypatch):
     with pytest.raises(ConfigurationError, match="cannot be read") as raised:
-        Run((folder / "in").unlink).all(folder)
+        Run((folder / "in").unlink).of(folder, monkeypatch)
     assert not isinstance(raised.value, AuthenticationError)
-
-
-def test_a_function_for_tokens_is_no_reason_to_try_again(folder):
-    """It is another object each time that the job file is read."""
-    oauth = (
-        '"kafka.security.protocol" = "SASL_PLAINTEXT"\n"kafka.sasl.mechanism" = "OAUTHBEARER"\n'
-        '"kafka.sasl.oauthbearer.token.callback" = "tests.unit.samples:decision"\n'
-    )
-    (folder / "job.toml").write_text(JOB.replace(LOGIN.format(name="out"), oauth))
-    runs = Run(lambda: None)
-    with pytest.raises(AuthenticationError):
-        runs.all(folder)
-    assert runs.passwords == ["old"]
