@@ -96,7 +96,10 @@ class Copy:
         """Run until everything is visible, then stop it in order."""
         self.produce()
         with self.running(**options) as run:
-            follower.until(lambda seen: len(seen) >= self.produced, timeout=PATIENCE_S)
+            follower.until(
+                lambda seen: len(seen) >= self.produced or run.process.poll() is not None,
+                timeout=PATIENCE_S,
+            )
             assert run.stop() == 0, run.text()
         return run
 
