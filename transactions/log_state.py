@@ -70,6 +70,15 @@ class LogState:
         )
 
     @property
+    def decided_here(self) -> Decision | None:
+        """The last decision, if a run on these files made it: a restored savepoint has another
+        generation, and may have other topics or sources.
+        """
+        decision = self.decision
+        is_here = decision is not None and decision.generation == self.generation
+        return decision if is_here else None
+
+    @property
     def ended(self) -> Mapping[str, str]:
         """The part of `resolved` that says how a transaction ended, or what takes its place."""
         return {token: one for token, one in self.resolved.items() if one != ACCEPT_STATE}

@@ -115,9 +115,6 @@ class HadoopFiles:
         """See `QueryFiles.begin_run`. Spark plans a batch that was not decided again, as in a
         folder.
 
-        Hadoop's rename in an object store is a look and then a copy: an older driver that was held
-        between the two replaces what this one wrote. No run can prevent that, so each one mends it.
-
         Raises:
             SparkOnceError: see `finished`.
         """
@@ -130,8 +127,8 @@ class HadoopFiles:
         for number in self._batches("offsets"):
             if number > last:
                 self._ask("delete", f"offsets/{number}", False)
-        if decision is not None and decision.generation == log.generation:
-            bring_back(self, decision)
+        if log.decided_here is not None:
+            bring_back(self, log.decided_here)
         return self
 
     def to_copy(self, batch_id: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ from connectors.spark.checkpoint_files import (
     SPARK,
     BatchTexts,
     batches_in,
+    bring_back,
     files_of,
     finished_checkpoint,
     is_finished,
@@ -87,7 +88,9 @@ class QueryFiles(BatchTexts, Protocol):
 
     def begin_run(self, log: LogState) -> RunFiles:
         """Return the files of a run that begins after the log's last decision. What a power cut may
-        have left of later batches is removed.
+        have left of later batches is removed, and what an older driver has replaced is brought
+        back: Spark looks for a file and then renames its own to that name, which in a folder and in
+        an object store replaces what was written between the two. No run can prevent that.
         """
 
     def to_copy(self, batch_id: int) -> Mapping[str, str]:
@@ -156,7 +159,10 @@ class FolderFiles:
 
     def begin_run(self, log: LogState) -> DurableFiles:
         """See `QueryFiles.begin_run`."""
-        return DurableFiles.of_run(self._spark, log.decision)
+        files = DurableFiles.of_run(self._spark, log.decision)
+        if log.decided_here is not None:
+            bring_back(self, log.decided_here)
+        return files
 
     def to_copy(self, batch_id: int) -> dict[str, str]:
         """See `QueryFiles.to_copy`."""

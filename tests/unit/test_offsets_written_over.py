@@ -1,6 +1,6 @@
 """What an older driver wrote over after a decision is brought back; other pipelines' files stay.
 
-With two real drivers: `integration/test_two_drivers_on_s3.py`.
+With two real drivers: `integration/test_held_plans.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from connectors.spark.checkpoint_files import bring_back
 from connectors.spark.query_files import FolderFiles
 from tests.unit.samples import decision
 from tests.unit.test_fitted_offsets import FACTS, batch
+from transactions.log_state import LogState
 
 START, END, OTHER = (f'{{"in":{{"0":{at}}}}}' for at in (3, 7, 9))
 DECIDED = dataclasses.replace(decision(7), start_offsets=(START, ""), end_offsets=(END, END))
@@ -60,6 +61,15 @@ def test_the_name_of_the_query_is_that_of_the_decision(checkpoint):
     _name(checkpoint, "another")
     bring_back(FolderFiles(checkpoint), DECIDED)
     assert _texts(checkpoint) == right
+
+
+@pytest.mark.parametrize(("generation", "is_mended"), [(0, True), (1, False)])
+def test_a_start_mends_the_plan_of_a_decision_on_these_files(checkpoint, generation, is_mended):
+    """A savepoint that was restored since then may have other topics, or other sources."""
+    right = _texts(checkpoint)
+    batch(checkpoint, 7, OTHER, END)
+    FolderFiles(checkpoint).begin_run(LogState(decision=DECIDED, generation=generation))
+    assert (_texts(checkpoint) == right) is is_mended
 
 
 def test_the_same_offsets_in_other_words_or_places_stay(checkpoint):
