@@ -19,7 +19,7 @@ from connectors.cluster.broker_settings import choose_addresses
 from connectors.cluster.keeper_client import KeeperClient
 from connectors.machine.java import ensure_java_home
 from tests.pinned_test_jars import pinned_jars
-from transactions.clock import Deadline
+from tests.waiting import until
 
 BUCKET, KEY_ID, SECRET, REGION = "bucket", "tester", "secret", "us-east-1"
 _START_S: Final = 60.0
@@ -71,18 +71,12 @@ class S3Store:
         ]
         log = self._folder / "s3proxy.log"
         self._pid = self._keeper.start(command, log)
-        deadline = Deadline(_START_S)
-        while not self._answers():
-            assert not deadline.expired(), log.read_text()[-4000:]
-            deadline.pause(0.05)
+        until(self._answers, _START_S, lambda: log.read_text()[-4000:], pause_s=0.1)
 
     def kill(self) -> None:
         """SIGKILL."""
         self._keeper.signal(self._pid, signal.SIGKILL)
-        deadline = Deadline(_START_S)
-        while self._keeper.exit_code(self._pid) is None:
-            assert not deadline.expired()
-            deadline.pause(0.01)
+        until(lambda: self._keeper.exit_code(self._pid) is not None, _START_S)
 
     def _answers(self) -> bool:
         try:

@@ -14,7 +14,7 @@ from connectors.cluster.local_cluster import LocalCluster
 from tests.auditor import OpenTransaction
 from tests.chaos import auditor
 from tests.chaos.auditor import Ledger, LiveAuditor, final_audit
-from transactions.clock import Deadline
+from tests.waiting import until
 
 RECORDS = 40
 KEYS = 3
@@ -162,16 +162,13 @@ def test_the_live_auditor_names_a_duplicate_while_the_run_goes_on(cluster):
     for topic in topics:
         cluster.create_topic(topic, 2)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
-    deadline = Deadline(30)
     with LiveAuditor(cluster.bootstrap_servers, *topics, partitions=2) as live:
         for partition, key, value in copies():
             producer.produce(topics[0], value, key, partition=partition)
         for partition, key, value in [*copies(), copies()[0]]:
             producer.produce(topics[1], value, key, partition=partition)
         assert producer.flush(30) == 0
-        while not live.ledger.anomalies:
-            assert not deadline.expired()
-            deadline.pause(0.05)
+        until(lambda: live.ledger.anomalies)
         assert live.failure == ""
     assert live.ledger.anomalies[0].startswith("duplicate: b'0-0'")
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 
 from tests.certificates import self_signed
 from tests.locked_broker import AUTHORIZER, JAAS, locked_broker, speaks_tls, wants_password
-from transactions.clock import Deadline
+from tests.waiting import until
 
 ANYBODY = AclBindingFilter(
     *(ResourceType.ANY, None, ResourcePatternType.ANY, None, None),
@@ -94,10 +94,7 @@ def give_acls(admin: AdminClient, bindings: Sequence[AclBinding]) -> None:
     """Give these rights, and wait until the broker knows them: the controller answers before."""
     for done in admin.create_acls([*bindings]).values():
         done.result(timeout=20)
-    deadline = Deadline(20)
-    while not acls_on_broker(admin, ANYBODY).issuperset(bindings):
-        assert not deadline.expired()
-        deadline.pause(0.05)
+    until(lambda: acls_on_broker(admin, ANYBODY).issuperset(bindings), pause_s=0.1)
 
 
 def acls_on_broker(admin: AdminClient, which: AclBindingFilter) -> set[AclBinding]:

@@ -51,6 +51,7 @@ from tests.pages import block, replaced, run_python
 from tests.parity.query import produce
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long
+from tests.waiting import until
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError, PhaseOneError
@@ -515,10 +516,10 @@ def test_what_a_task_opens_after_the_end_of_a_batch_is_swept(
     rows = iter([pa.record_batch([pa.array([b"29"])], names=["value"])])
     with contextlib.suppress(PhaseOneError):  # a sweep can come in the middle of it
         stages[0].write(rows, BatchOrder(checkpoint_id=1, write=True), context)
-    deadline = Deadline(30)
-    while not any(f".{producer_pool._PROCESS}." in one for one in swept):
-        assert not deadline.expired(), "it has opened nothing, or that was not swept"
-        deadline.pause(0.05)
+    until(
+        lambda: any(f".{producer_pool._PROCESS}." in one for one in swept),
+        said=lambda: "it has opened nothing, or that was not swept",
+    )
     assert_no_open_transaction(bootstrap, writer._app_id)
     assert run(lines, writer, checkpoint) == "", "the next query does not wait"
     assert values_in(writer) == list(range(FILES * PER_FILE))

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from connectors.cluster.broker_settings import choose_addresses
 from tests.integration.job_process import PATIENCE_S
 from tests.tiers import long, sampled
-from transactions.clock import Deadline
+from tests.waiting import until
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -100,9 +100,7 @@ def test_status_tells_a_broker_that_was_killed(kafka: Command, tmp_path: Path) -
     assert kafka("up", "--port", str(free_port())).returncode == 0
     for pid in processes_that_name(tmp_path):
         os.kill(pid, signal.SIGKILL)
-    deadline = Deadline(20.0)
-    while kafka("status").returncode == 0:
-        assert not deadline.expired()
+    until(lambda: kafka("status").returncode != 0)
     assert kafka("down").stdout == "no Kafka runs\n"
 
 
@@ -115,15 +113,10 @@ def test_interrupted_while_it_starts_nothing_is_left(
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as up:
-        deadline = Deadline(30.0)
-        while not processes_that_name(tmp_path):
-            assert not deadline.expired()
-            deadline.pause(0.02)
+        until(lambda: processes_that_name(tmp_path), pause_s=0.02)
         up.send_signal(number)
         assert up.wait(30) != 0
-    while processes_that_name(tmp_path):
-        assert not deadline.expired()
-        deadline.pause(0.05)
+    until(lambda: not processes_that_name(tmp_path), pause_s=0.1)
     assert kafka("status").returncode == 1
 
 

@@ -25,6 +25,7 @@ from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.metrics_view import end_of, group_offset, open_transactions, scraped
 from tests.tiers import long, sampled
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
@@ -118,10 +119,7 @@ class Copy:
 
     def until_fenced(self, run_epoch: int) -> None:
         """Wait until another run has written its Fence."""
-        deadline = Deadline(PATIENCE_S)
-        while self.log().run_epoch == run_epoch:
-            assert not deadline.expired()
-            deadline.pause(0.1)
+        until(lambda: self.log().run_epoch != run_epoch, PATIENCE_S, pause_s=0.1)
 
     def seen_from_outside(self) -> dict[str, float]:
         """Ask clients that know nothing of the pipeline for what its metrics show as well."""

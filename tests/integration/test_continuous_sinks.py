@@ -32,7 +32,7 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     postgres,
     postgres_server,
 )
-from transactions.clock import Deadline
+from tests.waiting import until
 from transactions.decision_log import read_log
 from transactions.errors import ConfigurationError
 from transactions.log_backend import LocalFileBackend
@@ -97,10 +97,7 @@ class Words:
         return read_log(LocalFileBackend(self.folder / "state" / "decisions"))
 
     def until_visible(self, read: Callable[[], Counter[bytes]]) -> None:
-        deadline = Deadline(PATIENCE_S)
-        while read().total() < self.produced:
-            assert not deadline.expired(), read()
-            deadline.pause(0.2)
+        until(lambda: read().total() >= self.produced, PATIENCE_S, read, pause_s=0.1)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.auditor.reader import Follower, read_committed
 from tests.integration.job_process import PATIENCE_S
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.tiers import long, sampled
-from transactions.clock import Deadline
+from tests.waiting import until
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
 from transactions.log_state import LogState
@@ -88,7 +88,8 @@ def test_x15_two_drivers_on_one_checkpoint_the_newest_wins(pipeline: Pipeline):
     with pipeline.running(trigger="0 seconds") as older:
         older.until(lambda run: len(run.checkpoints()) >= 1)
         with pipeline.running(trigger="0 seconds") as newer:
-            _until_fenced(pipeline)
+            # The second run has written its Fence.
+            until(lambda: _log_of(pipeline).run_epoch != 1, PATIENCE_S, pause_s=0.1)
             pipeline.produce(40)
             assert older.wait() == 3, older.text()
             assert "FencedError" in older.text()
@@ -128,14 +129,6 @@ def test_f15_x11_w7_an_empty_transaction_never_becomes_a_committable(pipeline: P
 
 def _log_of(pipeline: Pipeline) -> LogState:
     return read_log(LocalFileBackend(Path(pipeline.checkpoint) / "decisions"))
-
-
-def _until_fenced(pipeline: Pipeline) -> None:
-    """Wait until a second run has written its Fence."""
-    deadline = Deadline(PATIENCE_S)
-    while _log_of(pipeline).run_epoch == 1:
-        assert not deadline.expired()
-        deadline.pause(0.1)
 
 
 def _until_visible(pipeline: Pipeline) -> None:

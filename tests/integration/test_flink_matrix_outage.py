@@ -27,6 +27,7 @@ from tests.integration.job_process import PATIENCE_S as PROCESS_S
 from tests.integration.test_continuous import PARTITIONS, Copy
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long, sampled
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.committable import Outcome
 from transactions.decision_log import DecisionLog
@@ -244,11 +245,8 @@ def until_done(job: Job, run: Run, *values: bytes) -> Run:
 
 def forgotten(run: Run) -> None:
     """Wait until the broker knows none of the ids that this run has written under."""
-    deadline = Deadline(30)
-    ids = sorted(run.ids())
-    while any(not one.error for one in run.sink.wire.describe(ids, deadline).values()):
-        assert not deadline.expired()
-        deadline.pause(0.2)
+    wire, ids = run.sink.wire, sorted(run.ids())
+    until(lambda: all(one.error for one in wire.describe(ids, Deadline(30)).values()), pause_s=0.1)
 
 
 @pytest.mark.parametrize("step", sampled(["all_committed", "decision_durable"]))
@@ -285,24 +283,19 @@ def test_f14_an_idle_producer_whose_id_has_expired_is_replaced(
 
 def rested(copy: Copy) -> None:
     """Wait until the pipeline has written down that nothing is pending; it prints nothing then."""
-    deadline = Deadline(PROCESS_S)
-    while (last := copy.log().decision) is None or last.committables:
-        assert not deadline.expired()
-        deadline.pause(0.1)
+    until(lambda: (last := copy.log().decision) and not last.committables, PROCESS_S, pause_s=0.1)
 
 
 def all_forgotten(copy: Copy) -> None:
     """Wait until the broker knows none of a pipeline's ids, and expire its offsets."""
     admin = KafkaAdminClient(bootstrap_servers=copy.bootstrap)
-    deadline = Deadline(PROCESS_S)
+
+    def is_forgotten() -> bool:
+        listed = itertools.chain.from_iterable(admin.list_transactions().values())
+        return not any(one.transactional_id.startswith(f"{copy.app}.") for one in listed)
+
     try:
-        while any(
-            one.transactional_id.startswith(f"{copy.app}.")
-            for listing in admin.list_transactions().values()
-            for one in listing
-        ):
-            assert not deadline.expired()
-            deadline.pause(0.2)
+        until(is_forgotten, PROCESS_S, pause_s=0.1)
     finally:
         admin.close()
     groups = AdminClient({"bootstrap.servers": copy.bootstrap})

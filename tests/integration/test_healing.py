@@ -28,6 +28,7 @@ from tests.integration.in_process import CONTINUOUS, Copying, copy, send, values
 from tests.integration.pipeline_process import Pipeline, pipeline_on
 from tests.integration.wire_helpers import write_over_marker
 from tests.tiers import long
+from tests.waiting import until
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable, Outcome
 from transactions.decision_log import DecisionLog, read_log
@@ -224,13 +225,12 @@ def test_x5_what_is_open_as_it_was_prepared_is_committed(sink, application_id, b
 def test_x9_a_real_timeout_is_a_positive_proof(sink, application_id, monkeypatch):
     sink.timeout_ms = 5000
     one = prepared(sink, application_id, 0)
-    deadline = Deadline(40)
-    while sink.wire.describe([one.transactional_id], deadline)[one.transactional_id].state in (
-        "Ongoing",
-        "PrepareAbort",
-    ):
-        assert not deadline.expired()
-        deadline.pause(0.2)
+
+    def is_over() -> bool:
+        described = sink.wire.describe([one.transactional_id], Deadline(40))
+        return described[one.transactional_id].state not in {"Ongoing", "PrepareAbort"}
+
+    until(is_over, 40, pause_s=0.1)
     monkeypatch.delattr(CoordinatorWire, "read_markers")  # the state and start time are enough
     assert outcome(sink, one) is Outcome.ABORTED
     assert one.transactional_id in sink.retired()

@@ -18,6 +18,7 @@ from connectors.cluster import LocalCluster
 from tests.integration.brokers import Broker
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long, sampled
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError
 
@@ -71,17 +72,10 @@ def consume(bootstrap: str, topic: str, count: int) -> list[int]:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = Deadline(20.0)
-    while alive := [pid for pid in pids if psutil.pid_exists(pid)]:
-        assert not deadline.expired(), f"still running: {alive}"
-        deadline.pause(0.05)
-
-
-def wait_until_removed(folder: str) -> None:
-    deadline = Deadline(20.0)
-    while Path(folder).exists():
-        assert not deadline.expired()
-        deadline.pause(0.05)
+    until(
+        lambda: not any(map(psutil.pid_exists, pids)),
+        said=lambda: f"still running: {[*filter(psutil.pid_exists, pids)]}",
+    )
 
 
 def test_shared_broker_serves_a_plain_producer_and_consumer(
@@ -183,7 +177,7 @@ def test_nothing_outlives_the_owner(end: str) -> None:
                 owner.send_signal(signal.SIGKILL if end == "SIGKILL" else signal.SIGINT)
             owner.wait(90)  # a broker stops in order, beside what else the machine does
             wait_until_gone(told["pids"])
-            wait_until_removed(told["folder"])
+            until(lambda: not Path(told["folder"]).exists())
         finally:
             os.kill(told["child"], signal.SIGKILL)
 

@@ -52,7 +52,7 @@ from tests.integration.query_script import (
 from tests.integration.test_examples import started
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long
-from transactions.clock import Deadline
+from tests.waiting import until
 from transactions.crash_points import HEALING_POINTS
 
 pytestmark = [long, pytest.mark.timeout(600)]
@@ -236,11 +236,7 @@ def stopped_in(folder: Path) -> list[psutil.Process]:
 
 def await_a_sleeper(script: Script) -> psutil.Process:
     """Wait until a process of the script stands still, and return it."""
-    deadline = Deadline(120)
-    while not (asleep := stopped_in(script.folder)):
-        assert not deadline.expired(), script.said()
-        deadline.pause(0.05)
-    return asleep[0]
+    return until(lambda: stopped_in(script.folder), 120, script.said, pause_s=0.1)[0]
 
 
 @WAYS

@@ -32,6 +32,7 @@ from tests.integration.postgres_server import (  # noqa: F401 - two are fixtures
     postgres_server,
 )
 from tests.tiers import sampled
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
 from transactions.errors import (
@@ -304,10 +305,8 @@ def test_a_task_that_is_killed_after_it_prepared_is_committed_by_the_driver(tabl
 def test_a_task_that_is_killed_before_it_prepared_leaves_nothing(table):
     sink = opened(table)
     assert killed_task(table, prepare=False) == b""
-    waited = Deadline(10)
-    while table.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = 'sparkonce'"):
-        assert not waited.expired()
-        waited.pause(0.05)
+    query = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'sparkonce'"
+    until(lambda: not table.execute(query), pause_s=0.1)
     assert (ids(table), table.prepared()) == ([], [])
     assert sink.lingering(OWNER, soon()) == []
 
@@ -319,10 +318,7 @@ def test_an_idle_open_transaction_is_ended_by_the_server(table):
     sink.invoke(transaction, batch(1))
     query = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'sparkonce'"
     assert table.execute(query)
-    waited = Deadline(10)
-    while table.execute(query):
-        assert not waited.expired()
-        waited.pause(0.05)
+    until(lambda: not table.execute(query), pause_s=0.1)
     sink.abort(transaction)
 
 
@@ -673,17 +669,14 @@ def until_a_commit_waits(table: PostgresDatabase) -> None:
         while not any("wait for synchronous replication" in one for one in warnings):
             probe.execute("SELECT pg_logical_emit_message(true, 'probe', '')")
 
-    deadline = soon()
     with psycopg.connect(table.conninfo, autocommit=True) as probe:
         probe.add_notice_handler(lambda one: warnings.append(one.message_primary or ""))
         committing = threading.Thread(target=commit_until_one_waits, daemon=True)
         committing.start()
         asked = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
-        while table.execute(asked, probe.info.backend_pid) != [("SyncRep",)]:
-            assert not deadline.expired()
-            deadline.pause(0.02)
+        until(lambda: table.execute(asked, probe.info.backend_pid) == [("SyncRep",)])
         probe.cancel()  # the commit stays; its wait ends with a warning
-        committing.join(deadline.remaining())
+        committing.join(soon().remaining())
 
 
 def test_the_users_own_statement_timeout_does_not_cut_a_commit(table, writer):
@@ -703,8 +696,8 @@ def test_the_users_own_statement_timeout_does_not_cut_a_commit(table, writer):
     finally:
         table.execute("ALTER SYSTEM RESET synchronous_standby_names")
         table.execute("SELECT pg_reload_conf()")
-    waited = soon()
-    while sink.recover_and_commit([one], soon())[one.token] is Outcome.UNKNOWN:
-        assert not waited.expired()
-        waited.pause(0.05)
+    until(
+        lambda: sink.recover_and_commit([one], soon())[one.token] is not Outcome.UNKNOWN,
+        pause_s=0.1,
+    )
     assert ids(table) == [1]

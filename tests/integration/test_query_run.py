@@ -26,6 +26,7 @@ from connectors.spark.query_run import QueryRun
 from tests.auditor.reader import read_committed
 from tests.shared_broker import assert_no_open_transaction
 from tests.unit import spark_checkpoints
+from tests.waiting import until
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.committable import Committable, Outcome
@@ -83,13 +84,6 @@ def task(plan: TaskPlan, subtask: int = 0) -> tuple[frozenset[Owner], list[bytes
 def written(options: QueryOptions) -> list[bytes]:
     found = read_committed(options.sink.bootstrap_servers, str(options.sink.topic))
     return sorted(one.value or b"" for one in found)
-
-
-def until(it_is_so: Callable[[], bool]) -> None:
-    deadline = Deadline(30)
-    while not it_is_so():
-        assert not deadline.expired()
-        deadline.pause(0.02)
 
 
 def let_time_pass(run: QueryRun, seconds: float) -> None:

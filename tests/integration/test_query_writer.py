@@ -50,6 +50,7 @@ from tests.pages import block, replaced, run_python
 from tests.parity.query import produce
 from tests.shared_broker import assert_no_open_transaction
 from tests.tiers import long
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
@@ -200,11 +201,12 @@ def killed_beside_a_sleeper(
     """Kill a driver when its commit process stands still at a point; return that process."""
     environment = written.environment(SPARKONCE_CRASH_AT=crash_at, SPARKONCE_CRASH_SIGNAL="STOP")
     with started([sys.executable, written.path.name], written.folder, **environment):
-        deadline = Deadline(120)
-        while not (asleep := [one for one in stopped(written.folder) if one not in known]):
-            assert not deadline.expired(), (crash_at, written.said())
-            deadline.pause(0.05)
-    return asleep
+        return until(
+            lambda: [one for one in stopped(written.folder) if one not in known],
+            120,
+            lambda: (crash_at, written.said()),
+            pause_s=0.1,
+        )
 
 
 def assert_sleepers_change_nothing(

@@ -23,6 +23,7 @@ from connectors.kafka.source.range_reader import close_idle_consumers, read_rang
 from connectors.kafka.source.source_planner import SourcePlanner
 from connectors.options.kafka_source import KafkaSource
 from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.errors import (
     BrokerUnavailableError,
@@ -120,10 +121,10 @@ class Batches:
     def reach(self, end: int) -> None:
         """Wait until the markers up to `end` are written: EndTxn is answered before they are."""
         key = next(iter(self.position))
-        deadline = Deadline(30)
-        while self.planner.latest_offsets()[key] < end:
-            assert not deadline.expired(), "the broker did not write its markers"
-            deadline.pause(0.01)
+        until(
+            lambda: self.planner.latest_offsets()[key] >= end,
+            said=lambda: "the broker did not write its markers",
+        )
 
 
 def test_p1_read_committed_over_open_aborted_and_tiny_transactions(
@@ -470,12 +471,11 @@ def test_p8_added_partition_is_seen_and_begins_at_zero(bootstrap: str, topic: To
     assert start == {f"{name}-0": 3}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
-    deadline = Deadline(30)
-    while not has_leaders(admin, name, 2):  # a broker that does not know it yet refuses records
-        assert not deadline.expired()
-        deadline.pause(0.05)
+    # A broker that does not know it yet refuses records.
+    until(lambda: has_leaders(admin, name, 2), pause_s=0.1)
     produce(bootstrap, name, 4, partition=1)
 
+    deadline = Deadline(30)
     end = planner.next_end(start)
     while len(end) < 2:
         assert not deadline.expired(), "the new partition was never seen"

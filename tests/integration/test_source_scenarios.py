@@ -30,7 +30,7 @@ from tests.integration.in_process import (
 )
 from tests.integration.job_process import PATIENCE_S
 from tests.tiers import long
-from transactions.clock import Deadline
+from tests.waiting import until
 
 Make = Callable[..., Copying]
 
@@ -100,10 +100,10 @@ def grow(bootstrap: str, topic: str, partitions: int) -> None:
     """Add partitions to a topic."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
-    deadline = Deadline(30)
-    while len(admin.list_topics(timeout=10).topics[topic].partitions) < partitions:
-        assert not deadline.expired()
-        deadline.pause(0.05)
+    until(
+        lambda: len(admin.list_topics(timeout=10).topics[topic].partitions) >= partitions,
+        pause_s=0.1,
+    )
 
 
 @long

@@ -28,6 +28,7 @@ from tests.integration.pipeline_process import PARTITIONS, Pipeline, Run
 from tests.integration.spark_cluster import Found, SparkCluster
 from tests.integration.test_continuous import ROOT, Copy
 from tests.tiers import long
+from tests.waiting import until
 from transactions.clock import Deadline
 
 BATCH = 40
@@ -133,11 +134,12 @@ class Story:
 
 def next_stopped(cluster: SparkCluster, before: set[int]) -> Found:
     """Wait until a Python worker, other than those before, has stopped at its crash point."""
-    deadline = Deadline(PATIENCE_S)
-    while (found := cluster.stopped_python_worker(before)) is None:
-        assert not deadline.expired(), f"no worker came to the crash point\n{cluster.logs()}"
-        deadline.pause(0.02)
-    return found
+    return until(
+        lambda: cluster.stopped_python_worker(before),
+        PATIENCE_S,
+        lambda: f"no worker came to the crash point\n{cluster.logs()}",
+        pause_s=0.02,
+    )
 
 
 def _aborted_records(bootstrap: str, topic: str) -> int:

@@ -30,6 +30,7 @@ from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline
 from tests.auditor.reader import Follower, Record, read_committed
 from tests.integration.job_process import PATIENCE_S, running
 from tests.tiers import long, sampled
+from tests.waiting import until
 from transactions import crash_points
 from transactions.clock import Deadline
 from transactions.decision_log import read_log
@@ -290,10 +291,9 @@ def make_anew(bootstrap: str, topic: str) -> None:
     """Delete a topic and create another one of its name, as a person does with two commands."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(30)
+    # Else the records go into the old one.
+    until(lambda: topic not in admin.list_topics(timeout=30).topics, 60.0, pause_s=0.1)
     deadline = Deadline(60.0)
-    while topic in admin.list_topics(timeout=30).topics:  # else the records go into the old one
-        assert not deadline.expired()
-        deadline.pause(0.1)
     while (error := _created(admin, topic)) is not None:
         assert error.code() == KafkaError.TOPIC_ALREADY_EXISTS  # it is still being deleted
         assert not deadline.expired()

@@ -51,6 +51,7 @@ from tests.integration.in_process import (
 from tests.integration.job_process import PATIENCE_S
 from tests.shared_broker import assert_no_open_transaction as assert_nothing_lingers
 from tests.tiers import long
+from tests.waiting import until
 from transactions.clock import Deadline
 
 #: Regression of the time a driver needs to stop (P16); Spark alone takes one.
@@ -279,10 +280,8 @@ def test_s6_a_stalled_instance_is_overtaken_and_then_goes_on(
 @contextlib.contextmanager
 def frozen(run: Run) -> Iterator[None]:
     """Wait until the driver has stopped itself, and stop what it has started as well."""
-    driver, deadline = psutil.Process(run.process.pid), Deadline(PATIENCE_S)
-    while driver.status() != psutil.STATUS_STOPPED:
-        assert not deadline.expired(), run.text()
-        deadline.pause(0.05)
+    driver = psutil.Process(run.process.pid)
+    until(lambda: driver.status() == psutil.STATUS_STOPPED, PATIENCE_S, run.text)
     tree = [*driver.children(recursive=True), driver]
     for process in tree:
         process.send_signal(signal.SIGSTOP)

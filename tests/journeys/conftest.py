@@ -36,6 +36,7 @@ from connectors.testing.auditor.reader import (
 from connectors.testing.brokers import Broker
 from tests.integration.brokers import shared_broker
 from tests.pages import block, replaced
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 #: The pages' pipeline: in micro-batches, and the same in continuous mode.
@@ -222,7 +223,7 @@ class Stranger:
         number = len(self.input_ends())
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_partitions([NewPartitions(self.topic, number + 1)])[self.topic].result(30)
-        _until(lambda: number in self.input_ends())
+        until(lambda: number in self.input_ends(), PATIENCE_S, pause_s=0.1)
         self.until_written(lambda seen: sum(one.partition == number for one in seen) > 100)
         return number
 
@@ -234,8 +235,8 @@ class Stranger:
     def create_topic(self) -> None:
         """There is a topic of that name again, which is another one."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        _until(lambda: _is_created(admin, self.topic))
-        _until(lambda: has_leaders(admin, self.topic))
+        until(lambda: _is_created(admin, self.topic), PATIENCE_S, pause_s=0.1)
+        until(lambda: has_leaders(admin, self.topic), PATIENCE_S, pause_s=0.1)
 
     # --- what they do -------------------------------------------------------------------------
 
@@ -353,8 +354,8 @@ class Stranger:
 
     def comes_out_for(self, seconds: float, reader: Follower, process: Process) -> None:
         """Watch so long that records come out, again and again."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             self.more_comes_out(reader, process)
 
     def assert_each_record_came_once(
@@ -397,13 +398,6 @@ def _verdict(*options: str) -> tuple[int, str]:
         timeout=PATIENCE_S,
     )
     return ended.returncode, ended.stdout + ended.stderr
-
-
-def _until(it_is_so: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while not it_is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
 
 
 def _is_created(admin: AdminClient, topic: str) -> bool:

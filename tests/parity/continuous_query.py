@@ -19,7 +19,7 @@ from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_
 from connectors.spark.continuous_driver import ContinuousDriver
 from connectors.testing.auditor.reader import Follower, Record
 from tests.parity.query import Rows
-from transactions.clock import Deadline
+from tests.waiting import until
 
 _PATIENCE_S = 120.0
 _BETWEEN = b"/"
@@ -128,10 +128,7 @@ def checked(records: pa.RecordBatch, with_headers: bool) -> pa.RecordBatch:
 def after_a_file(records: pa.RecordBatch, folder: str) -> pa.RecordBatch:
     """Do the same, when the file `go` is there; the file `came` says that a task waits."""
     (Path(folder) / "came").touch()
-    patience = Deadline(_PATIENCE_S)
-    while not (Path(folder) / "go").exists():
-        assert not patience.expired()
-        patience.pause(0.02)
+    until((Path(folder) / "go").exists, _PATIENCE_S)
     return place_and_value(records)
 
 

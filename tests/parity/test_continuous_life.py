@@ -18,6 +18,7 @@ from tests.parity.test_continuous import NOW, Make, Topic, make, parity
 from tests.parity.test_topics_that_change import Topics, topics
 from tests.parity.test_where_it_begins import more, three
 from tests.tiers import long
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.decision_log import read_log
 from transactions.log_backend import LocalFileBackend
@@ -50,10 +51,7 @@ def test_available_now_ends_with_an_error_when_ends_are_lower_than_planned(
     reads |= {"kafka.queued.max.messages.kbytes": "1", "kafka.fetch.message.max.bytes": "1000"}
     query = make(trigger=NOW, transform=function, failOnDataLoss="false", **reads)
     query.driver.start()
-    patience = Deadline(60.0)
-    while not (tmp_path / "came").exists():
-        assert not patience.expired()
-        patience.pause(0.02)
+    until((tmp_path / "came").exists, 60.0)
     topics.delete("a")
     topics.make("a", range(2))
     (tmp_path / "go").touch()

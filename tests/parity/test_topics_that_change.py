@@ -10,7 +10,7 @@ from connectors.clients.topic_leaders import has_leaders
 from tests.pages import block, replaced
 from tests.parity.query import Query, at, expected, produce, run_to_its_end
 from tests.tiers import long
-from transactions.clock import Deadline
+from tests.waiting import until
 
 parity = pytest.mark.parity
 
@@ -29,11 +29,11 @@ class Topics:
 
     def make(self, short: str, *offsets: range) -> None:
         """Create a topic, also where one of its name is still being deleted, and fill it."""
-        name, deadline = self.name(short), Deadline(60.0)
+        name = self.name(short)
         new = NewTopic(name, max(1, len(offsets)), 1)
-        while self._admin.create_topics([new])[name].exception(30) is not None:
-            assert not deadline.expired()
-            deadline.pause(0.1)
+        until(
+            lambda: self._admin.create_topics([new])[name].exception(30) is None, 60.0, pause_s=0.1
+        )
         self._until_it_has(name, max(1, len(offsets)))
         produce(self.bootstrap, name, *offsets)
 
@@ -47,14 +47,7 @@ class Topics:
 
     def _until_it_has(self, name: str, partitions: int) -> None:
         """The broker knows them a moment later: before that it refuses records for them."""
-        deadline = Deadline(60.0)
-        while (
-            name not in (known := self._admin.list_topics(timeout=10).topics)
-            or len(known[name].partitions) < partitions
-            or not has_leaders(self._admin, name)
-        ):
-            assert not deadline.expired()
-            deadline.pause(0.1)
+        until(lambda: has_leaders(self._admin, name, partitions), 60.0, pause_s=0.1)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from connectors.spark.data_source import NAME
 from tests.parity.query import Query, expected, produce, run_to_its_end
 from tests.parity.test_topics_that_change import frame, topics
 from tests.tiers import long
+from tests.waiting import until
 from transactions.clock import Deadline
 
 __all__ = ["frame", "topics"]  # fixtures
@@ -71,10 +72,8 @@ def test_a_topic_that_is_deleted_while_it_is_read(frame, topics, checkpoint, tmp
     reads = frame(failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": 20_000})
     writer = reads.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
     query = writer.start()
-    patience = Deadline(60.0)
-    while len([*tmp_path.glob("came-*")]) < 2:  # both slots are taken, the third task waits
-        assert not patience.expired()
-        patience.pause(0.02)
+    # Both slots are taken, the third task waits.
+    until(lambda: len([*tmp_path.glob("came-*")]) >= 2, 60.0)
     topics.delete("a")
     (tmp_path / "go").touch()
     with pytest.raises(StreamingQueryException, match=r"was deleted while|nothing came"):
@@ -92,10 +91,7 @@ def held(batches: Iterator[pa.RecordBatch], folder: str) -> Iterator[pa.RecordBa
         context = TaskContext.get()
         assert context is not None
         (Path(folder) / f"came-{context.partitionId()}").touch()
-        patience = Deadline(120.0)
-        while not (Path(folder) / "go").exists():
-            assert not patience.expired()
-            patience.pause(0.02)
+        until((Path(folder) / "go").exists, 120.0)
         yield batch
 
 

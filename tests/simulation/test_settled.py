@@ -20,6 +20,7 @@ from tests.simulation.continuous_world import (
     SimulatedDriver,
     SimulatedRun,
 )
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import HiddenCommitError, OutcomeUnknownError
@@ -60,14 +61,14 @@ def idle(world: ContinuousWorld) -> SimulatedDriver:
     world.drain_at_the_end = lambda _: None  # type: ignore[method-assign]
     driver = SimulatedDriver(world)
     driver.start()
-    deadline = Deadline(SOON_S)
     ends = {name: len(rows) for name, rows in world.inputs.items()}
-    # Not the driver's own offsets: they are there before the last checkpoint is decided.
-    while (decision := read_log(world.backend).decision) is None or ends != parse_offsets(
-        decision.end_offsets[0]
-    ):
-        assert not deadline.expired()
-        deadline.pause(0.01)
+
+    def is_decided() -> bool:
+        """Not by the driver's own offsets: they come before the last checkpoint is decided."""
+        decision = read_log(world.backend).decision
+        return decision is not None and parse_offsets(decision.end_offsets[0]) == ends
+
+    until(is_decided, SOON_S)
     return driver
 
 
@@ -78,13 +79,10 @@ def test_a_pipeline_that_was_killed_while_idle_starts_when_the_broker_has_forgot
     world = ContinuousWorld()
     with world.installed():
         driver = idle(world)
-        deadline = Deadline(SOON_S)
         entries = []
-        while (decision := read_log(world.backend).decision) is None or decision.committables:
-            assert not deadline.expired()
-            deadline.pause(0.01)
+        until(lambda: (last := read_log(world.backend).decision) and not last.committables, SOON_S)
         entries.append(read_log(world.backend).tail)
-        deadline.pause(0.3)
+        Deadline(SOON_S).pause(0.3)
         entries.append(read_log(world.backend).tail)
         driver.vanish()
         driver.join()

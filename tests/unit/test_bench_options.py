@@ -24,6 +24,7 @@ from connectors.bench.options import BenchOptions
 from connectors.bench.system import System, our_system
 from connectors.bench.workbench import temporary_files_in
 from connectors.cli.bench import command
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.errors import ConfigurationError, SparkOnceError
 
@@ -212,9 +213,7 @@ def ended(job: JobProcess) -> SparkOnceError:
 
 def test_a_job_ends_with_everything_it_started(job_of: Callable[[str], JobProcess]):
     with job_of(WITH_CHILD) as job:
-        deadline = Deadline(20.0)
-        while not (job.folder / "child").exists() and not deadline.expired():
-            deadline.pause(0.01)
+        until((job.folder / "child").exists)
         child = psutil.Process(int((job.folder / "child").read_text()))
         assert child.is_running()
     # It was killed; on a busy machine it is gone a moment later.

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 from connectors.spark import commit_requests
 from connectors.spark.commit_process import CommitProcess
 from connectors.spark.commit_requests import LOCK, SOCKET, born
-from transactions.clock import Deadline
+from tests.waiting import until
 from transactions.errors import OutcomeUnknownError, SparkOnceError
 
 
@@ -37,13 +37,6 @@ def jvm() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
-
-
-def until(it_is_so: Callable[[], bool]) -> None:
-    deadline = Deadline(30)
-    while not it_is_so():
-        assert not deadline.expired()
-        deadline.pause(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

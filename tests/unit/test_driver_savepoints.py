@@ -17,6 +17,7 @@ from connectors.spark import driver_life
 from connectors.spark.driver_life import DriverLife
 from connectors.spark.restarts import Restarts
 from tests.unit.samples import decision
+from tests.waiting import until
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog
@@ -260,12 +261,7 @@ def test_a_claimed_savepoint_is_deleted_after_the_first_checkpoint(driver, tmp_p
     assert place.exists()
     driver.log.state = restored
     driver.checkpoint(5)
-    deadline = threading.Event()
-    for _ in range(1000):
-        if not place.exists():
-            break
-        deadline.wait(0.01)
-    assert not place.exists()
+    until(lambda: not place.exists())
 
 
 def test_one_that_somebody_deleted_first_is_fine(driver, tmp_path: Path):

@@ -22,6 +22,7 @@ from connectors.pipeline.broker_readings import BrokerReading, next_offsets
 from connectors.pipeline.driver_metrics import ONLY_THIS_MACHINE, DriverMetrics
 from connectors.pipeline.metrics import BrokerMetrics, EventMetrics
 from connectors.pipeline.metrics_endpoint import LIVE, READY, MetricsEndpoint
+from tests.waiting import until
 from transactions.checkpoint_watch import tell_completed, tell_decided, tell_failed
 from transactions.clock import Deadline
 from transactions.errors import BrokerUnavailableError, ConfigurationError, PhaseOneError
@@ -272,9 +273,7 @@ def test_a_broker_that_does_not_answer_does_not_hold_a_scrape(monkeypatch):
     broker_samples(collector)
     assert brokers.asked == 1, "one question at a time"
     brokers.answers.set()
-    deadline = Deadline(10)
-    while ("transactions_open",) not in broker_samples(collector):
-        assert not deadline.expired()
+    until(lambda: ("transactions_open",) in broker_samples(collector))
 
 
 def test_offsets_that_two_sources_read_count_from_the_smaller_one():

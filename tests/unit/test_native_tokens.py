@@ -7,7 +7,6 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from connectors.native.client_handle import ClientHandle
 from connectors.native.native_consumer import NativeConsumer
 from connectors.native.producer_client import ProducerClient
 from tests.token_endpoint import unsigned
+from tests.waiting import until
 from transactions.clock import Deadline
 
 NOWHERE: dict[str, Any] = {
@@ -55,18 +55,11 @@ def tokens() -> Tokens:
     return Tokens()
 
 
-def eventually(done: Callable[[], bool]) -> None:
-    deadline = Deadline(10)
-    while not done():
-        assert not deadline.expired()
-        deadline.pause(0.01)
-
-
 @pytest.mark.parametrize("kind", [ProducerClient, NativeConsumer])
 def test_a_client_is_given_tokens_while_nobody_polls(kind, tokens: Tokens):
     more = {"group.id": "g"} if kind is NativeConsumer else {}
     client = kind({**NOWHERE, **more, "oauth_cb": tokens})
-    eventually(lambda: len(tokens.threads) >= 2)
+    until(lambda: len(tokens.threads) >= 2)
     assert threading.main_thread() not in tokens.threads
     del client
 
@@ -110,7 +103,7 @@ def test_a_client_in_a_cycle_is_closed_by_another_thread(tokens: Tokens):
     del cycle
     may_drop.set()
     assert dropped.wait(10)
-    eventually(lambda: bool(tokens.threads))
+    until(lambda: bool(tokens.threads))
 
 
 def test_a_client_is_closed_by_the_thread_that_asks_for_its_token(monkeypatch):
@@ -143,7 +136,7 @@ def test_a_client_is_closed_by_the_thread_that_asks_for_its_token(monkeypatch):
 
 
 def said(client: ProducerClient, errors: list[KafkaError]) -> str:
-    eventually(lambda: client.poll(0.01) >= 0 and bool(errors))
+    until(lambda: client.poll(0.01) >= 0 and bool(errors))
     return errors[0].str()
 
 

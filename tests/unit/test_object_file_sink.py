@@ -44,6 +44,7 @@ from tests.unit.file_targets import (
 from tests.unit.s3_server import KEY_ID, Fault, S3Server
 from tests.unit.test_file_sink import OWNER, attempt, batch, decide, opened, prepared, soon, whole
 from tests.unit.test_job import FOLDER, text
+from tests.waiting import until
 from transactions.committable import Committable, Outcome
 from transactions.errors import (
     BrokerUnavailableError,
@@ -297,12 +298,10 @@ def test_files_of_a_checkpoint_are_committed_at_the_same_time(server):
 
 def await_requests(server: S3Server, method: str, count: int) -> None:
     """Wait until so many have come, which the server holds back."""
-    never = threading.Event()
-    for _ in range(400):
-        if server.requests[method] >= count:
-            return
-        never.wait(0.025)
-    pytest.fail(f"{server.requests[method]} of {count} {method} requests came")
+    until(
+        lambda: server.requests[method] >= count,
+        said=lambda: f"{server.requests[method]} of {count} {method} requests came",
+    )
 
 
 @pytest.mark.parametrize("status", [403, 500])

@@ -6,7 +6,6 @@ The store lives in this process, so what it holds is read here without any code 
 import random
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from tests.unit.killed_drivers import Driver, decisions_of, whole_entries
 from tests.unit.log_writer import FENCED
 from tests.unit.s3_server import Fault, S3Server
-from transactions.clock import Deadline
+from tests.waiting import until
 from transactions.decision_log import DecisionLog, read_log
 from transactions.object_store_backend import ObjectStoreBackend
 
@@ -76,13 +75,6 @@ def test_drivers_killed_at_random_moments_leave_a_dense_log(server):
     assert state.decision.checkpoint_id == numbers[-1]
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = Deadline(30.0)
-    while not happened():
-        assert not deadline.expired()
-        deadline.pause(0.01)
-
-
 def kill_in_a_put(server: S3Server, fault: Fault) -> Driver:
     driver = driver_on(server)
     driver.wait_for_its_fence()
@@ -135,7 +127,7 @@ def test_a_put_that_is_later_than_a_compaction_decides_nothing(server):
     name = f"app/log/{len(known) + 1:020d}"  # what it wants; the heir's Fence gets it
     heir = driver_on(server)
     heir.wait_for_its_fence()
-    wait_until(lambda: name not in server.objects)
+    until(lambda: name not in server.objects)
     heir.kill()
     late.before.set()
     assert slow.wait() == FENCED

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from connectors.continuous.partition_watch import PartitionWatch
+from tests.waiting import until
 from transactions.errors import BrokerUnavailableError, DataLossError
 from transactions.events import Event, subscribe
 
@@ -62,11 +63,7 @@ def watch_on(source):
 
 
 def eventually(watch: PartitionWatch) -> Sequence[str]:
-    until = time.monotonic() + SOON_S
-    while time.monotonic() < until:
-        if found := watch.take():
-            return found
-    raise AssertionError("no answer came")
+    return until(watch.take, said=lambda: "no answer came")
 
 
 def test_what_is_there_is_taken_once_and_a_slow_broker_delays_nobody(source, watch_on):

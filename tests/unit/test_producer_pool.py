@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from connectors.kafka.sink.producer_pool import ProducerPool, Slot, pool_for
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.native.native_producer import NativeTransactionalProducer
 from tests.simulation.virtual_clock import VirtualClock
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.sink import Owner
 
@@ -34,13 +35,6 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def threads() -> set[str]:
     return {one.name for one in Path("/proc/self/task").iterdir()}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = Deadline(10.0)
-    while not condition():
-        assert not deadline.expired()
-        deadline.pause(0.001)
 
 
 def made(name: str, kind: type[TransactionalProducer] = TransactionalProducer) -> Any:

@@ -6,6 +6,7 @@ import threading
 import time
 
 from connectors.continuous.read_pause import ReadPause
+from tests.waiting import until
 
 LONG_S = 30.0
 
@@ -26,8 +27,7 @@ def test_a_barrier_cuts_it_short_and_waits_for_what_has_come():
 
     thread = threading.Thread(target=reading)
     thread.start()
-    while not pause._pausing:  # the moment that is tested
-        time.sleep(0.001)
+    until(lambda: pause._pausing)  # the moment that is tested
     pause.cut_short()
     order.append("barrier")
     thread.join(LONG_S)

@@ -20,6 +20,7 @@ from connectors.pipeline.rewriting import Rewriting
 from tests.both_halves import KafkaBothHalves
 from tests.client_threads import librdkafka_clients
 from tests.mock_cluster import MockCluster
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.log_entries import Decision
@@ -88,10 +89,8 @@ def test_b9_no_producer_stays_in_the_driver_after_healing(cluster, monkeypatch):
         before = librdkafka_clients()
         made = rewriting.write_again(DECISION, [lost_of(0, {"in-0": 3}), lost_of(1, {"in-1": 3})])
         range_reader.close_idle_consumers()
-        deadline = Deadline(10.0)
-        while librdkafka_clients() > before:  # a thread that was joined may still be listed
-            assert not deadline.expired()
-            deadline.pause(0.01)
+        # A thread that was joined may still be listed.
+        until(lambda: librdkafka_clients() <= before)
     finally:
         gc.enable()
     assert [one.record_count for one in made] == [3, 3]

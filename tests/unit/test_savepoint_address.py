@@ -8,7 +8,6 @@ A pipeline with Spark's files in HDFS: `tests/journeys/test_lost_machine.py`.
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -41,8 +40,8 @@ from tests.unit.test_checkpoint_address import (  # noqa: F401 - fixtures
     typed,
 )
 from tests.unit.test_restoring import killed
+from tests.waiting import until
 from transactions.checkpoint_location import BOUND_TO, CheckpointLocation
-from transactions.clock import Deadline
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import SavepointError, SavepointNotMadeError, SparkOnceError
 from transactions.log_backend import MemoryBackend
@@ -301,13 +300,6 @@ def test_the_command_asks_a_driver_whose_checkpoint_is_at_an_address(log, job, p
     assert done.exit_code == 0, done.exception
     assert done.stdout.strip() == f"{SAVEPOINTS}/{name}"
     assert set(server.objects) == before, "neither ask nor answer stays"
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline, pause = Deadline(SOON_S), threading.Event()
-    while not condition():
-        assert not deadline.expired()
-        pause.wait(0.01)
 
 
 @pytest.mark.parametrize("status", [503, 403])

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from connectors.pipeline.savepoint_request import SavepointRequests, ask_for_savepoint
+from tests.waiting import until
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.errors import SavepointError, SavepointNotMadeError
 from transactions.log_backend import LocalFileBackend
@@ -23,10 +24,7 @@ def served(checkpoint: Path, made: CheckpointLocation | SavepointError) -> threa
 
     def serve() -> None:
         requests = SavepointRequests(CheckpointLocation(checkpoint))
-        waiting = threading.Event()
-        while not (pending := requests.pending()):
-            waiting.wait(0.01)
-        requests.answer(pending[0], made)
+        requests.answer(until(requests.pending)[0], made)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

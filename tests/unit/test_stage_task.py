@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -33,6 +32,7 @@ from connectors.continuous.stage_task import run_task
 from connectors.kafka.source.partition_reader import Read
 from connectors.spark.failures import error_in
 from tests.unit.samples import committable
+from tests.waiting import until
 from transactions.errors import PhaseOneError, RecordRefusedError
 
 SOON_S = 10.0
@@ -277,8 +277,7 @@ def test_a_barrier_takes_what_came_while_the_task_paused(story, pauses):
     one.read.put("in-0", 1, b"a")
     one.read.await_handled(1)
     for number, value in ((5, b"b"), (6, b"c"), (7, b"d")):
-        while not pauses[0]._pausing:  # the moment that is tested
-            time.sleep(0.001)
+        until(lambda: pauses[0]._pausing)  # the moment that is tested
         one.read.put("in-0", number, value)
         assert one.barrier(number).positions == {"in-0": number}
         one.commit(number)

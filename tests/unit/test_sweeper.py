@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.unit.samples import committable, decision
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.committable import Committable
 from transactions.decision_log import DecisionLog
@@ -266,10 +267,7 @@ def test_an_idle_sweep_that_waits_behind_the_look_aborts_nothing_that_is_hidden(
     sink.hidden = hidden  # type: ignore[method-assign]
     sink.open = ["lingering"]
     janitor.start(decision(4, committables=(committable(sink="out", checkpoint_id=4),)))
-    deadline = Deadline(10)
-    while (waits := janitor._again) is None:
-        assert not deadline.expired()
-        deadline.pause(0.001)
+    waits = until(lambda: janitor._again)
     may_look.set()
     assert waits.result(10) == []
     assert sink.open == ["lingering"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ from connectors.operations.bounded_scan import TopicEnds
 from connectors.wal.kafka_group_committer import KafkaGroupCheckpointCommitter
 from tests.simulation.virtual_clock import VirtualClock
 from tests.token_endpoint import TokenEndpoint, unsigned
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.errors import (
     AuthenticationError,
@@ -70,13 +71,6 @@ def provider(endpoint: TokenEndpoint) -> dict[str, str]:
     }
 
 
-def eventually(done: Callable[[], bool]) -> None:
-    deadline = Deadline(10)
-    while not done():
-        assert not deadline.expired()
-        deadline.pause(0.01)
-
-
 # -- an identity provider --------------------------------------------------------------------------
 
 
@@ -86,7 +80,7 @@ def test_librdkafka_asks_and_renews_while_nobody_polls(kind: Any, endpoint: Toke
     began = time.monotonic()
     client = kind(librdkafka_settings(provider(endpoint)) | QUIET)
     assert time.monotonic() - began < 0.9  # confluent-kafka waits for a callback's token only
-    eventually(lambda: len(endpoint.requests) == 2)
+    until(lambda: len(endpoint.requests) == 2)
     assert time.monotonic() - began > 2.0
     _, headers, parameters = endpoint.requests[0]
     assert parameters == {"grant_type": ["client_credentials"], "scope": ["kafka read&write"]}
@@ -99,7 +93,7 @@ def test_without_http_in_librdkafka_a_token_source_asks(endpoint: TokenEndpoint,
     settings = librdkafka_settings(provider(endpoint))
     assert not any(name.startswith("sasl.oauthbearer") for name in settings)
     client = ProducerClient(settings | QUIET)
-    eventually(lambda: len(endpoint.given) == 1)
+    until(lambda: len(endpoint.given) == 1)
     assert settings["oauth_cb"]("")[0] == endpoint.given[0]
     del client
 
@@ -199,7 +193,7 @@ def test_a_question_that_misses_a_token_asks_whether_it_is_refused(
 
     def late(*arguments: Any, **named: Any) -> AdminClient:
         client = admin_client(*arguments, **named)
-        eventually(lambda: len(client) > 0)
+        until(lambda: len(client) > 0)
         return client
 
     monkeypatch.setattr(source_questions, "admin_client", late)
@@ -248,7 +242,7 @@ def function(request: pytest.FixtureRequest) -> dict[str, str]:
 @pytest.mark.parametrize("kind", [Producer, ProducerClient])
 def test_a_function_is_asked_and_asked_again_while_nobody_polls(kind: Any, function):
     client = kind(librdkafka_settings(function) | QUIET)
-    eventually(lambda: len(calls) >= 2)
+    until(lambda: len(calls) >= 2)
     assert threading.main_thread() not in calls
     del client
 
@@ -318,7 +312,7 @@ def test_what_librdkafka_really_says_without_a_token(endpoint: TokenEndpoint):
         told.append(error.str())
 
     client = Producer(librdkafka_settings(provider(endpoint)) | QUIET | {"error_cb": note})
-    eventually(lambda: client.poll(0.01) >= 0 and any("invalid_client" in one for one in told))
+    until(lambda: client.poll(0.01) >= 0 and any("invalid_client" in one for one in told))
     assert watch.final is None
 
 

@@ -21,6 +21,7 @@ from connectors.clients.token_source import Token, TokenSource
 from tests.certificates import self_signed
 from tests.simulation.virtual_clock import VirtualClock
 from tests.token_endpoint import TokenEndpoint, unsigned
+from tests.waiting import until
 from transactions.clock import SYSTEM_CLOCK, Clock, Deadline, SystemClock
 from transactions.errors import (
     AuthenticationError,
@@ -348,8 +349,7 @@ def test_a_connection_of_the_wire_never_waits_for_the_endpoint(issuer: Issuer):
     assert issuer.source.token() == "token 1"
     may_answer.set()
     assert renewed.wait(10)
-    while issuer.source.token() != "token 2":
-        assert not deadline.expired()
+    until(lambda: issuer.source.token() == "token 2")
     assert issuer.calls == 2
 
 
@@ -376,10 +376,7 @@ class Brief(Issuer):
 
     def renewed(self) -> None:
         """Wait until the second question."""
-        deadline = Deadline(10)
-        while self.calls < 2:
-            assert not deadline.expired()
-            deadline.pause(0.01)
+        until(lambda: self.calls >= 2)
 
     def rest(self, seconds: float) -> None:
         """No event says that nobody asks."""
@@ -397,10 +394,7 @@ def test_the_wires_token_is_renewed_before_a_session_ends(clock: Clock):
     assert issuer.source.token() == "token 1"
     issuer.renewed()
     assert time.monotonic() - began > 0.3
-    deadline = Deadline(10)
-    while issuer.source._keeper is not None and not deadline.expired():
-        issuer.rest(0.05)
-    assert issuer.source._keeper is None
+    until(lambda: issuer.source._keeper is None)
     issuer.rest(0.6)  # longer than the token is good for
     assert issuer.calls == 2  # nobody has logged in since: nobody needs a third one
     issuer.source.usable(Deadline(5))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from transactions.clock import Deadline
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 FORKS = """
@@ -133,10 +133,7 @@ def test_b13_a_worker_that_spark_closes_says_nothing(module: str, loads: bytes, 
         if loads:
             connection.sendall(loads)
             assert connection.recv(1) == loads
-    deadline = Deadline(30)
-    while Path(f"/proc/{worker}").exists():
-        assert not deadline.expired()
-        deadline.pause(0.01)
+    until(lambda: not Path(f"/proc/{worker}").exists())
     _, said = daemon.communicate(timeout=60)
     shutil.rmtree(place)
     assert ("Traceback" in said.decode()) == says, said.decode()
