@@ -112,6 +112,7 @@ class Measurement:
             ),
             sink=KafkaSink(bootstrap_servers=bootstrap, topic=f"{app}-out"),
             parallelism=subtasks,
+            fixed_parallelism=True,
             barrier_interval_s=self._options.interval,
             checkpoint_timeout_s=_START_S,
             restart_strategy="none",

@@ -48,6 +48,9 @@ STAGE_POINTS: Final = (
     "acknowledged",  # task: prepared, and the driver knows
     "commit_received",  # task: decided; its EndTxn is still to be sent
     "transaction_ended",  # task: committed, and the driver does not know yet
+    "partitions_left",  # task: prepared, and it reads these partitions no more
+    "partitions_moving",  # driver: that is settled, and nobody reads them
+    "partitions_came",  # task: it reads them from now on
 )
 
 #: Points that only a sink of files meets, between `decision_durable` and `one_committed`; its tasks

@@ -37,6 +37,7 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
         "refused": logging.WARNING,  # records that a sink without a guarantee lost at the broker
         "retried": logging.WARNING,  # a step is tried again
         "restarted": logging.WARNING,  # the query is started again by the restart strategy
+        "rescaled": logging.INFO,  # partitions move: fewer or more tasks read from now on
         "savepoint": logging.INFO,  # a savepoint was made
         "restored": logging.INFO,  # a checkpoint folder was begun from a savepoint
         "decided": logging.DEBUG,  # the point of no return of a checkpoint

@@ -41,7 +41,7 @@ Keep = Callable[[CheckpointReport], None]
 
 _RECOVERY: Final = ("recovering", "recovered")
 #: Options of `ContinuousDriver` that a task may name.
-_PACE: Final = ("parallelism", "barrier_interval_s", "target_latency_s")
+_PACE: Final = ("parallelism", "fixed_parallelism", "barrier_interval_s", "target_latency_s")
 
 
 def main() -> None:

@@ -217,7 +217,9 @@ class BenchOptions:
         master = self.master or f"local[{subtasks}]"
         settings: dict[str, Any] = {"master": master}
         if self.mode == CONTINUOUS:
-            settings |= {"parallelism": subtasks, **self._pace()}
+            # The cost of a commit by number of writers: all of them write.
+            writers = {"parallelism": subtasks, "fixed_parallelism": self.what == COMMIT}
+            settings |= {**writers, **self._pace()}
         return Run(
             system=our_system(self.mode, **settings),
             subtasks=subtasks,

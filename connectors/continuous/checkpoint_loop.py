@@ -12,18 +12,21 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from connectors.continuous.active_tasks import ActiveTasks
 from connectors.continuous.barrier_pace import BarrierPace
 from connectors.continuous.control_channel import Acknowledge, Start
-from connectors.continuous.partition_shares import PartitionShares
+from connectors.continuous.partition_shares import Change, PartitionShares
 from connectors.continuous.partition_watch import PartitionWatch
 from connectors.continuous.running_stage import RunningStage
 from connectors.continuous.stage_committer import StageCommitter
+from transactions import crash_points
 from transactions.checkpoint_watch import tell_failed
 from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
 from transactions.decision_log import DecisionLog
 from transactions.errors import PhaseOneError, SparkOnceError
+from transactions.events import publish
 from transactions.healing import Rerun
 from transactions.replay import Checkpoint
 from transactions.sink import Committer
@@ -59,6 +62,7 @@ class LoopOptions:
         completed: called after each checkpoint that was decided, on the loop's thread.
         ends: the loop drains by itself when a decided checkpoint has reached these offsets; None
             for a loop without an end.
+        all_read: all tasks read, also where fewer would be enough.
     """
 
     timeout_s: float
@@ -67,6 +71,7 @@ class LoopOptions:
     rerun: Rerun
     completed: Callable[[CheckpointReport], None]
     ends: Mapping[str, int] | None = None
+    all_read: bool = False
 
 
 class CheckpointLoop:
@@ -96,6 +101,7 @@ class CheckpointLoop:
         self._number = decision.checkpoint_id + 1
         self._stage = stage
         self._shares = shares
+        self._active = ActiveTasks(stage.parallelism, SYSTEM_CLOCK.monotonic())
         self._pace = pace
         self._options = options
         self._coordinator = CheckpointCoordinator(
@@ -182,16 +188,21 @@ class CheckpointLoop:
         try:
             self._watch.start()
             self._drain_at_ends()
-            while not self._draining.wait(self._pace.wait_s):
+            while not self._draining.wait(0.0 if self._shares.is_moving else self._pace.wait_s):
                 # A partition that comes later begins at 0: nobody has ever read from it.
-                added = self._shares.add(dict.fromkeys(self._watch.take(), 0))
-                if added or self._stage.await_moved(_IDLE_S):
+                found = dict.fromkeys(self._watch.take(), 0)
+                change = self._shares.change(found, self._wanted_readers())
+                if change.removed:
+                    self._tell_rescaled()
+                if change.added or change.removed or self._stage.await_moved(_IDLE_S):
                     began = SYSTEM_CLOCK.monotonic()
-                    behind = self._checkpoint(added)
+                    behind = self._checkpoint(change)
                     took = SYSTEM_CLOCK.monotonic() - began
+                    if change.removed:
+                        crash_points.reach("partitions_moving", self._number - 1)
                     self._pace.after(took, behind=behind)
                     self._drain_at_ends()
-            self._checkpoint({}, last=True)
+            self._checkpoint(self._shares.change({}, self._wanted_readers()), last=True)
             self._coordinator.await_visible()  # the end comes after readers see all of it
             self._stage.close()  # the tasks stay until then
         except BaseException as error:  # noqa: BLE001 - raised where the driver is waited for
@@ -201,22 +212,26 @@ class CheckpointLoop:
             self._watch.close()
             self._ended.set()
 
+    def _wanted_readers(self) -> int:
+        return self._stage.parallelism if self._options.all_read else self._active.wanted
+
     def _drain_at_ends(self) -> None:
         """Drain if everything up to the ends is decided, of the partitions that this run reads."""
         ends, decided = self._options.ends, self._shares.offsets
         if ends is not None and all(decided.get(at, end) >= end for at, end in ends.items()):
             self.drain()
 
-    def _checkpoint(self, added: Mapping[int, Mapping[str, int]], *, last: bool = False) -> float:
+    def _checkpoint(self, change: Change, *, last: bool = False) -> float:
         """Make one checkpoint and return how far the tasks are behind: see `BarrierPace.after`."""
         self._coordinator.await_visible()
         number = self._number
-        before, names = dict(self._shares.offsets), self._shares.names()
+        before = dict(self._shares.offsets)
         began = SYSTEM_CLOCK.monotonic()
         deadline = Deadline(self._options.timeout_s)
-        acknowledged = self._stage.barrier(number, deadline, last=last, added=added)
+        answers = self._stage.barrier(number, deadline, change, last=last)
         written_ms = (SYSTEM_CLOCK.monotonic() - began) * 1000.0
         self._number += 1  # the tasks have begun it
+        acknowledged = [answers[subtask] for subtask in sorted(answers)]
         for one in acknowledged:
             self._shares.offsets.update(one.positions)
         committables = _committables(acknowledged)
@@ -228,7 +243,7 @@ class CheckpointLoop:
                 query_id=QUERY_ID,
                 start_offsets=(self._options.format_offsets(before),),
                 end_offsets=(self._options.format_offsets(self._shares.offsets),),
-                partitioning=names,
+                partitioning=change.partitioning,
             )
             self._coordinator_tells = True
             report = self._coordinator.commit_batch(
@@ -237,7 +252,19 @@ class CheckpointLoop:
             self._coordinator_tells = False
             self._options.completed(report)
         self._stage.check()
-        return max(_behind(one, before) for one in acknowledged)
+        behind = max((_behind(one, before) for one in acknowledged), default=0.0)
+        busy_s = {subtask: one.busy_s for subtask, one in answers.items()}
+        self._active.after(SYSTEM_CLOCK.monotonic(), busy_s, behind=behind)
+        return behind
+
+    def _tell_rescaled(self) -> None:
+        publish(
+            "rescaled",
+            app=self._coordinator.owner.application_id,
+            checkpoint=self._number,
+            tasks=self._shares.active,
+            parallelism=self._stage.parallelism,
+        )
 
     def _tell(self, error: BaseException) -> None:
         """Publish that a checkpoint failed while the tasks wrote or prepared it: its transactions

@@ -86,11 +86,14 @@ class Barrier(_Message, frozen=True):
         checkpoint_id: N.
         last: the task reads no more; the stage ends after this checkpoint.
         added: partitions that this subtask reads from now on, with the offset to begin at.
+        removed: partitions that it reads no more; another subtask continues at the acknowledged
+            position.
     """
 
     checkpoint_id: int
     last: bool = False
     added: Mapping[str, int] = {}
+    removed: tuple[str, ...] = ()
 
 
 class Acknowledge(_Message, frozen=True):
@@ -101,12 +104,15 @@ class Acknowledge(_Message, frozen=True):
         committable: `Committable.to_dict`; None when nothing was written.
         positions: next offset to read of every partition of this subtask, at the barrier.
         lag: see `PartitionReader.lag`.
+        busy_s: how long the task has worked since its start: the CPU time of its reading thread,
+            and what the user's function waited for.
     """
 
     checkpoint_id: int
     committable: Mapping[str, Any] | None
     positions: Mapping[str, int]
     lag: int
+    busy_s: float
 
 
 class Commit(_Message, frozen=True):

@@ -12,7 +12,7 @@ import logging
 import secrets
 import selectors
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from multiprocessing import AuthenticationError
 from typing import TypeVar
 
@@ -33,6 +33,7 @@ from connectors.continuous.control_channel import (
     listen,
     wake,
 )
+from connectors.continuous.partition_shares import Change
 from connectors.records.user_traceback import last_raised
 from transactions.clock import Deadline
 from transactions.errors import CheckpointTimeoutError, PhaseOneError, SparkOnceError
@@ -182,21 +183,33 @@ class RunningStage:
         self,
         checkpoint_id: int,
         deadline: Deadline,
+        change: Change,
         *,
         last: bool = False,
-        added: Mapping[int, Mapping[str, int]] | None = None,
-    ) -> Sequence[Acknowledge]:
-        """Send the barrier of a checkpoint and return what all tasks acknowledged, by subtask.
+    ) -> Mapping[int, Acknowledge]:
+        """Send the barrier of a checkpoint and return what the tasks acknowledged, by subtask.
+
+        Args:
+            checkpoint_id: N.
+            deadline: of the checkpoint.
+            change: who takes part, and what it changes.
+            last: the tasks end after it; all of them take part.
 
         Raises:
             CheckpointTimeoutError: a task did not acknowledge in time.
             SparkOnceError: a task failed: nothing of this checkpoint will be visible.
         """
         self._moved.clear()
-        for subtask in self._channels:
-            mine = (added or {}).get(subtask, {})
-            self._send(subtask, Barrier(checkpoint_id=checkpoint_id, last=last, added=mine))
-        acknowledged = self._each(Acknowledge, set(self._channels), deadline)
+        subtasks = {*self._channels} if last else {*change.readers}
+        for subtask in sorted(subtasks):
+            barrier = Barrier(
+                checkpoint_id=checkpoint_id,
+                last=last,
+                added=change.added.get(subtask, {}),
+                removed=change.removed.get(subtask, ()),
+            )
+            self._send(subtask, barrier)
+        acknowledged = self._each(Acknowledge, subtasks, deadline)
         for subtask, answer in acknowledged.items():
             if answer.checkpoint_id != checkpoint_id:
                 raise PhaseOneError(
@@ -204,7 +217,7 @@ class RunningStage:
                     where=f"subtask {subtask}: {answer.checkpoint_id}, not {checkpoint_id}",
                     cause="a bug in sparkonce",
                 )
-        return [acknowledged[subtask] for subtask in sorted(acknowledged)]
+        return acknowledged
 
     def commit(self, checkpoint_id: int, subtasks: set[int], deadline: Deadline) -> set[int]:
         """Send the writers of the checkpoint that it is decided; each ends its own transaction.

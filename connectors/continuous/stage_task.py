@@ -12,8 +12,9 @@ import contextlib
 import socket
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from multiprocessing import AuthenticationError
 from typing import Any, Protocol
 
@@ -56,6 +57,9 @@ class Reader(Protocol):
 
     def add(self, offsets: Mapping[str, int]) -> None:
         """Read these partitions as well."""
+
+    def remove(self, names: Collection[str]) -> None:
+        """Read these partitions no more."""
 
     def read(self, timeout_s: float) -> Iterator[Any]:
         """Yield what has come: partition, position, batch."""
@@ -208,7 +212,13 @@ class _Loop:
         self._told_moved = False
         self._torn = False
         self._pause = ReadPause(_PAUSE_S)
-        self._added: list[Mapping[str, int]] = []
+        #: Barriers that changed what is read; the reading thread has not done it yet.
+        self._changes: list[Barrier] = []
+        #: Partitions whose next reader begins at the last barrier: what this task has read behind
+        #: it and not yet written must never be written.
+        self._leaving: set[str] = set()
+        self._busy_s = 0.0
+        self._waited_in_function_s = 0.0
         self._ended = threading.Event()
         self._failure: BaseException | None = None
 
@@ -235,29 +245,42 @@ class _Loop:
         try:
             hurried = False
             while not self._ended.is_set():
-                while self._added:
-                    self._reader.add(self._added.pop(0))
+                while self._changes:
+                    self._change(self._changes.pop(0))
                 came = self._read_once(0.0 if hurried else _WAIT_S)
                 self._pause.over()
                 hurried = came and not self._reader.lag and self._pause.take()
         finally:
             self._pause.over()
 
+    def _change(self, barrier: Barrier) -> None:
+        self._reader.remove(barrier.removed)
+        with self._lock:
+            self._leaving.difference_update(barrier.removed)
+        self._reader.add(barrier.added)
+
     def _read_once(self, wait_s: float) -> bool:
         """Write what has come, and return whether anything has."""
         came = False
         for read in self._reader.read(wait_s):
             came = True
-            made = None if read.batch is None else normalised(self._transform(read.batch))
+            made = None if read.batch is None else self._transformed(read.batch)
             self._write(read.partition, read.position, made)
         with self._lock:
             self._writer.serve()
+        self._busy_s = time.thread_time() + self._waited_in_function_s
         return came
+
+    def _transformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        began_s, cpu_s = time.perf_counter(), time.thread_time()
+        made = normalised(self._transform(batch))
+        self._waited_in_function_s += time.perf_counter() - began_s - time.thread_time() + cpu_s
+        return made
 
     def _write(self, partition: str, position: int, batch: pa.RecordBatch | None) -> None:
         with self._lock:
-            if self._ended.is_set():
-                return  # read after the last barrier: the next run reads it again
+            if self._ended.is_set() or partition in self._leaving:
+                return  # read after its last barrier: who comes next reads it again
             # If this fails half-way, the transaction holds records that no position counts.
             self._torn = True
             if batch is not None and batch.num_rows:
@@ -301,25 +324,31 @@ class _Loop:
             self._told_moved = False
             if barrier.last:
                 self._ended.set()
-            for name, offset in barrier.added.items():
-                self._positions[name] = offset
+            if barrier.added or barrier.removed:
+                kept = {name: positions[name] for name in positions.keys() - {*barrier.removed}}
+                self._positions = {**kept, **barrier.added}
+                self._leaving.update(barrier.removed)
+                self._changes.append(barrier)
             moved = {name: at for name, at in positions.items() if at != self._before.get(name)}
             self._before = positions
             # Nothing is written into the next transaction until all of this one is at the broker:
             # the other producer writes it, and its records could overtake what waits here (seen).
             self._writer.flush(transaction, moved)
         committable = self._writer.pre_commit(transaction)
-        if barrier.added:
-            self._added.append(barrier.added)
         self._channel.send(
             Acknowledge(
                 checkpoint_id=number,
                 committable=None if committable is None else committable.to_dict(),
                 positions=positions,
                 lag=self._reader.lag,
+                busy_s=self._busy_s,
             )
         )
         crash_points.reach("acknowledged", number)
+        if barrier.removed:
+            crash_points.reach("partitions_left", number)
+        if barrier.added:
+            crash_points.reach("partitions_came", number)
         if committable is None or not committable.needs_commit:
             return
         if not self._writer.ends_transactions:

@@ -30,6 +30,22 @@ def longest_interval_s(
     return max(most_interval_s, barrier_interval_s or 0.0)
 
 
+def check_positive(**options: float | None) -> None:
+    """Check options of the continuous mode that count tasks, or are times in seconds.
+
+    Raises:
+        ConfigurationError: one is given, and is not above 0.
+    """
+    for name, value in options.items():
+        if value is not None and not value > 0:
+            raise ConfigurationError(
+                f"The option {name} must be more than 0.",
+                where="the continuous driver",
+                cause="it counts tasks, or is a time in seconds",
+                option=f"{name}={value}",
+            )
+
+
 def check_mode(mode: str) -> None:
     """Check that a mode exists.
 

@@ -136,8 +136,17 @@ PIPELINE: Final = Table(
             kind=TASKS,
             mode=CONTINUOUS,
             instead="Spark plans each batch; see minPartitions",
-            says="The number of tasks. Without it there is one task for each slot of Spark, but at "
-            "most one for each partition. The number may change at a restart.",
+            says="The number of tasks; as many of them read as the stream needs. Without it there "
+            "is one task for each slot of Spark, but at most one for each partition. The number "
+            "may change at a restart.",
+        ),
+        Option(
+            name="fixed_parallelism",
+            kind=SWITCH,
+            default="false",
+            mode=CONTINUOUS,
+            instead="Spark plans each batch; see minPartitions",
+            says="All tasks read all the time, where fewer would be quicker too.",
         ),
         Option(
             name="native",

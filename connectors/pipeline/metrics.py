@@ -75,6 +75,7 @@ _COUNTERS: Final[Mapping[str, tuple[str, str, str]]] = {
     "restarts": ("Restarts of the query by the restart strategy", "restarted", ""),
     "retries": ("Steps that were tried again", "retried", ""),
     "fenced": ("Times that a newer run has stopped this one", "fenced", ""),
+    "rescales": ("Times that partitions moved to fewer or more tasks", "rescaled", ""),
     "savepoints": ("Savepoints made", "savepoint", ""),
     "restores": ("Checkpoint folders begun from a savepoint", "restored", ""),
 }

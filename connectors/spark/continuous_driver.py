@@ -40,6 +40,7 @@ from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import (
     MOST_INTERVAL_S,
     check_options,
+    check_positive,
     check_source,
     longest_interval_s,
 )
@@ -69,7 +70,7 @@ from connectors.spark.session import check_session
 from transactions.checkpoint_location import CheckpointLocation
 from transactions.committable import Committable
 from transactions.coordinator import CheckpointCoordinator, CheckpointReport
-from transactions.errors import ConfigurationError, FencedError, SparkOnceError, StoppedError
+from transactions.errors import FencedError, SparkOnceError, StoppedError
 from transactions.log_entries import Decision
 from transactions.log_location import LogLocation
 from transactions.replay import Checkpoint
@@ -92,8 +93,9 @@ class ContinuousDriver(DriverLife):
         transform: see `connectors.records.arrow_transform`; a function or its ``module:name``.
         columns: the columns of `SINK_SCHEMA` for a sink that is not Kafka's; a column that the
             function does not return is null. By default all columns.
-        parallelism: number of tasks; None uses all of Spark's slots, but at most one task per
-            partition that there is at the start, and at least one.
+        parallelism: number of tasks; as many as are needed read. None uses all of Spark's slots,
+            but at most one task per partition that there is at the start, and at least one.
+        fixed_parallelism: all tasks read all the time.
         target_latency_s: a record should be visible this long after it was read. When the tasks
             fall behind, barriers come less often, down to one in `most_interval_s`.
         most_interval_s: the longest time from one barrier to the next.
@@ -118,6 +120,8 @@ class ContinuousDriver(DriverLife):
     #: Where this run begins to read, and what plans it.
     _begin: Nested
     _stream: SourceStream
+    #: Where a backfill ends.
+    _ends: dict[str, int] | None = None
     #: Next offsets of topics that do not exist now.
     _resting: Mapping[str, int] = MappingProxyType({})
 
@@ -132,6 +136,7 @@ class ContinuousDriver(DriverLife):
         transform: str | ArrowFunction = copy_records,
         columns: Sequence[str] | None = None,
         parallelism: int | None = None,
+        fixed_parallelism: bool = False,
         target_latency_s: float = 0.02,
         most_interval_s: float = MOST_INTERVAL_S,
         barrier_interval_s: float | None = None,
@@ -148,7 +153,7 @@ class ContinuousDriver(DriverLife):
         accept_duplicates: bool = False,
     ) -> None:
         check_session(spark)
-        _check_positive(
+        check_positive(
             parallelism=parallelism,
             target_latency_s=target_latency_s,
             most_interval_s=most_interval_s,
@@ -163,10 +168,9 @@ class ContinuousDriver(DriverLife):
         super().__init__(spark, restarts, location, from_savepoint)
         self._source = source
         self._transform = fitted(transform, columns)
-        self._parallelism = parallelism
+        self._tasks = parallelism, fixed_parallelism
         self._native = native
         self._ends_by_itself = trigger is not None
-        self._ends: dict[str, int] | None = None
         self._pace = (target_latency_s, most_interval_s, barrier_interval_s)
         self._schemas = told_columns(sink, columns, spark)
         self._options = RunOptions(
@@ -219,7 +223,7 @@ class ContinuousDriver(DriverLife):
             self._finished = self._run.log.state
             slots = self._spark.sparkContext.defaultParallelism
             # A pattern may match its first topic later: the running tasks get the new partitions.
-            parallelism = self._parallelism or max(1, min(len(offsets), slots))
+            parallelism = self._tasks[0] or max(1, min(len(offsets), slots))
             self._start_loop(self._run, offsets, parallelism)
         except BaseException:
             self._close()
@@ -242,6 +246,7 @@ class ContinuousDriver(DriverLife):
                 rerun=self._write_again,
                 completed=self._completed,
                 ends=self._ends,
+                all_read=self._tasks[1],
             ),
         )
         ((name, writer),) = run.writers.items()
@@ -417,14 +422,3 @@ class ContinuousDriver(DriverLife):
         if self._run is not None:
             self._run.close()
         return unfinished
-
-
-def _check_positive(**options: float | None) -> None:
-    for name, value in options.items():
-        if value is not None and not value > 0:
-            raise ConfigurationError(
-                f"The option {name} must be more than 0.",
-                where="the continuous driver",
-                cause="it counts tasks, or is a time in seconds",
-                option=f"{name}={value}",
-            )

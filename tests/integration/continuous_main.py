@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
+import time
+from pathlib import Path
 
 import orjson
 import pyarrow as pa
@@ -24,6 +27,15 @@ def copy(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(["key", "value", "partition"])
 
 
+def at_a_pace(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy; each record takes as many milliseconds of work as a file of the test says."""
+    milliseconds = float(Path(os.environ["PACE_OF_TEST"]).read_text())
+    end = time.perf_counter() + batch.num_rows * milliseconds / 1000
+    while time.perf_counter() < end:
+        pass
+    return copy(batch)
+
+
 def main() -> int:
     """Run until SIGTERM; return the exit code."""
     parser = argparse.ArgumentParser()
@@ -31,6 +43,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--parallelism", type=int)
+    parser.add_argument("--function", default="copy")
     parser.add_argument("--interval", type=float)
     parser.add_argument("--trigger")
     parser.add_argument("--path", choices=("native", "plain"), default="native")
@@ -49,7 +62,7 @@ def main() -> int:
         source=KafkaSource(
             bootstrap_servers=given.bootstrap, subscribe=given.input, starting_offsets="earliest"
         ),
-        transform="tests.integration.continuous_main:copy",
+        transform=f"tests.integration.continuous_main:{given.function}",
         sink=KafkaSink(
             bootstrap_servers=given.bootstrap, topic=given.output, guarantee=given.guarantee
         ),

@@ -25,6 +25,7 @@ from connectors.native.native_consumer import NativeConsumer, PartitionFailedErr
 from connectors.native.native_reader import NativePartitionReader
 from connectors.options.kafka_source import KafkaSource
 from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
+from tests.waiting import until
 from transactions.clock import Deadline
 from transactions.errors import (
     DataLossError,
@@ -334,6 +335,42 @@ def failure(kind: type[PartitionReader], source: KafkaSource, offsets: dict[str,
     finally:
         reader.close()
     raise AssertionError("no error")
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_partition_that_left_gives_nothing_more_and_can_come_back(bootstrap, topic, kind):
+    """What was fetched of it is dropped; another reader has it until it comes back behind that."""
+    name = topic(2)
+    rows = 3 * MOST_ROWS  # more than one read takes, and all of it is fetched at once
+    records = [
+        {"value": b"%d" % row, "partition": partition}
+        for row in range(rows)
+        for partition in (0, 1)
+    ]
+    produce(bootstrap, name, records)
+    stays, leaves = f"{name}-0", f"{name}-1"
+    source = KafkaSource(bootstrap_servers=bootstrap, subscribe=name)
+    reader = kind(source, {stays: 0, leaves: 0})
+    found: dict[str, list[int]] = {stays: [], leaves: []}
+
+    def read() -> bool:
+        for one in reader.read(1.0):
+            if one.batch is not None:
+                found[one.partition] += one.batch.column("offset").to_pylist()
+        return True
+
+    try:
+        until(lambda: read() and found[leaves])
+        reader.remove([leaves])
+        before = list(found[leaves])
+        until(lambda: read() and len(found[stays]) == rows)
+        assert found[leaves] == before
+        reader.add({leaves: rows - 2})
+        until(lambda: read() and len(found[leaves]) == len(before) + 2)
+        assert found[leaves] == [*before, rows - 2, rows - 1]
+        assert found[stays] == list(range(rows))
+    finally:
+        reader.close()
 
 
 def test_what_is_gone_is_told_or_left_out(bootstrap, topic):

@@ -654,6 +654,27 @@ MUTATIONS = (
         "tests/unit/test_stage_task.py::test_a_barrier_takes_what_came_while_the_task_paused",
     ),
     Mutation(
+        "continuous: a task drops what it has read of a partition that left",
+        STAGE_TASK,
+        "if self._ended.is_set() or partition in self._leaving:",
+        "if self._ended.is_set():",
+        "tests/unit/test_stage_task.py::test_a_partition_leaves_with_its_barrier",
+    ),
+    Mutation(
+        "continuous: a partition moves in two barriers",
+        "connectors/continuous/partition_shares.py",
+        "removed = {} if arriving else self._take(",
+        "removed = self._take(",
+        "tests/unit/test_partition_shares.py",
+    ),
+    Mutation(
+        "continuous: the last barrier reaches the tasks that do not read",
+        "connectors/continuous/running_stage.py",
+        "{*self._channels} if last else {*change.readers}",
+        "{*change.readers}",
+        "tests/unit/test_running_stage.py::test_a_barrier_reaches_only_readers_and_the_last_one_all",
+    ),
+    Mutation(
         "continuous: a task that is behind does not pause",
         STAGE_TASK,
         "came and not self._reader.lag and",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -121,6 +121,10 @@ class SimulatedReader:
 
     def add(self, offsets: Mapping[str, int]) -> None:
         self._positions.update(offsets)
+
+    def remove(self, names: Collection[str]) -> None:
+        for name in names:
+            del self._positions[name]
 
     def read(self, timeout_s: float) -> Iterator[Read]:
         found = False

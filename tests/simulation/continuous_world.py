@@ -27,9 +27,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connectors.continuous import checkpoint_loop, stage_task
+from connectors.continuous.active_tasks import ActiveTasks
 from connectors.continuous.barrier_pace import BarrierPace
 from connectors.continuous.checkpoint_loop import CheckpointLoop, LoopOptions
-from connectors.continuous.partition_shares import PartitionShares
+from connectors.continuous.partition_shares import Change, PartitionShares
 from connectors.continuous.running_stage import RunningStage
 from connectors.continuous.stage_task import Reader
 from connectors.kafka.sink import record_producer, transactional_producer
@@ -106,6 +107,18 @@ class WatchedBackend(MemoryBackend):
         if stored and name.isdigit():
             self._world.watch_entry(Entry.from_bytes(data, where=name))
         return stored
+
+
+class RestlessTasks(ActiveTasks):
+    """Partitions move all the time."""
+
+    def __init__(self, most: int, rng: random.Random) -> None:
+        super().__init__(most, 0.0)
+        self._rng = rng
+
+    def after(self, now_s: float, busy_s: Mapping[int, float], *, behind: float) -> None:
+        super().after(now_s, busy_s, behind=behind)
+        self.wanted = self._rng.randint(1, self._most)
 
 
 class SimulatedSink(KafkaBothHalves):
@@ -735,6 +748,7 @@ class SimulatedLoop(CheckpointLoop):
         self, world: ContinuousWorld, process: Process, *args: Any, **options: Any
     ) -> None:
         super().__init__(*args, **options)
+        self._active = RestlessTasks(world.tasks, world.rng)
         self._world = world
         self._process = process
 
@@ -742,6 +756,6 @@ class SimulatedLoop(CheckpointLoop):
         here.process = self._process
         super()._run()
 
-    def _checkpoint(self, added: Mapping[int, Mapping[str, int]], *, last: bool = False) -> bool:
+    def _checkpoint(self, change: Change, *, last: bool = False) -> float:
         self._world.before_barrier()
-        return super()._checkpoint(added, last=last)
+        return super()._checkpoint(change, last=last)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import pyarrow as pa
 import pytest
@@ -105,6 +105,9 @@ class AlignmentReader:
 
     def add(self, offsets: Mapping[str, int]) -> None:
         raise AssertionError("no partition comes later")
+
+    def remove(self, names: Collection[str]) -> None:
+        raise AssertionError("no partition goes")
 
     def close(self) -> None:
         return

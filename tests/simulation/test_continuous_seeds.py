@@ -16,9 +16,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from connectors.continuous import stage_committer, stage_task
+from connectors.continuous.partition_shares import Change, PartitionShares
 from connectors.continuous.stage_committer import StageCommitter
 from connectors.kafka.sink.transactional_producer import TransactionalProducer
 from connectors.spark.continuous_driver import ContinuousDriver
@@ -307,15 +309,59 @@ def test_a_task_that_leaves_first_is_taken_for_dead(monkeypatch):
 
 def test_a_partition_that_begins_at_its_end_is_found(monkeypatch):
     """A new partition's first records came before it was discovered."""
-    shares = "connectors.continuous.checkpoint_loop.PartitionShares.add"
+    change = PartitionShares.change
 
-    def at_the_end(self: Any, partitions: Mapping[str, int]) -> dict[int, dict[str, int]]:
-        new = set(partitions) - set(self.offsets)
-        if not new:
-            return {}
-        (name,) = new
-        self._shares[0][name] = self.offsets[name] = 6
-        return {0: {name: 6}}
+    def at_the_end(self: PartitionShares, partitions: Mapping[str, int], active: int) -> Change:
+        return change(self, dict.fromkeys(partitions, 6), active)
 
-    monkeypatch.setattr(shares, at_the_end)
+    monkeypatch.setattr(PartitionShares, "change", at_the_end)
     found("lost", ContinuousWorld)
+
+
+def slow_function(seed: int) -> Callable[[], ContinuousWorld]:
+    """A barrier often comes while a task has a batch in its hands."""
+
+    def transform(batch: pa.RecordBatch) -> pa.RecordBatch:
+        threading.Event().wait(0.003)
+        return ContinuousWorld.transform(batch)
+
+    def made() -> ContinuousWorld:
+        world = ContinuousWorld(seed=seed, rows=40)
+        world.transform = transform  # type: ignore[method-assign]
+        return world
+
+    return made
+
+
+SLOW = [slow_function(seed) for seed in range(1, 7)]
+
+
+@pytest.mark.parametrize("story", SLOW)
+def test_partitions_move_between_slow_tasks(story):
+    world = story()
+    world.run()
+    world.check()
+    assert world.errors == []
+
+
+def test_a_task_that_writes_what_it_read_of_a_partition_that_left_is_found(monkeypatch):
+    nothing = property(lambda _: set(), lambda *_: None)
+    monkeypatch.setattr(stage_task._Loop, "_leaving", nothing, raising=False)
+    found("twice", *SLOW)
+
+
+def test_a_partition_that_moves_in_one_barrier_is_found(monkeypatch):
+    """Its new task begins before the old one has said how far it came."""
+    change = PartitionShares.change
+
+    def at_once(self: PartitionShares, found: Mapping[str, int], active: int) -> Change:
+        first = change(self, found, active)
+        if not first.removed:
+            return first
+        second = change(self, {}, active)
+        return dataclasses.replace(
+            first, readers=first.readers | second.readers, added=second.added
+        )
+
+    monkeypatch.setattr(PartitionShares, "change", at_once)
+    found("twice", *SLOW)

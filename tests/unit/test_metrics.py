@@ -95,6 +95,7 @@ COUNTED = [
     ("refused", {"sink": "out", "records": 3}, {"records_refused_total": 3}),
     ("retried", {}, {"retries_total": 1}),
     ("fenced", {"by": "host/1"}, {"fenced_total": 1}),
+    ("rescaled", {"checkpoint": 4, "tasks": 1, "parallelism": 8}, {"rescales_total": 1}),
     ("savepoint", {"checkpoint": 4, "place": "/s/app-4"}, {"savepoints_total": 1}),
     ("restored", {"checkpoint": 4, "savepoint": "c0ffee"}, {"restores_total": 1}),
     ("decided", {"transactions": 4, "records": 9}, {"transactions_decided_total": 4}),

@@ -1,4 +1,4 @@
-"""Who reads what: each partition is one subtask's, however many there are and come."""
+"""Who reads what: each partition is one subtask's, however many there are, come and move."""
 
 from __future__ import annotations
 
@@ -10,61 +10,104 @@ from connectors.continuous.partition_shares import PartitionShares
 
 names = st.builds("{}-{}".format, st.sampled_from(("in", "a-b", "x")), st.integers(0, 40))
 offsets = st.dictionaries(names, st.integers(0, 2**60), max_size=20)
-growth = st.lists(offsets, max_size=5)
 parallelism = st.integers(1, 8)
+#: What is found, how many subtasks should read, and how far each reads up to the barrier.
+barriers = st.lists(st.tuples(offsets, st.integers(0, 9), st.integers(0, 5)), max_size=8)
 
 
-def shares_of(shares: PartitionShares, parallelism: int) -> list[dict[str, int]]:
-    return [dict(shares.start_of(subtask)) for subtask in range(parallelism)]
+class Tasks:
+    """What the subtasks of a stage do with its barriers."""
 
+    def __init__(self, start: dict[str, int], count: int) -> None:
+        self.shares = PartitionShares(start, count)
+        self.reading = [dict(self.shares.start_of(subtask)) for subtask in range(count)]
+        self.positions = dict(start)
 
-@given(offsets, growth, parallelism)
-def test_every_partition_is_read_by_exactly_one_subtask(start, later, count):
-    shares = PartitionShares(start, count)
-    wanted = dict(start)
-    for found in later:
-        given_out = shares.add(found)
-        new = {name: offset for name, offset in found.items() if name not in wanted}
-        dealt = [(name, at) for share in given_out.values() for name, at in share.items()]
-        assert sorted(dealt) == sorted(new.items())
-        assert set(given_out) <= set(range(count))
-        for subtask, share in given_out.items():
+    def barrier(self, found: dict[str, int], active: int, read: int) -> None:
+        before = {str(n): ",".join(sorted(one)) for n, one in enumerate(self.reading)}
+        new = {name: at for name, at in found.items() if name not in self.positions}
+        for share in self.reading:
+            for name in share:
+                share[name] += read
+        self.positions.update({name: at for one in self.reading for name, at in one.items()} | new)
+        change = self.shares.change(found, active)
+        assert change.partitioning == before, "healing reads what was read up to the barrier"
+        assert {n for n, one in enumerate(self.reading) if one} <= change.readers
+        assert not (change.added and change.removed), "a partition would move in one barrier"
+        for subtask in change.readers:  # what they acknowledge
+            self.shares.offsets.update(self.reading[subtask])
+        for subtask, gone in change.removed.items():
+            for name in gone:
+                del self.reading[subtask][name]
+        for subtask, share in change.added.items():
+            assert subtask in change.readers
             assert share, "an empty share says that there is something new"
-            assert share.items() <= dict(shares.start_of(subtask)).items()
-        wanted = {**new, **wanted}
-    everything = [item for share in shares_of(shares, count) for item in share.items()]
-    assert sorted(everything) == sorted(wanted.items())
-    assert shares.offsets == wanted
+            self.reading[subtask] |= share
+
+    def settle(self) -> None:
+        """Make barriers until nothing moves any more."""
+        for _ in range(2):
+            self.barrier({}, self.shares._active, 0)
 
 
-@given(offsets, growth, parallelism)
-def test_no_subtask_has_much_more_than_another(start, later, count):
-    shares = PartitionShares(start, count)
-    for found in later:
-        shares.add(found)
-    sizes = [len(share) for share in shares_of(shares, count)]
-    assert max(sizes) - min(sizes) <= 1
+@given(offsets, parallelism, barriers)
+def test_every_partition_is_read_by_one_subtask_from_where_the_last_one_stopped(
+    start, count, barriers
+):
+    tasks = Tasks(start, count)
+    for one in barriers:
+        tasks.barrier(*one)
+        found = [name for share in tasks.reading for name in share]
+        assert len(found) == len(set(found))
+        assert tasks.shares.is_moving == (len(found) < len(tasks.positions))
+    tasks.settle()
+    everything = [item for share in tasks.reading for item in share.items()]
+    assert sorted(everything) == sorted(tasks.positions.items())
+    assert tasks.shares.offsets == tasks.positions
 
 
-@given(offsets, growth, parallelism, parallelism)
-def test_a_restart_with_another_parallelism_reads_on_everywhere(start, later, before, after):
-    shares = PartitionShares(start, before)
-    for found in later:
-        shares.add(found)
-    again = PartitionShares(shares.offsets, after)
-    assert again.offsets == shares.offsets
-    assert sum(len(share) for share in shares_of(again, after)) == len(shares.offsets)
+@given(offsets, parallelism, barriers, st.integers(1, 8))
+def test_the_active_subtasks_have_even_shares(start, count, barriers, active):
+    tasks = Tasks(start, count)
+    for one in barriers:
+        tasks.barrier(*one)
+    tasks.settle()
+    tasks.barrier({}, active, 0)
+    tasks.settle()
+    active = min(active, count)
+    sizes = [len(share) for share in tasks.reading]
+    assert tasks.shares.active == len([size for size in sizes if size])
+    assert max(sizes[:active]) - min(sizes[:active]) <= 1
+    assert not any(sizes[active:])
 
 
-@given(offsets, growth, parallelism)
-def test_the_names_in_a_decision_are_those_that_are_read(start, later, count):
-    """Healing reads them again: `kafka.rewriting`."""
-    shares = PartitionShares(start, count)
-    for found in later:
-        shares.add(found)
-    named = shares.names()
-    for subtask, share in enumerate(shares_of(shares, count)):
-        assert sorted(filter(None, named[str(subtask)].split(","))) == sorted(share)
+def test_no_more_partitions_move_than_that_needs():
+    shares = PartitionShares({f"in-{n}": 0 for n in range(9)}, 4)
+    shares.change({}, 2)
+    shares.change({}, 2)
+    first = shares.change({}, 4)
+    assert {n: len(share) for n, share in first.removed.items()} == {0: 2, 1: 2}
+    second = shares.change({}, 4)
+    assert {n: len(share) for n, share in second.added.items()} == {2: 2, 3: 2}
+    assert second.readers == {0, 1, 2, 3}
+
+
+def test_who_has_nothing_to_read_takes_no_part():
+    shares = PartitionShares({"in-0": 0, "in-1": 0}, 4)
+    assert shares.change({}, 4).readers == {0, 1}
+    assert shares.change({}, 1).readers == {0, 1}  # it says how far it came
+    assert shares.change({}, 1).added == {0: {"in-1": 0}}
+    assert shares.change({}, 1).readers == {0}
+
+
+@given(offsets, parallelism, barriers, parallelism)
+def test_a_restart_with_another_parallelism_reads_on_everywhere(start, before, barriers, after):
+    tasks = Tasks(start, before)
+    for one in barriers:
+        tasks.barrier(*one)
+    again = Tasks(dict(tasks.shares.offsets), after)
+    assert again.shares.offsets == tasks.shares.offsets
+    assert sum(len(share) for share in again.reading) == len(tasks.positions)
 
 
 def test_what_is_handed_out_is_a_copy():
@@ -79,7 +122,7 @@ def test_what_rests_is_decided_and_not_read():
     shares = PartitionShares({"in-0": 5}, 1, resting={"gone-0": 7})
     assert shares.start_of(0) == {"in-0": 5}
     assert shares.offsets == {"in-0": 5, "gone-0": 7}
-    assert shares.add({"gone-0": 0, "in-1": 0}) == {0: {"in-1": 0}}
+    assert shares.change({"gone-0": 0, "in-1": 0}, 1).added == {0: {"in-1": 0}}
     assert shares.offsets["gone-0"] == 7
 
 

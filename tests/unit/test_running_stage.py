@@ -31,6 +31,7 @@ from connectors.continuous.control_channel import (
     Start,
     connect,
 )
+from connectors.continuous.partition_shares import Change
 from connectors.continuous.running_stage import RunningStage
 from connectors.spark.failures import error_in
 from transactions.clock import Deadline
@@ -44,6 +45,8 @@ from transactions.errors import (
 Script = Callable[[ControlChannel, int], Any]
 SOON_S = 10.0
 AT_ONCE_S = 0.05
+BOTH = Change(partitioning={}, readers={0, 1})
+ONE = Change(partitioning={}, readers={1})
 
 
 class OnceSaid(Deadline):
@@ -147,7 +150,7 @@ def until_closed(channel: ControlChannel, _: int = 0) -> list[Any]:
 
 
 def acknowledgement(number: int, subtask: int, **changes: Any) -> Acknowledge:
-    facts = {"committable": None, "positions": {f"in-{subtask}": 11}, "lag": 0}
+    facts = {"committable": None, "positions": {f"in-{subtask}": 11}, "lag": 0, "busy_s": 0.5}
     return Acknowledge(checkpoint_id=number, **{**facts, **changes})
 
 
@@ -224,7 +227,7 @@ def test_whoever_does_not_register_first_is_refused(stage, tasks):
 def test_a_second_registration_is_refused_and_the_first_task_goes_on(stage, tasks):
     started = tasks.start_all(obedient, obedient)
     assert until_closed(tasks.open(subtask=1)) == []
-    assert len(stage.barrier(5, Deadline(SOON_S))) == 2
+    assert len(stage.barrier(5, Deadline(SOON_S), BOTH)) == 2
     stage.close()
     assert [len(one.result(SOON_S)) for one in started] == [1, 1]
 
@@ -291,14 +294,15 @@ def test_a_task_that_ends_before_it_is_ready(stage, tasks, word):
 
 def test_a_barrier_reaches_all_and_the_answers_come_by_subtask(stage, tasks):
     first, second = tasks.start_all(obedient, obedient)
-    answers = stage.barrier(5, Deadline(SOON_S), added={1: {"in-9": 0}})
-    assert [one.positions for one in answers] == [{"in-0": 11}, {"in-1": 11}]
+    change = Change(partitioning={}, readers={0, 1}, added={1: {"in-9": 0}}, removed={0: ("in-4",)})
+    answers = stage.barrier(5, Deadline(SOON_S), change)
+    assert {n: one.positions for n, one in answers.items()} == {0: {"in-0": 11}, 1: {"in-1": 11}}
     assert stage.commit(5, {1}, Deadline(SOON_S)) == {1}
     stage.check()
-    stage.barrier(6, Deadline(SOON_S), last=True)
+    stage.barrier(6, Deadline(SOON_S), BOTH, last=True)
     stage.close()
     assert first.result(SOON_S) == [
-        Barrier(checkpoint_id=5),
+        Barrier(checkpoint_id=5, removed=("in-4",)),
         Barrier(checkpoint_id=6, last=True),
     ]
     assert second.result(SOON_S) == [
@@ -308,6 +312,29 @@ def test_a_barrier_reaches_all_and_the_answers_come_by_subtask(stage, tasks):
     ]
 
 
+def test_a_barrier_reaches_only_readers_and_the_last_one_all(stage, tasks):
+    """A stage of many tasks has few readers where little happens."""
+    first, second = tasks.start_all(obedient, obedient)
+    for number in (5, 6):
+        assert {*stage.barrier(number, Deadline(SOON_S), ONE)} == {1}
+    assert {*stage.barrier(7, Deadline(SOON_S), ONE, last=True)} == {0, 1}
+    stage.close()
+    assert [one.checkpoint_id for one in first.result(SOON_S)] == [7]
+    assert [one.checkpoint_id for one in second.result(SOON_S)] == [5, 6, 7]
+
+
+def test_a_reader_that_rests_and_dies_ends_the_stage(stage, tasks):
+    """The next barrier could need it; and Spark replaces a whole stage."""
+
+    def dies(channel: ControlChannel, _: int) -> None:
+        channel.close()
+
+    tasks.start_all(dies, obedient)
+    with pytest.raises(PhaseOneError, match="is gone"):
+        while True:
+            stage.barrier(5, Deadline(SOON_S), ONE)
+
+
 def test_moved_is_waited_for_once_per_barrier(stage, tasks):
     def moving(channel: ControlChannel, subtask: int) -> None:
         channel.send(Moved())
@@ -315,7 +342,7 @@ def test_moved_is_waited_for_once_per_barrier(stage, tasks):
 
     tasks.start_all(moving, obedient)
     assert stage.await_moved(SOON_S)
-    stage.barrier(5, Deadline(SOON_S))
+    stage.barrier(5, Deadline(SOON_S), BOTH)
     assert not stage.await_moved(AT_ONCE_S)
 
 
@@ -329,7 +356,7 @@ def test_moved_between_barrier_and_acknowledgement_is_kept(stage, tasks):
         until_closed(channel)
 
     tasks.start_all(script, obedient)
-    stage.barrier(5, Deadline(SOON_S))
+    stage.barrier(5, Deadline(SOON_S), BOTH)
     assert stage.await_moved(AT_ONCE_S)
 
 
@@ -337,7 +364,7 @@ def test_the_timeout_names_the_silent_subtasks(stage, tasks):
     said = threading.Event()
     tasks.start_all(functools.partial(obedient, has_answered=said), until_closed)
     with pytest.raises(CheckpointTimeoutError, match=r"no Acknowledge from \[1\]"):
-        stage.barrier(5, OnceSaid(said))
+        stage.barrier(5, OnceSaid(said), BOTH)
 
 
 def test_half_a_message_does_not_hold_up_the_stage(stage, tasks):
@@ -349,7 +376,7 @@ def test_half_a_message_does_not_hold_up_the_stage(stage, tasks):
         until_closed(channel)
 
     tasks.start_all(obedient, frozen)
-    waiting = ThreadPoolExecutor(1).submit(stage.barrier, 5, Deadline(SOON_S))
+    waiting = ThreadPoolExecutor(1).submit(stage.barrier, 5, Deadline(SOON_S), BOTH)
     with pytest.raises(PhaseOneError, match="subtask 1"):
         waiting.result(SOON_S / 2)
 
@@ -362,7 +389,7 @@ def test_another_checkpoint_than_asked_for_is_refused(stage, tasks):
 
     tasks.start_all(obedient, wrong)
     with pytest.raises(PhaseOneError, match="subtask 1: 4, not 5"):
-        stage.barrier(5, Deadline(SOON_S))
+        stage.barrier(5, Deadline(SOON_S), BOTH)
 
 
 def dying(word: Failed | None, *, after: int, decided: threading.Event | None = None) -> Script:
@@ -401,7 +428,7 @@ def test_a_barrier_to_a_task_that_has_ended(stage, tasks, word, writes):
     for _ in range(writes):
         stage._channels[1].send(Moved())
     with pytest.raises(PhaseOneError if word is None else RecordRefusedError) as raised:
-        stage.barrier(5, Deadline(SOON_S))
+        stage.barrier(5, Deadline(SOON_S), BOTH)
     assert "subtask 1" in str(raised.value) or "too large" in str(raised.value)
 
 
@@ -426,7 +453,7 @@ def test_a_writer_that_ends_after_the_decision_is_not_confirmed(stage, tasks, wo
     """The stage is over then: whoever ends its transaction, nobody begins another on its id."""
     decided = threading.Event()
     survivor, _ = tasks.start_all(obedient, dying(word, after=after, decided=decided))
-    stage.barrier(5, Deadline(SOON_S))
+    stage.barrier(5, Deadline(SOON_S), BOTH)
     decided.set()
     assert stage.commit(5, {0, 1}, Deadline(SOON_S)) <= {0}
     assert survivor.result(SOON_S)[0] == Barrier(checkpoint_id=5)  # its channel was closed
@@ -443,7 +470,7 @@ def test_a_writer_that_does_not_confirm_in_time_is_left_out(stage, tasks):
     said = threading.Event()
     good = functools.partial(obedient, has_answered=said)
     _, silent = tasks.start_all(good, stalled)
-    stage.barrier(5, Deadline(SOON_S))
+    stage.barrier(5, Deadline(SOON_S), BOTH)
     assert said.wait(SOON_S)
     said.clear()
     assert stage.commit(5, {0, 1}, OnceSaid(said)) == {0}
@@ -454,7 +481,7 @@ def test_a_writer_that_does_not_confirm_in_time_is_left_out(stage, tasks):
 
 def test_only_writers_are_told_of_a_decision(stage, tasks):
     idle, _ = tasks.start_all(obedient, obedient)
-    stage.barrier(5, Deadline(SOON_S))
+    stage.barrier(5, Deadline(SOON_S), BOTH)
     assert stage.commit(5, {1}, Deadline(SOON_S)) == {1}
     stage.close()
     assert idle.result(SOON_S) == [Barrier(checkpoint_id=5)]
@@ -463,9 +490,9 @@ def test_only_writers_are_told_of_a_decision(stage, tasks):
 def test_a_stage_that_is_closed_under_its_loop_is_an_error_and_no_silence(stage, tasks):
     """Closed channels leave the selector: nobody would ever hear of them again."""
     tasks.start_all(obedient, obedient)
-    stage.barrier(5, Deadline(SOON_S))
+    stage.barrier(5, Deadline(SOON_S), BOTH)
     stage.close()
     with pytest.raises(PhaseOneError, match="was closed"):
         stage.await_moved(SOON_S)
     with pytest.raises(PhaseOneError):
-        stage.barrier(6, Deadline(SOON_S))
+        stage.barrier(6, Deadline(SOON_S), BOTH)

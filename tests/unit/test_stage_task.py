@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -50,6 +51,7 @@ class FakeReader:
         self.may_close = threading.Event()
         self.may_close.set()
         self.added: dict[str, int] = {}
+        self.removed: list[str] = []
         self.handled = 0
         self.waits: list[float] = []
 
@@ -64,9 +66,15 @@ class FakeReader:
             self.added.update(offsets)
             self.more.notify_all()
 
+    def remove(self, names: Collection[str]) -> None:
+        with self.more:
+            self.removed += names
+            self.more.notify_all()
+
     def read(self, timeout_s: float) -> Iterator[Read]:
         with self.more:
             self.waits.append(timeout_s)
+            self.more.notify_all()
             if not self.rows:
                 self.more.wait(min(timeout_s, 0.01))
             rows, self.rows = self.rows, []
@@ -84,6 +92,12 @@ class FakeReader:
         """Wait until so many rows have been written."""
         with self.more:
             assert self.more.wait_for(lambda: self.handled >= count, SOON_S)
+
+    def await_another(self) -> None:
+        """Wait for the next call of `read`: the last one has ended."""
+        with self.more:
+            calls = len(self.waits)
+            assert self.more.wait_for(lambda: len(self.waits) > calls, SOON_S)
 
     def close(self) -> None:
         self.may_close.wait(SOON_S)
@@ -293,6 +307,69 @@ def test_a_task_that_is_behind_does_not_pause(story):
         one.read.put("in-0", position, b"a")
         one.read.await_handled(position)
     one.driver.close()
+
+
+def test_a_partition_leaves_with_its_barrier(story):
+    """Another task begins at the acknowledged position: what this one has read behind it, and not
+    yet written, must never be written, even if the partition comes back meanwhile.
+    """
+    held, may_go = threading.Event(), threading.Event()
+
+    def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.column("value")[0].as_py() == b"slow":
+            held.set()
+            assert may_go.wait(SOON_S)
+        return batch
+
+    one = story(slow)
+    one.read.put("in-0", 2, b"a", b"b")
+    one.read.await_handled(1)
+    one.read.put("in-0", 3, b"slow")
+    assert held.wait(SOON_S)
+    assert one.barrier(5, removed=["in-0"]).positions == {"in-0": 2}
+    one.commit(5)
+    assert one.barrier(6, added={"in-0": 4}).positions == {}
+    may_go.set()
+    one.read.await_added({"in-0": 4})
+    assert one.read.removed == ["in-0"]
+    one.read.put("in-0", 5, b"e")
+    one.read.await_handled(3)
+    assert one.barrier(7).positions == {"in-0": 5}
+    assert one.write.prepared == {5: [b"a", b"b"], 6: [], 7: [b"e"]}
+
+
+def test_busy_is_what_the_function_takes_and_not_what_the_task_waits_for(story):
+    """Whether the function computes, or asks another system; a flush does not count."""
+    took_s, took = 0.05, threading.Semaphore(0)
+    entered, may_go = threading.Event(), threading.Event()
+
+    def asks_and_computes(batch: pa.RecordBatch) -> pa.RecordBatch:
+        entered.set()
+        assert may_go.wait(SOON_S)
+        time.sleep(took_s)
+        end = time.thread_time() + took_s
+        while time.thread_time() < end:
+            pass
+        took.release()
+        return batch
+
+    def flushing() -> None:
+        may_go.set()
+        assert took.acquire(timeout=SOON_S)
+        time.sleep(10 * took_s)  # the reading thread waits with its batch
+
+    one = story(asks_and_computes)
+    began = time.perf_counter()
+    before_s = one.barrier(5).busy_s
+    one.read.put("in-0", 1, b"a")
+    assert entered.wait(SOON_S)
+    one.write.flushing = flushing
+    one.barrier(6)
+    one.read.await_handled(1)
+    one.read.await_another()
+    one.write.flushing = lambda: None
+    busy_s = one.barrier(7).busy_s - before_s
+    assert 2 * took_s <= busy_s <= time.perf_counter() - began - 9 * took_s
 
 
 def test_a_position_alone_moves_on_too(story):

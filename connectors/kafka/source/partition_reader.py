@@ -7,7 +7,7 @@ from a position, and the driver makes the position at a barrier durable.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -82,6 +82,13 @@ class PartitionReader:
             self._consumer.incremental_assign(
                 [TopicPartition(*split_key(name), offset) for name, offset in offsets.items()]
             )
+
+    def remove(self, names: Collection[str]) -> None:
+        """Read these partitions no more; what was fetched of them is dropped."""
+        for name in names:
+            del self._positions[name]
+        if names:
+            self._consumer.incremental_unassign([TopicPartition(*split_key(one)) for one in names])
 
     def read(self, timeout_s: float) -> Iterator[Read]:
         """Yield the records that came, one batch per partition; nothing after the timeout.
