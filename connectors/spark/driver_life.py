@@ -275,6 +275,10 @@ class DriverLife(abc.ABC):
         Args:
             ended: the pipeline has stopped; before that, a request with a stop only stops it.
         """
+        if self._stopping.is_set() and not ended:
+            # The end serves them. A batch that begins meanwhile runs on the thread that Spark
+            # interrupts, and so would its clients of a store.
+            return
         if self._restarts.pending and not ended:
             return  # the next run finds out how the failed run's last checkpoint ended
         for request in self._requests.pending(anew=ended):

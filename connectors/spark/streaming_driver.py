@@ -348,7 +348,9 @@ class StreamingDriver(DriverLife):
 
     def _serve_when_idle(self) -> None:
         with self._idle:  # a batch that begins now waits
-            if not self._in_batch and self._requests.pending() and self._is_written_down():
+            if self._in_batch or self._stopping.is_set():
+                return  # a question of a stopped batch to Hadoop would take Spark's interrupt away
+            if self._requests.pending() and self._is_written_down():
                 self._serve_savepoints()
 
     def _await_visible(self) -> None:

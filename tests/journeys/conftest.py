@@ -98,7 +98,10 @@ class Process:
 
     def ends(self) -> int:
         """Wait until it has ended by itself; return its exit code."""
-        code = self.process.wait(PATIENCE_S)
+        try:
+            code = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"still running after {PATIENCE_S:g} s\n{self.text}") from late
         self._reader.join(PATIENCE_S)
         return code
 

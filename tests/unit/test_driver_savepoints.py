@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +18,7 @@ from connectors.pipeline.savepoint_request import ask_for_savepoint
 from connectors.spark import driver_life
 from connectors.spark.driver_life import DriverLife
 from connectors.spark.restarts import Restarts
+from connectors.spark.streaming_driver import StreamingDriver
 from tests.unit.samples import decision
 from tests.waiting import until
 from transactions.checkpoint_location import CheckpointLocation
@@ -232,6 +235,40 @@ def test_a_fenced_driver_leaves_it_to_the_newer_one(driver, tmp_path: Path, when
     else:
         driver.files = fenced
     assert "in time" in refused(tmp_path, timeout_s=1.0)
+
+
+def test_between_a_stop_and_the_end_nothing_is_served(tmp_path: Path):
+    """Spark interrupts the thread of a batch that begins then, and so its client of a store."""
+    driver = ScriptedDriver(tmp_path / "checkpoint")
+    driver.checkpoint(4)
+    driver._waits = True
+    looked: list[CheckpointLocation] = []
+    driver._check_writable = looked.append  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as person:
+        asked = person.submit(ask, tmp_path, stop=True)
+        until(driver._requests.pending)
+        driver._serve_when_idle()
+        assert driver._stopping.is_set()
+        driver._serve_when_idle()
+        assert len(looked) == 1
+        assert not asked.done()
+        driver.leaves()
+        driver._serve_savepoints(ended=True)
+        assert asked.result(SOON_S).exists()
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+def test_a_batch_of_a_stopped_query_asks_hadoop_nothing(is_stopping: bool):
+    """Hadoop's client of a store takes Spark's interrupt for a failed request. The query then never
+    learns of the stop.
+    """
+    stopping = threading.Event()
+    if is_stopping:
+        stopping.set()
+    driver: Any = Mock(_idle=threading.Condition(), _in_batch=False, _stopping=stopping)
+    StreamingDriver._serve_when_idle(driver)
+    assert driver._is_written_down.called is not is_stopping
+    assert driver._serve_savepoints.called is not is_stopping
 
 
 def test_who_does_not_wait_in_our_way_is_not_stopped(tmp_path: Path):
