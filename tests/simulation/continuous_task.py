@@ -50,6 +50,9 @@ TASK_STEPS = (
     "committed_sent",
 )
 
+#: Steps of a move, which comes when it comes: of a task, of the driver, of a task.
+MOVES = ("partitions_left", "partitions_moving", "partitions_came")
+
 #: Where the task ends nothing: its sink has no transactions, or the driver commits them.
 TASK_STEPS_WITHOUT_END = tuple(
     step

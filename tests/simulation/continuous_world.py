@@ -121,6 +121,14 @@ class RestlessTasks(ActiveTasks):
         self.wanted = self._rng.randint(1, self._most)
 
 
+class MovesFirst(RestlessTasks):
+    """The first barrier of each run moves partitions."""
+
+    def __init__(self, most: int, rng: random.Random) -> None:
+        super().__init__(most, rng)
+        self.wanted = 1
+
+
 class SimulatedSink(KafkaBothHalves):
     """The product's sink; the driver's connection is the simulation's."""
 
@@ -243,6 +251,7 @@ class ContinuousWorld:
         self.furthest: dict[str, int] = {}
         self.ends: dict[Key, str] = {}
         self.on_restart: Callable[[], object] = lambda: None
+        self.active: type[RestlessTasks] = RestlessTasks
 
     # --- the source ------------------------------------------------------------------------
 
@@ -748,7 +757,7 @@ class SimulatedLoop(CheckpointLoop):
         self, world: ContinuousWorld, process: Process, *args: Any, **options: Any
     ) -> None:
         super().__init__(*args, **options)
-        self._active = RestlessTasks(world.tasks, world.rng)
+        self._active = world.active(world.tasks, world.rng)
         self._world = world
         self._process = process
 

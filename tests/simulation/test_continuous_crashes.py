@@ -11,12 +11,13 @@ import functools
 import pytest
 
 from connectors.continuous.barrier_pace import BarrierPace
-from tests.simulation.continuous_task import TASK_STEPS, Killed, SimulatedReader
+from tests.simulation.continuous_task import MOVES, TASK_STEPS, Killed, SimulatedReader
 from tests.simulation.continuous_world import (
     DRIVER_STEPS,
     TIMEOUT_MS,
     ContinuousWorld,
     Moment,
+    MovesFirst,
     RecordsInEach,
     SimulatedDriver,
 )
@@ -72,9 +73,18 @@ def test_without_a_failure_there_is_one_run_and_nothing_is_open_at_its_end(carri
 
 def test_every_step_is_reached():
     world = story()
-    assert set(world.reached) == set(STEPS)
-    wanted = {*crash_points.POINTS, *crash_points.STAGE_POINTS} - set(HEALING)
+    assert set(world.reached) - {*MOVES} == set(STEPS)
+    wanted = {*crash_points.POINTS, *crash_points.STAGE_POINTS} - {*HEALING, *MOVES}
     assert wanted <= set(world.reached), "a new crash point is in no story"
+
+
+@pytest.mark.parametrize("step", MOVES)
+def test_a_kill_at_each_step_of_a_move(step: str):
+    world = ContinuousWorld((step, 1, "kill"))
+    world.active = MovesFirst
+    world.run()
+    world.check()
+    assert world.never_came == []
 
 
 def test_the_pace_is_told_how_far_the_tasks_are_behind(monkeypatch):
