@@ -121,6 +121,13 @@ class RestlessTasks(ActiveTasks):
         self.wanted = self._rng.randint(1, self._most)
 
 
+class AllRead(RestlessTasks):
+    """No partition moves."""
+
+    def after(self, now_s: float, busy_s: Mapping[int, float], *, behind: float) -> None:
+        return
+
+
 class MovesFirst(RestlessTasks):
     """The first barrier of each run moves partitions."""
 
