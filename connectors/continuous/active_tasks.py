@@ -23,7 +23,9 @@ _MOST_CALM_WINDOWS = 300
 
 
 class ActiveTasks:
-    """Attributes:
+    """Watches the tasks of one stage. Lives on the driver.
+
+    Attributes:
         wanted: how many tasks should read now.
 
     Args:

@@ -68,7 +68,7 @@ class PartitionShares:
     @property
     def active(self) -> int:
         """Return how many subtasks read, or will when all partitions have moved."""
-        return min(self._active, len(self.offsets))
+        return min(self._active, sum(map(len, self._shares)) + len(self._moving))
 
     @property
     def is_moving(self) -> bool:

@@ -146,7 +146,7 @@ PIPELINE: Final = Table(
             default="false",
             mode=CONTINUOUS,
             instead="Spark plans each batch; see minPartitions",
-            says="All tasks read all the time, where fewer would be quicker too.",
+            says="All tasks read all the time, also where fewer would be enough.",
         ),
         Option(
             name="native",

@@ -168,7 +168,7 @@ class ContinuousDriver(DriverLife):
         super().__init__(spark, restarts, location, from_savepoint)
         self._source = source
         self._transform = fitted(transform, columns)
-        self._tasks = parallelism, fixed_parallelism
+        self._parallelism, self._all_read = parallelism, fixed_parallelism
         self._native = native
         self._ends_by_itself = trigger is not None
         self._pace = (target_latency_s, most_interval_s, barrier_interval_s)
@@ -223,7 +223,7 @@ class ContinuousDriver(DriverLife):
             self._finished = self._run.log.state
             slots = self._spark.sparkContext.defaultParallelism
             # A pattern may match its first topic later: the running tasks get the new partitions.
-            parallelism = self._tasks[0] or max(1, min(len(offsets), slots))
+            parallelism = self._parallelism or max(1, min(len(offsets), slots))
             self._start_loop(self._run, offsets, parallelism)
         except BaseException:
             self._close()
@@ -246,7 +246,7 @@ class ContinuousDriver(DriverLife):
                 rerun=self._write_again,
                 completed=self._completed,
                 ends=self._ends,
-                all_read=self._tasks[1],
+                all_read=self._all_read,
             ),
         )
         ((name, writer),) = run.writers.items()

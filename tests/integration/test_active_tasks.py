@@ -56,7 +56,9 @@ def written_all_the_time(copy: Copy) -> Iterator[None]:
 
 def reading(run: Run) -> list[int]:
     """Return how many tasks read, after each change."""
-    return [int(found) for found in re.findall(r"event=rescaled .*tasks=(\d+)", run.text())]
+    return [
+        int(found) for found in re.findall(r"event=rescaled .*tasks=(\d+)", "".join(run.errors))
+    ]
 
 
 def ends(copy: Copy, run: Run, follower: Follower) -> None:

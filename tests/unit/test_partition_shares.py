@@ -126,6 +126,10 @@ def test_what_rests_is_decided_and_not_read():
     assert shares.offsets["gone-0"] == 7
 
 
+def test_what_rests_needs_no_reader():
+    assert PartitionShares({"in-0": 5}, 4, resting={"gone-0": 7, "gone-1": 7}).active == 1
+
+
 def test_without_subtasks_nobody_would_read():
     with pytest.raises(ValueError, match="at least 1"):
         PartitionShares({"in-0": 0}, 0)
