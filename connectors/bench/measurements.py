@@ -10,16 +10,17 @@ import dataclasses
 import datetime as dt
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from connectors.bench import figures
+from connectors.bench import broker_pauses, figures
 from connectors.bench.audit import Audit
 from connectors.bench.bench_topics import BenchTopics
+from connectors.bench.broker_pauses import Pause
 from connectors.bench.committed_reader import librdkafka_version
 from connectors.bench.cpu_watch import CpuWatch
 from connectors.bench.end_watcher import EndWatcher
@@ -64,6 +65,8 @@ class Measurements:
         emit: receives each line.
         watch: receives the progress, for people.
         conf: Spark settings of every job.
+        slowest: how many of the slowest checkpoints a measurement of latency tells.
+        pauses: returns the pauses of the broker so far; None: nobody knows them.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class Measurements:
         emit: Callable[[Line], None],
         watch: Watch,
         conf: Mapping[str, str] | None = None,
+        slowest: int = 0,
+        pauses: Callable[[], Sequence[Pause]] | None = None,
     ) -> None:
         self._kafka = kafka
         self._topics = topics
@@ -84,6 +89,8 @@ class Measurements:
         self._emit = emit
         self._watch = watch
         self._conf = conf
+        self._slowest = slowest
+        self._pauses = pauses
         self._backlog: tuple[str, int] | None = None
         #: Errors that ended a measurement; each is also the `error` of a line.
         self.errors: list[SparkOnceError] = []
@@ -144,7 +151,7 @@ class Measurements:
                 "spark_phases": figures.spark_phases(batches),
             }
             _check_complete(prober.audit, values)
-        self._phases("latency phases", system, phases)
+        self._phases("latency phases", system, phases, **self._slow(phases))
 
     def commit(self, system: System, pace: Pace, *, subtasks: int) -> Line:
         """Measure the cost of many small checkpoints, phase by phase; return the line.
@@ -218,9 +225,19 @@ class Measurements:
             conf=self._conf,
         )
 
-    def _phases(self, what: str, system: System, rows: list[Line]) -> None:
+    def _phases(self, what: str, system: System, rows: list[Line], **more: Any) -> None:
         if rows:
-            self._emit({**head(what, system), "phase_ms": figures.commit_phases(rows)})
+            self._emit({**head(what, system), "phase_ms": figures.commit_phases(rows), **more})
+
+    def _slow(self, rows: list[Line]) -> Line:
+        """Return the slowest checkpoints, and what the broker's pauses have to do with them."""
+        if not self._slowest or not rows:
+            return {}
+        pauses = None if self._pauses is None else self._pauses()
+        told: Line = {"slowest": broker_pauses.slowest(rows, self._slowest, pauses)}
+        if pauses is not None:
+            told["broker_paused_share"] = broker_pauses.share(rows, pauses)
+        return told
 
     def _head(self, what: str, system: System) -> Line:
         return head(what, system) | {

@@ -49,6 +49,7 @@ class BenchOptions:
         master: Spark's master URL; None is this machine with a slot for every subtask.
         conf: Spark settings, ``key=value``.
         plot: file for the picture of the distribution.
+        slowest: how many of the slowest checkpoints are shown; for latency.
     """
 
     what: str
@@ -68,6 +69,7 @@ class BenchOptions:
     master: str | None = None
     conf: tuple[str, ...] = ()
     plot: Path | None = None
+    slowest: int = 0
 
     @property
     def bootstrap(self) -> str | None:
@@ -125,6 +127,12 @@ class BenchOptions:
                 raise _wrong(
                     "The value must be more than 0.", "nothing could be measured", _of(name, value)
                 )
+        if self.slowest < 0:
+            raise _wrong(
+                "The number of checkpoints is negative.",
+                "0 shows none",
+                _of("--slowest", self.slowest),
+            )
         if self.warmup_s < 0:
             raise _wrong(
                 "The time is negative.", "the unit is seconds", _of("--warmup", self.warmup_s)

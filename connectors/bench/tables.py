@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -34,6 +35,9 @@ def show(lines: Sequence[Line], console: Console) -> None:
     else:
         console.print(_figures(main))
     for one in lines:
+        if one.get("slowest"):
+            console.print(_slowest(one))
+    for one in lines:
         for note in notes(one):
             console.print(note, markup=False, highlight=False, soft_wrap=True)
 
@@ -48,13 +52,41 @@ def notes(line: Line) -> Iterator[str]:
             f"late by {line['producer_late_max_ms']:,} ms at most; latency grew by "
             f"{line['latency_growth_ms']:,} ms. The latency belongs to another rate."
         )
+    if "slowest" in line:
+        yield _of_pauses(line)
     if "ms_per_subtask" in line:
         yield f"One more subtask costs {line['ms_per_subtask']} ms of a commit (p50)."
+
+
+def _slowest(line: Line) -> Table:
+    rows: list[Line] = line["slowest"]
+    table = Table("checkpoint", "ended", "records", title="The slowest checkpoints, in ms")
+    columns = ("total_ms", *PHASES, "broker_pause_ms")
+    known = [name for name in columns if any(name in row for row in rows)]
+    for name in known:
+        table.add_column(name.removesuffix("_ms").replace("_", " "), justify="right")
+    for row in rows:
+        ended = dt.datetime.fromtimestamp(row["end_ns"] / 1e9).astimezone()
+        clock = ended.strftime("%H:%M:%S.%f")[:-3]
+        figures = [_cell(row.get(name)) for name in known]
+        table.add_row(str(row["id"]), clock, f"{row['records']:,}", *figures)
+    return table
 
 
 def is_wrong(line: Line) -> bool:
     """Return whether a record is lost, duplicated, foreign or unchanged, or a figure is missing."""
     return "error" in line or any(line.get(name) for name in _AUDIT)
+
+
+def _of_pauses(line: Line) -> str:
+    if "broker_paused_share" not in line:
+        return "The pauses of the broker are not known: this command did not start it."
+    rows, share = line["slowest"], line["broker_paused_share"]
+    met = sum(1 for row in rows if row["broker_pause_ms"] > 0)
+    return (
+        f"A pause of the broker lies in {met} of these {len(rows)} checkpoints. "
+        f"It stood still for {share:.2%} of the measured time."
+    )
 
 
 def _is_main(line: Line) -> bool:

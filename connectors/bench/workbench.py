@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from connectors.bench import figures
+from connectors.bench import broker_pauses, figures
 from connectors.bench.bench_topics import BenchTopics
 from connectors.bench.figures import Line
 from connectors.bench.interruption import Interruption
@@ -97,7 +98,8 @@ class Workbench:
         if options.bootstrap is None:
             self._watch("no --bootstrap: starting an embedded Kafka", 0, 0)
             brokers = options.replication_factor or 1
-            cluster = LocalCluster(brokers=brokers, jvm_options=BROKER_JVM)
+            jvm_options = (*BROKER_JVM, broker_pauses.log_option(self._folder))
+            cluster = LocalCluster(brokers=brokers, jvm_options=jvm_options)
             self._stack.enter_context(cluster)
             self._kafka["bootstrap.servers"] = cluster.bootstrap_servers
         self._topics = BenchTopics(self._kafka, replication_factor=options.replication_factor)
@@ -134,6 +136,10 @@ class Workbench:
             emit=self._emit,
             watch=self._watch,
             conf={**temporary_files_in(self._folder), **options.spark_conf},
+            slowest=options.slowest,
+            pauses=None
+            if options.bootstrap
+            else functools.partial(broker_pauses.read, self._folder),
         )
         pace = Pace(rate=run.rate, warmup_s=options.warmup_s, seconds=options.seconds)
         if options.what == LATENCY:

@@ -30,7 +30,7 @@ INTERRUPTED = 130
 _EPILOG = """\b
 Examples:
   On this machine; the command starts a broker
-    sparkonce bench latency --mode continuous
+    sparkonce bench latency --mode continuous --slowest 20
   On your cluster; the command makes its own topics and deletes them at the end
     sparkonce bench throughput --bootstrap broker:9092 --partitions 8 --replication-factor 3
   The cost of a commit for several numbers of subtasks
@@ -129,6 +129,12 @@ _plot = click.option(
 @command.command()
 @_common
 @click.option("--rate", default=2000, show_default=True, help="Records per second.")
+@click.option(
+    "--slowest",
+    default=0,
+    metavar="N",
+    help="Also show the N slowest checkpoints, and how long the broker stood still in each.",
+)
 @_seconds
 @_warmup
 @_plot

@@ -83,6 +83,35 @@ def test_commit_in_continuous_mode_with_a_picture_and_a_line(bootstrap: str, tmp
     assert folders_left(tmp_path) == []
 
 
+@pytest.mark.long
+def test_the_slowest_checkpoints_beside_the_pauses_of_the_broker(tmp_path: Path):
+    run = subprocess.run(
+        [
+            *(*BENCH, "latency", "--mode", "continuous", "--slowest", "4", "--json", "-"),
+            *("--rate", "400", "--seconds", "3", "--warmup", "1"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+        env=environment(tmp_path),
+    )
+
+    assert run.returncode == 0, run.stderr + run.stdout
+    line, phases = map(json.loads, run.stdout.splitlines())
+    judge(line)
+    slow = phases["slowest"]
+    totals = [one["total_ms"] for one in slow]
+    assert len(slow) == 4
+    assert totals == sorted(totals, reverse=True)
+    assert all(0 <= one["broker_pause_ms"] <= one["total_ms"] for one in slow)
+    assert all(one["total_ms"] >= one["write"] + one["commit"] for one in slow)
+    # A young JVM replaces code all the time: it stands still for some of these three seconds.
+    assert 0 < phases["broker_paused_share"] < 1
+    assert "broker pause" in run.stderr
+    assert folders_left(tmp_path) == []
+
+
 def judge(line: dict[str, Any]) -> None:
     """Every id was looked for and found once."""
     assert {name: line[name] for name in ("lost", "dup", "foreign", "untransformed")} == {

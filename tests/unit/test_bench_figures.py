@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from connectors.bench import figures, measurements, picture, tables, workbench
+from connectors.bench import broker_pauses, figures, measurements, picture, tables, workbench
 from connectors.bench.audit import Audit
+from connectors.bench.broker_pauses import Pause
 from connectors.bench.measurements import Measurements, rates
 from connectors.bench.replace_last_byte import ReplaceLastByte
 from connectors.bench.shape import Shape, number_of, stamp_of
@@ -260,3 +261,65 @@ def test_records_between_are_those_of_whole_intervals():
     assert figures.records_between(rows) == round((3100 + 4100) / 2.0)
     assert figures.records_between(rows[:3]) is None
     assert figures.records_between([]) is None
+
+
+#: As JDK 17, 21 and 25 write them; the first lines of a log say what the JVM is.
+JVM_LOG = """\
+[1764392000000ms] Using G1
+[1764392000123ms] Safepoint "G1CollectForAllocation", Time since last: 1007411 ns, \
+Reaching safepoint: 148 ns, Cleanup: 1000 ns, At safepoint: 2000000 ns, Total: 2001148 ns
+[1764392000500ms] Safepoint "ICBufferFull", Time since last: 3 ns, Reaching safepoint: 1 ns, \
+Cleanup: 1 ns, At safepoint: 1 ns, Leaving safepoint: 5 ns, Total: 8 ns, Threads: 0 runnable
+[1764392000600ms] Safepoint "Cut
+"""
+
+
+def test_the_pauses_of_a_broker_from_its_log(tmp_path: Path):
+    of_two = tmp_path / "broker-pauses-12.log", tmp_path / "broker-pauses-13.log.0"
+    of_two[0].write_text(JVM_LOG)
+    of_two[1].write_text(JVM_LOG.splitlines()[1])
+    (tmp_path / "job.log").write_text(JVM_LOG)
+    one = Pause(1764392000123_000_000, 2_001_148, "G1CollectForAllocation")
+    other = Pause(1764392000500_000_000, 8, "ICBufferFull")
+    assert broker_pauses.read(tmp_path) == [one, other, one]
+    assert str(tmp_path) in broker_pauses.log_option(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "shared"),
+    [(0, 100, 10), (95, 100, 5), (0, 93, 3), (92, 95, 3), (100, 200, 0), (0, 90, 0)],
+)
+def test_how_much_of_a_pause_lies_between_two_moments(start: int, end: int, shared: int):
+    assert Pause(100, 10, "any").shared_ns(start, end) == shared
+
+
+def test_the_slowest_checkpoints_and_the_pauses_in_them():
+    # Each ends 100 ms behind the one before and takes 20 ms; the second one takes 60.
+    rows = [checkpoint(1), checkpoint(2, write=49.0), checkpoint(3)]
+    pauses = [Pause(170_000_000, 50_000_000, "G1"), Pause(400_000_000, 1_000_000, "later")]
+    found = broker_pauses.slowest(rows, 2, pauses)
+    assert [(one["id"], one["total_ms"], one["broker_pause_ms"]) for one in found] == [
+        (2, 60.0, 30.0),
+        (1, 20.0, 0.0),
+    ]
+    assert found[0]["write"] == 49.0
+    # From 80 to 300 ms the broker stood still for 50.
+    assert broker_pauses.share(rows, pauses) == round(50 / 220, 4)
+    assert "broker_pause_ms" not in broker_pauses.slowest(rows, 2, None)[0]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_table_of_the_slowest_checkpoints(known: bool):
+    rows = [checkpoint(1), checkpoint(2, write=49.0)]
+    pauses = [Pause(170_000_000, 50_000_000, "G1")] if known else None
+    more: dict[str, Any] = {"slowest": broker_pauses.slowest(rows, 5, pauses)}
+    if pauses:
+        more["broker_paused_share"] = broker_pauses.share(rows, pauses)
+    out = io.StringIO()
+    phases = line(what="latency phases", **more)
+    tables.show([line(), phases], Console(file=out, width=140))
+    shown = out.getvalue()
+    assert "60.0" in shown
+    assert ("broker pause" in shown) == known
+    assert ("lies in 1 of these 2 checkpoints" in shown) == known
+    assert ("not known: this command did not start it" in shown) != known

@@ -39,6 +39,7 @@ CONTINUOUS = {"mode": "continuous"}
         ("latency", {"rate": 1, "seconds": 0.5}, "--rate=1, --seconds=0.5"),
         ("latency", {"seconds": -1.0}, "--seconds=-1"),
         ("latency", {"warmup_s": -1.0}, "--warmup=-1"),
+        ("latency", {"slowest": -1}, "--slowest=-1"),
         ("latency", {"barrier_interval_s": 0.1}, "barrier_interval_s=0.1"),
         ("latency", {**CONTINUOUS, "barrier_interval_s": 0.0}, "--barrier-interval=0"),
         (
