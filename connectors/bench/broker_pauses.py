@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from connectors.bench.figures import PHASES, Line
+from connectors.bench.figures import PHASES, Line, total_ms
 
 _FILES: Final = "broker-pauses-*.log*"  # the JVM begins another file after 20 MB
 #: JDK 17: [1764392000123ms] Safepoint "G1CollectForAllocation", Time since last: ..., Total: 77 ns
@@ -40,8 +40,10 @@ class Pause:
 
 
 def log_option(folder: Path) -> str:
-    """Return the JVM option with which every broker writes its pauses to a file in the folder."""
-    return f"-Xlog:safepoint=info:file={folder}/broker-pauses-%p.log:timemillis"
+    """Return the JVM option with which every broker writes its pauses to a file in the folder. The
+    quotes are for a folder with a colon in its name.
+    """
+    return f'-Xlog:safepoint=info:file="{folder}/broker-pauses-%p.log":timemillis'
 
 
 def read(folder: Path) -> list[Pause]:
@@ -84,11 +86,6 @@ def share(rows: Sequence[Line], pauses: Sequence[Pause]) -> float:
     start_ns, end_ns = _start_ns(rows[0]), int(rows[-1]["end_ns"])
     stood_ns = sum(pause.shared_ns(start_ns, end_ns) for pause in pauses)
     return round(stood_ns / max(end_ns - start_ns, 1), 4)
-
-
-def total_ms(row: Line) -> float:
-    """Return the time of a checkpoint: all its phases."""
-    return float(sum(row.get(name, 0.0) for name in PHASES))
 
 
 def _told(row: Line, pauses: Sequence[Pause] | None) -> Line:

@@ -84,7 +84,12 @@ def commit_phases(rows: Sequence[Line]) -> dict[str, dict[str, float]]:
 
 def commit_ms(row: Line) -> float:
     """Return a checkpoint's commit latency; see `CheckpointReport.commit_ms`."""
-    return float(sum(row.get(name, 0.0) for name in ("check", "decide", "commit")))
+    return _sum_ms(row, ("check", "decide", "commit"))
+
+
+def total_ms(row: Line) -> float:
+    """Return the time of a checkpoint: all its phases."""
+    return _sum_ms(row, PHASES)
 
 
 def per_second(rows: Sequence[Line]) -> float | None:
@@ -136,6 +141,10 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     xs, ys = zip(*points, strict=True)
     grows = float(np.polyfit(xs, ys, 1)[0])
     return round(grows, 3) + 0.0  # never -0.0
+
+
+def _sum_ms(row: Line, phases: Sequence[str]) -> float:
+    return float(sum(row.get(name, 0.0) for name in phases))
 
 
 def _of_phase(values: Sequence[float]) -> dict[str, float]:

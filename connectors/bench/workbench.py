@@ -98,8 +98,8 @@ class Workbench:
         if options.bootstrap is None:
             self._watch("no --bootstrap: starting an embedded Kafka", 0, 0)
             brokers = options.replication_factor or 1
-            jvm_options = (*BROKER_JVM, broker_pauses.log_option(self._folder))
-            cluster = LocalCluster(brokers=brokers, jvm_options=jvm_options)
+            told = (broker_pauses.log_option(self._folder),) if options.slowest else ()
+            cluster = LocalCluster(brokers=brokers, jvm_options=(*BROKER_JVM, *told))
             self._stack.enter_context(cluster)
             self._kafka["bootstrap.servers"] = cluster.bootstrap_servers
         self._topics = BenchTopics(self._kafka, replication_factor=options.replication_factor)

@@ -51,20 +51,26 @@ def folders_left(tmp_path: Path) -> list[str]:
     return [one.name for one in (tmp_path / "scratch").glob(f"{PREFIX}*")]
 
 
-@pytest.mark.long
-def test_commit_in_continuous_mode_with_a_picture_and_a_line(bootstrap: str, tmp_path: Path):
-    picture = tmp_path / "commit.svg"
-    run = subprocess.run(
-        [
-            *(*BENCH, "commit", "--bootstrap", bootstrap, "--mode", "continuous"),
-            *("--seconds", "3", "--warmup", "1", "--barrier-interval", "0.05"),
-            *("--json", "-", "--plot", str(picture)),
-        ],
+def ended(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, with the temporary files of `environment`."""
+    return subprocess.run(
+        [*BENCH, *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=PATIENCE_S,
         env=environment(tmp_path),
+    )
+
+
+@pytest.mark.long
+def test_commit_in_continuous_mode_with_a_picture_and_a_line(bootstrap: str, tmp_path: Path):
+    picture = tmp_path / "commit.svg"
+    run = ended(
+        tmp_path,
+        *("commit", "--bootstrap", bootstrap, "--mode", "continuous"),
+        *("--seconds", "3", "--warmup", "1", "--barrier-interval", "0.05"),
+        *("--json", "-", "--plot", str(picture)),
     )
 
     assert run.returncode == 0, run.stderr + run.stdout
@@ -85,16 +91,10 @@ def test_commit_in_continuous_mode_with_a_picture_and_a_line(bootstrap: str, tmp
 
 @pytest.mark.long
 def test_the_slowest_checkpoints_beside_the_pauses_of_the_broker(tmp_path: Path):
-    run = subprocess.run(
-        [
-            *(*BENCH, "latency", "--mode", "continuous", "--slowest", "4", "--json", "-"),
-            *("--rate", "400", "--seconds", "3", "--warmup", "1"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-        env=environment(tmp_path),
+    run = ended(
+        tmp_path,
+        *("latency", "--mode", "continuous", "--slowest", "4", "--json", "-"),
+        *("--rate", "400", "--seconds", "3", "--warmup", "1"),
     )
 
     assert run.returncode == 0, run.stderr + run.stdout
@@ -155,14 +155,7 @@ def test_an_interrupted_run_leaves_nothing_behind(bootstrap: str, tmp_path: Path
 
 @long
 def test_brokers_that_are_not_there_are_told_and_end_with_1(tmp_path: Path):
-    run = subprocess.run(
-        [*BENCH, "latency", "--bootstrap", "127.0.0.1:1"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-        env=environment(tmp_path),
-    )
+    run = ended(tmp_path, "latency", "--bootstrap", "127.0.0.1:1")
 
     assert run.returncode == 1, run.stderr
     assert "The benchmark's topic could not be made." in run.stderr
@@ -171,14 +164,7 @@ def test_brokers_that_are_not_there_are_told_and_end_with_1(tmp_path: Path):
 
 
 def test_more_replicas_than_brokers_end_with_2(bootstrap: str, tmp_path: Path):
-    run = subprocess.run(
-        [*BENCH, "throughput", "--bootstrap", bootstrap, "--replication-factor", "9"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-        env=environment(tmp_path),
-    )
+    run = ended(tmp_path, "throughput", "--bootstrap", bootstrap, "--replication-factor", "9")
 
     assert run.returncode == 2, run.stderr
     assert "look at: --replication-factor=9" in run.stderr
