@@ -81,6 +81,16 @@ class FaultyStore(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
+    def begin_storm(self) -> None:
+        """Be too busy for all requests, for a while."""
+        with self._lock:
+            self._storm = Deadline(self._storm_s)
+
+    def end_storm(self) -> None:
+        """Be there for all requests again."""
+        with self._lock:
+            self._storm = Deadline(0)
+
     def fault(self) -> Fault | None:
         """Say what happens to the next request."""
         with self._lock:

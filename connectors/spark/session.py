@@ -183,6 +183,10 @@ def default_settings(master: str) -> dict[str, str]:
             "1" if _is_local(master) else str(_EXECUTORS_COME_S)
         ),
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        # By default the client asks a store that is too busy 6 times within a second. Then a read
+        # of the checkpoint fails, and with it the query: of Hadoop 3.5's streams nothing asks
+        # again (`analytics`, the default). Ten times take some 20 s.
+        "spark.hadoop.fs.s3a.attempts.maximum": "10",
         **RUNTIME_CONF,
     }
     if _is_local(master):
