@@ -21,16 +21,18 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from connectors.wire import broker_answers, wire_requests
+from connectors.wire.backoff import Backoff
 from connectors.wire.broker_answers import Answer, Meaning, Request
 from connectors.wire.broker_setting import read_setting
+from connectors.wire.direct_questions import DirectQuestions
 from connectors.wire.empty_transaction import EmptyTransaction
 from connectors.wire.group_reader import read_groups
 from connectors.wire.id_list import list_ids
+from connectors.wire.transaction_descriptions import describe
 from connectors.wire.wire_client import (
     GROUP,
     TRANSACTION,
     AnswerLostError,
-    Backoff,
     NotSentError,
     WireClient,
 )
@@ -84,6 +86,7 @@ class CoordinatorWire:
         self._answers: dict[str, str] = {}
         self._lock = threading.Lock()
         self._wire = WireClient(kafka, request_timeout_s)
+        self._direct = DirectQuestions(self._wire)
 
     def __enter__(self) -> CoordinatorWire:
         return self
@@ -104,6 +107,7 @@ class CoordinatorWire:
 
     def close(self) -> None:
         """Close all connections; safe to call twice."""
+        self._direct.close()
         self._wire.close()
 
     # -- commit -----------------------------------------------------------------------------
@@ -224,35 +228,8 @@ class CoordinatorWire:
             BrokerUnavailableError: an id has no answer at the deadline.
             AuthenticationError: a right is missing.
         """
-        if not transactional_ids:
-            return {}
         ids = list(dict.fromkeys(transactional_ids))
-        return self._wire.run(self._describe_all, ids, deadline, deadline=deadline)
-
-    async def _describe_all(
-        self, ids: Sequence[str], deadline: Deadline
-    ) -> dict[str, TransactionDescription]:
-        async def ask(node_and_ids: tuple[int, list[str]]) -> dict[str, TransactionDescription]:
-            node, names = node_and_ids
-            request = wire_requests.describe_transactions(names)
-            response = await self._wire.send(node, request, deadline)
-            return self._read_descriptions(response)
-
-        done = await until_all(self._wire, TRANSACTION, ids, ask, deadline)
-        return {name: done[name] for name in ids}
-
-    def _read_descriptions(self, response: Any) -> dict[str, TransactionDescription]:
-        found: dict[str, TransactionDescription] = {}
-        for row in response.transaction_states:
-            name = row.transactional_id
-            answer = broker_answers.read(Request.DESCRIBE_TRANSACTIONS, row.error_code)
-            if answer.meaning is Meaning.DONE:
-                found[name] = wire_requests.description(row)
-            elif answer.meaning is Meaning.ABSENT:
-                found[name] = TransactionDescription(transactional_id=name, error=answer.name)
-            else:
-                self._wire.raise_permanent(Request.DESCRIBE_TRANSACTIONS, answer, name)
-        return found
+        return describe(self._wire, self._direct, ids, deadline) if ids else {}
 
     # -- list -------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from connectors.wire import broker_answers, wire_requests
+from connectors.wire.backoff import Backoff
 from connectors.wire.broker_answers import Meaning, Request
-from connectors.wire.wire_client import AnswerLostError, Backoff, NotSentError, WireClient
+from connectors.wire.wire_client import AnswerLostError, NotSentError, WireClient
 from connectors.wire.wire_requests import OpenTransaction
 from transactions.clock import Deadline
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.consumer import ListOffsetsRequest
@@ -21,6 +21,7 @@ from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from connectors.wire import broker_answers
 from connectors.wire.broker_answers import Answer, Meaning, Request
+from connectors.wire.direct_questions import DirectQuestions
 from connectors.wire.wire_client import AnswerLostError, NotSentError, WireClient
 from transactions.clock import Deadline
 
@@ -169,44 +170,66 @@ async def find_unended(
     """
     if leaders is None:
         leaders = await leaders_of(wire, partitions, deadline)
-    unread: dict[str, Answer | None] = {}
 
-    async def led_by(node: int, names: Sequence[str]) -> list[str]:
-        """Return the partitions that this node leads. Every replica answers DescribeProducers, even
-        one that lags; only a leader answers ListOffsets. A recent leader has all acknowledged data.
-        """
-        response = await wire.send(node, _list_offsets(names, _COMMITTED), deadline)
-        codes = {
-            f"{t.name}-{r.partition_index}": r.error_code
-            for t in response.topics
-            for r in t.partitions
-        }
-        answers = {name: broker_answers.read(Request.LIST_OFFSETS, codes[name]) for name in codes}
-        led = [name for name, answer in answers.items() if answer.meaning is Meaning.DONE]
-        unread.update({name: answers[name] for name in answers.keys() - set(led)})
-        return led
+    async def ask(node: int, names: Sequence[str]) -> dict[str, _State]:
+        answers = [await wire.send(node, one, deadline) for one in _questions(names)]
+        return _states(*answers)
 
-    async def ask(node: int, names: Sequence[str]) -> dict[str, list[Unended]]:
-        found: dict[str, list[Unended]] = {}
-        led = await led_by(node, names)
-        if not led:
-            return found
-        response = await wire.send(node, _describe_producers(led), deadline)
-        for topic in response.topics:
-            for row in topic.partitions:
-                name = f"{topic.name}-{row.partition_index}"
-                answer = broker_answers.read(Request.DESCRIBE_PRODUCERS, row.error_code)
-                if answer.meaning is not Meaning.DONE:
-                    unread[name] = answer
-                    continue
-                found[name] = [_unended(name, one) for one in row.active_producers]
-        return found
+    return _unended_of(await _of_all(wire, leaders.nodes, ask), leaders)
 
-    answered = await _of_all(wire, leaders.nodes, ask)
-    for name in leaders.existing - answered.keys():
-        unread.setdefault(name, None)
-    everything = [one for row in answered.values() for one in row if one.start_offset >= 0]
-    return sorted(everything), unread
+
+def find_unended_directly(
+    direct: DirectQuestions, deadline: Deadline, leaders: Leaders
+) -> tuple[list[Unended], dict[str, Answer | None]]:
+    """Do what `find_unended` does, on this thread; a leader that does not answer at once counts as
+    one without an answer.
+    """
+    names = _by_node(leaders.nodes)
+    answers = direct.ask({node: _questions(names[node]) for node in names}, deadline)
+    states = {name: one for both in answers.values() for name, one in _states(*both).items()}
+    return _unended_of(states, leaders)
+
+
+#: The transactions without an end in a partition, or what its leader answered in their place.
+_State: TypeAlias = "list[Unended] | Answer"
+
+
+def _questions(names: Sequence[str]) -> list[Any]:
+    """Return what a leader is asked. Every replica answers DescribeProducers, even one that lags;
+    only a leader answers ListOffsets. A recent leader has all acknowledged data. So ListOffsets is
+    answered first.
+    """
+    return [_list_offsets(names, _COMMITTED), _describe_producers(names)]
+
+
+def _states(offsets: Any, producers: Any) -> dict[str, _State]:
+    """Read both answers of one node."""
+    found: dict[str, _State] = {}
+    for topic in producers.topics:
+        for row in topic.partitions:
+            name = f"{topic.name}-{row.partition_index}"
+            answer = broker_answers.read(Request.DESCRIBE_PRODUCERS, row.error_code)
+            done = answer.meaning is Meaning.DONE
+            found[name] = [_unended(name, one) for one in row.active_producers] if done else answer
+    for topic in offsets.topics:
+        for row in topic.partitions:
+            answer = broker_answers.read(Request.LIST_OFFSETS, row.error_code)
+            if answer.meaning is not Meaning.DONE:
+                found[f"{topic.name}-{row.partition_index}"] = answer
+    return found
+
+
+def _unended_of(
+    states: Mapping[str, _State], leaders: Leaders
+) -> tuple[list[Unended], dict[str, Answer | None]]:
+    unread: dict[str, Answer | None] = dict.fromkeys(leaders.existing - states.keys())
+    unended: list[Unended] = []
+    for name, state in states.items():
+        if isinstance(state, Answer):
+            unread[name] = state
+        else:
+            unended += [one for one in state if one.start_offset >= 0]
+    return sorted(unended), unread
 
 
 async def write_marker(
@@ -249,9 +272,6 @@ async def _of_all(
     ask: Callable[[int, Sequence[str]], Awaitable[dict[str, T]]],
 ) -> dict[str, T]:
     """Ask every leader for its partitions; the result lacks those of a leader without answer."""
-    by_node: dict[int, list[str]] = collections.defaultdict(list)
-    for name, node in nodes.items():
-        by_node[node].append(name)
 
     async def guarded(item: tuple[int, list[str]]) -> dict[str, T]:
         try:
@@ -259,8 +279,15 @@ async def _of_all(
         except (NotSentError, AnswerLostError):
             return {}
 
-    parts = await wire.together(guarded, list(by_node.items()))
+    parts = await wire.together(guarded, list(_by_node(nodes).items()))
     return {name: value for part in parts for name, value in part.items()}
+
+
+def _by_node(nodes: Mapping[str, int]) -> dict[int, list[str]]:
+    by_node: dict[int, list[str]] = collections.defaultdict(list)
+    for name, node in nodes.items():
+        by_node[node].append(name)
+    return by_node
 
 
 def _done(request: Request, code: int) -> bool:

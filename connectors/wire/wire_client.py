@@ -4,9 +4,9 @@ kafka-python provides connections, versions, SSL and SASL. This file adds what a
 a Deadline limits every wait; coordinators are found and cached here; and a failure says whether the
 request can have reached the broker (`AnswerLostError`) or not (`NotSentError`).
 
-House rules: everything named ``async`` runs on kafka-python's one I/O thread, so the coordinator
-cache needs no lock. kafka-python itself never repeats a request (read in its source), so one `send`
-is at most one request on the wire.
+House rules: everything named ``async`` runs on kafka-python's one I/O thread. Only that thread
+changes the coordinator cache, so it needs no lock. kafka-python itself never repeats a request
+(read in its source), so one `send` is at most one request on the wire.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from connectors.clients.client_log import hide_logins
 from connectors.clients.client_settings import kafka_python_settings
 from connectors.clients.token_source import TokenSource
 from connectors.wire import broker_answers
+from connectors.wire.backoff import FIRST_PAUSE_S, Backoff
 from connectors.wire.broker_answers import Answer, Meaning, Request
+from connectors.wire.direct_connection import DirectConnection
 from transactions.clock import Deadline
 from transactions.errors import (
     AuthenticationError,
@@ -44,8 +46,6 @@ MAX_IN_FLIGHT: Final = 300
 WAVE: Final = 200
 MOST_COORDINATORS: Final = 4096
 
-_FIRST_PAUSE_S: Final = 0.005
-_LONGEST_PAUSE_S: Final = 0.25
 _LOGIN_TRIES: Final = 3
 _TIMEOUTS: Final = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 
@@ -63,23 +63,6 @@ class AnswerLostError(Exception):
     """The request was handed to the connection and no answer came: it may have been carried out."""
 
 
-class Backoff:
-    """Growing pauses between tries, never past the deadline."""
-
-    def __init__(self, wire: WireClient, deadline: Deadline) -> None:
-        self._wire = wire
-        self._deadline = deadline
-        self._next = _FIRST_PAUSE_S
-
-    async def again(self) -> bool:
-        """Wait; return whether there is time for another try."""
-        if self._deadline.expired():
-            return False
-        await self._wire.pause(min(self._next, self._deadline.remaining()))
-        self._next = min(self._next * 2, _LONGEST_PAUSE_S)
-        return not self._deadline.expired()
-
-
 class WireClient:
     """Connections to all brokers of one cluster, for raw requests.
 
@@ -90,18 +73,25 @@ class WireClient:
     """
 
     def __init__(self, kafka: Mapping[str, str], request_timeout_s: float) -> None:
-        self._settings = kafka_python_settings(kafka)
+        self._kafka = kafka
+        timeout_ms = max(1, int(request_timeout_s * 1000))
+        self._config = {
+            **kafka_python_settings(kafka),
+            "request_timeout_ms": timeout_ms,
+            "socket_connection_setup_timeout_ms": timeout_ms,
+            "max_in_flight_requests_per_connection": MAX_IN_FLIGHT,
+            "receive_message_max_bytes": 100_000_000,
+            "reconnect_backoff_max_ms": 1000,
+        }
         self._bootstrap = kafka.get("bootstrap.servers", "")
-        self._tokens: TokenSource | None = self._settings.get("sasl_oauth_token_provider")
-        self._protocol = self._settings.get("security_protocol", "PLAINTEXT")
+        self._tokens: TokenSource | None = self._config.get("sasl_oauth_token_provider")
+        self._protocol = self._config.get("security_protocol", "PLAINTEXT")
         self._request_timeout_s = request_timeout_s
         self._lock = threading.Lock()
         self._net: Any = None
         self._manager: Any = None
         self._coordinators: dict[tuple[int, str], int] = {}
         self._first_failure = ""
-
-    # -- life -------------------------------------------------------------------------------
 
     def run(self, step: Callable[..., Awaitable[T]], *args: Any, deadline: Deadline) -> T:
         """Run one coroutine on the I/O thread and wait for it; connect first if needed.
@@ -135,17 +125,8 @@ class WireClient:
             self._first_failure = ""
             if self._tokens is not None:  # here, because the I/O thread must not wait for one
                 self._tokens.usable(deadline)
-            timeout_ms = max(1, int(self._request_timeout_s * 1000))
-            config = {
-                **self._settings,
-                "request_timeout_ms": timeout_ms,
-                "socket_connection_setup_timeout_ms": timeout_ms,
-                "max_in_flight_requests_per_connection": MAX_IN_FLIGHT,
-                "receive_message_max_bytes": 100_000_000,
-                "reconnect_backoff_max_ms": 1000,
-            }
-            self._net = NetworkSelector(**config)
-            self._manager = KafkaConnectionManager(self._net, **config)
+            self._net = NetworkSelector(**self._config)
+            self._manager = KafkaConnectionManager(self._net, **self._config)
             self._net.start()
             try:
                 if self._protocol != "PLAINTEXT":
@@ -157,6 +138,20 @@ class WireClient:
             except BaseException:
                 self._close()
                 raise
+
+    def direct_connection(self, node: int, timeout_s: float) -> DirectConnection:
+        """Return a new connection for the calling thread. Precondition: a request was answered.
+
+        Raises:
+            OSError, KafkaError, SparkOnceError: there is no connection, or no login.
+        """
+        manager = self._manager
+        broker = None if manager is None else manager.cluster.broker_metadata(node)
+        if broker is None:
+            raise ConnectionError(f"broker {node} is not known")
+        address = (broker.host, broker.port)
+        versions = manager.broker_version_data
+        return DirectConnection(address, self._kafka, self._config, versions, timeout_s)
 
     async def _greet(self, deadline: Deadline) -> None:
         """Log in once, or until the deadline: bootstrap() would repeat wrong credentials.
@@ -186,7 +181,7 @@ class WireClient:
                 no_login = connection is None or connection.broker_version_data is None
                 if no_login or isinstance(error, _TIMEOUTS):
                     return False
-                await self.pause(min(_FIRST_PAUSE_S, deadline.remaining()))
+                await self.pause(min(FIRST_PAUSE_S, deadline.remaining()))
             else:
                 connection.close()
                 return True
@@ -341,8 +336,12 @@ class WireClient:
                 for key in unknown:
                     request = FindCoordinatorRequest(key=key, key_type=kind, max_version=3)
                     self._learn(kind, [(key, await self.send(node, request, deadline))])
-        known = {key: self._coordinators.get((kind, key)) for key in keys}
-        return {key: node for key, node in known.items() if node is not None}
+        return self.known_coordinators(kind, keys)
+
+    def known_coordinators(self, kind: int, keys: Iterable[str]) -> dict[str, int]:
+        """Return the coordinators that need no question. From any thread."""
+        known = self._coordinators
+        return {key: known[kind, key] for key in keys if (kind, key) in known}
 
     def _learn(self, kind: int, rows: Iterable[tuple[str, Any]]) -> None:
         for key, row in rows:
@@ -415,7 +414,7 @@ class WireClient:
                 "The broker refused our credentials.",
                 where=self._bootstrap,
                 cause=str(error),
-                option=f"kafka.sasl.mechanism={self._settings.get('sasl_mechanism')}, "
+                option=f"kafka.sasl.mechanism={self._config.get('sasl_mechanism')}, "
                 "kafka.sasl.jaas.config",
             )
         if "certificate verify failed" in str(error).lower():
@@ -423,7 +422,7 @@ class WireClient:
                 "The broker's certificate is not trusted, or names another host.",
                 where=self._bootstrap,
                 cause=str(error),
-                option=f"kafka.ssl.truststore.location={self._settings.get('ssl_cafile', '')}, "
+                option=f"kafka.ssl.truststore.location={self._config.get('ssl_cafile', '')}, "
                 "kafka.ssl.endpoint.identification.algorithm",
             )
         first = f"; at first: {self._first_failure}" if self._first_failure else ""

@@ -6,7 +6,8 @@ import collections
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from connectors.wire.wire_client import AnswerLostError, Backoff, NotSentError, WireClient
+from connectors.wire.backoff import Backoff
+from connectors.wire.wire_client import AnswerLostError, NotSentError, WireClient
 from transactions.clock import Deadline
 
 V = TypeVar("V")

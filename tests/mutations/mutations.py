@@ -231,6 +231,22 @@ MUTATIONS = (
         ON_SINK + "test_rule_10_a_transaction_that_was_ended_behind_our_back_is_not_decided",
     ),
     Mutation(
+        "10 a replica that leads no more is not believed",
+        "connectors/wire/partition_leaders.py",
+        "            if answer.meaning is not Meaning.DONE:\n                found[",
+        "            if answer is None:\n                found[",
+        "tests/simulation/test_visibility.py"
+        "::test_a_replica_that_leads_no_more_and_lags_is_not_believed",
+    ),
+    Mutation(
+        "10 a broker that lost an answer is asked the other way",
+        "connectors/wire/direct_questions.py",
+        "self._left_alone[node] = time.monotonic() + _LEFT_ALONE_S",
+        "self._left_alone[node] = time.monotonic()",
+        "tests/integration/test_direct_questions.py"
+        "::test_a_lost_answer_is_asked_for_in_the_other_way",
+    ),
+    Mutation(
         "11 the next decision waits for the last",
         COORDINATOR,
         "        settlement.settle(self._sinks, deadline)\n",

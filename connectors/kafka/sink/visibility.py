@@ -16,6 +16,7 @@ from connectors.clients.offsets_topic import OFFSETS_TOPIC
 from connectors.wire import partition_leaders
 from connectors.wire.broker_answers import Answer, Meaning, Request
 from connectors.wire.coordinator_wire import CoordinatorWire
+from connectors.wire.direct_questions import DirectQuestions
 from connectors.wire.partition_leaders import Leaders, Unended
 from connectors.wire.wire_client import WireClient
 from connectors.wire.wire_requests import TransactionDescription
@@ -44,6 +45,7 @@ class CommitVisibility:
 
     def __init__(self, kafka: Mapping[str, str], coordinators: CoordinatorWire) -> None:
         self._wire = WireClient(kafka, _ANSWER_S)
+        self._direct = DirectQuestions(self._wire)
         self._coordinators = coordinators
         self._leaders = Leaders()
         #: From the last look; if true, the ends of the partitions show nothing.
@@ -51,6 +53,7 @@ class CommitVisibility:
 
     def close(self) -> None:
         """Close the connections."""
+        self._direct.close()
         self._wire.close()
 
     def hidden(
@@ -140,15 +143,16 @@ class CommitVisibility:
             if now is None:
                 return set()
             self._leaders.learn(now, held)
-        question = functools.partial(
-            partition_leaders.find_unended, leaders=self._leaders.only(held)
-        )
-        answer = self._ask(question, held, deadline)
-        if answer is None:
-            return set()
+        leaders = self._leaders.only(held)
         unended: list[Unended]
         unread: dict[str, Answer | None]
-        unended, unread = answer
+        unended, unread = partition_leaders.find_unended_directly(self._direct, deadline, leaders)
+        if None in unread.values():
+            question = functools.partial(partition_leaders.find_unended, leaders=leaders)
+            answer = self._ask(question, held, deadline)
+            if answer is None:
+                return set()
+            unended, unread = answer
         ours = {(one.producer_id, one.producer_epoch) for one in committed}
         of_us = [one for one in unended if (one.producer_id, one.producer_epoch) in ours]
         if not unread:
