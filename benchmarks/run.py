@@ -6,10 +6,11 @@ JSON lines on stdout, progress and a table on stderr. `make bench`, `make bench 
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -19,12 +20,16 @@ from benchmarks.peers import PEERS, chosen
 from benchmarks.plot import draw
 from benchmarks.systems import MODES, USUAL_MODES
 from benchmarks.workload import SHAPE
+from connectors.bench import broker_pauses
 from connectors.bench.bench_topics import BenchTopics
 from connectors.bench.figures import Line
 from connectors.bench.measurements import Measurements, Pace
+from connectors.bench.system import System
 from connectors.bench.workbench import BROKER_JVM
 from connectors.cluster.local_cluster import LocalCluster
 
+#: Little, usual and much for one task; Kafka Streams and Flink keep up with all of it.
+_RATES = "1000,2000,10000,20000,50000,100000"
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -63,13 +68,58 @@ _PEERS_HELP = (
 )
 
 
+def measure(
+    systems: Sequence[System],
+    emit: Callable[[Line], None],
+    *,
+    backlog: tuple[int, int] | None,
+    paces: Sequence[Pace],
+    rounds: int,
+    slowest: int,
+) -> None:
+    """Measure all systems on one broker, which warms up first.
+
+    Args:
+        systems: in each round, in this order: A B A B.
+        emit: receives each line.
+        backlog: the records of throughput, and how many a batch has; None for no throughput.
+        paces: of latency.
+        rounds: how often.
+        slowest: see `Measurements`.
+    """
+    with tempfile.TemporaryDirectory(prefix="sparkonce-bench-") as name:
+        folder = Path(name)
+        pauses = (broker_pauses.log_option(folder),) if slowest else ()
+        with LocalCluster(jvm_options=(*BROKER_JVM, *pauses)) as cluster:
+            kafka = {"bootstrap.servers": cluster.bootstrap_servers}
+            make = functools.partial(
+                Measurements,
+                *(kafka, BenchTopics(kafka), folder),
+                shape=SHAPE,
+                watch=_Steps().watch,
+                slowest=slowest,
+                pauses=functools.partial(broker_pauses.read, folder) if slowest else None,
+            )
+            if paces and systems:
+                say("the broker warms up: this run does not count")
+                make(emit=lambda _line: None).latency(systems[0], paces[0])
+            bench = make(emit=emit)
+            for _ in range(rounds):
+                for system in systems if backlog is not None else ():
+                    bench.throughput(system, records=backlog[0], batch_records=backlog[1])
+                for pace in paces:
+                    for system in systems:
+                        bench.latency(system, pace)
+
+
 @click.command()
 @click.option("--records", default=1_000_000, show_default=True, help="Backlog of throughput.")
 @click.option("--batch-records", default=250_000, show_default=True, help="maxOffsetsPerTrigger.")
-@click.option("--rate", default=2000, show_default=True, help="Records per second of latency.")
-@click.option("--seconds", default=30.0, show_default=True, help="Measured seconds of latency.")
+@click.option("--rate", default=_RATES, show_default=True, help="Of latency; several are a curve.")
+@click.option("--seconds", default=60.0, show_default=True, help="Measured seconds of latency.")
 @click.option("--warmup", default=15.0, show_default=True, help="Seconds before, not measured.")
 @click.option("--rounds", default=1, show_default=True, help="How often; A B A B with peers.")
+@click.option("--slowest", default=20, show_default=True, help="Checkpoints to tell, per latency.")
 @click.option("--modes", default=",".join(USUAL_MODES), show_default=True, help=_MODES_HELP)
 @click.option("--peers", default="installed", show_default=True, help=_PEERS_HELP)
 @click.option("--only", type=click.Choice(["throughput", "latency"]), help="One measurement.")
@@ -79,10 +129,11 @@ _PEERS_HELP = (
 def main(  # noqa: PLR0917 - click passes them by name
     records: int,
     batch_records: int,
-    rate: int,
+    rate: str,
     seconds: float,
     warmup: float,
     rounds: int,
+    slowest: int,
     modes: str,
     peers: str,
     only: str | None,
@@ -96,6 +147,9 @@ def main(  # noqa: PLR0917 - click passes them by name
         theirs = chosen("" if peers == "none" else peers)
     except KeyError as error:
         raise click.BadParameter(f"unknown: {error}", param_hint="--peers") from error
+    if not all(word.isdigit() and int(word) for word in rate.split(",")):
+        raise click.BadParameter(f"not records a second: {rate}", param_hint="--rate")
+    paces = [Pace(rate=int(word), warmup_s=warmup, seconds=seconds) for word in rate.split(",")]
     ours = [MODES[mode] for mode in wanted]
     systems = [*ours, *theirs]
     lines: list[Line] = []
@@ -104,22 +158,15 @@ def main(  # noqa: PLR0917 - click passes them by name
         lines.append(line)
         click.echo(json.dumps(line))
 
-    with (
-        tempfile.TemporaryDirectory(prefix="sparkonce-bench-") as folder,
-        LocalCluster(jvm_options=BROKER_JVM) as cluster,
-    ):
-        kafka = {"bootstrap.servers": cluster.bootstrap_servers}
-        bench = Measurements(
-            kafka, BenchTopics(kafka), Path(folder), shape=SHAPE, emit=emit, watch=_Steps().watch
-        )
-        pace = Pace(rate=rate, warmup_s=warmup, seconds=seconds)
-        for _ in range(rounds):
-            if only != "latency":
-                for system in systems:
-                    bench.throughput(system, records=records, batch_records=batch_records)
-            if only != "throughput":
-                for system in systems:
-                    bench.latency(system, pace)
+    backlog = None if only == "latency" else (records, batch_records)
+    measure(
+        systems,
+        emit,
+        backlog=backlog,
+        paces=[] if only == "throughput" else paces,
+        rounds=rounds,
+        slowest=slowest,
+    )
     compared = comparison.ratios(lines, [system.name for system in ours])
     for line in compared:
         emit(line)

@@ -100,6 +100,18 @@ def per_second(rows: Sequence[Line]) -> float | None:
     return round((len(rows) - 1) / seconds, 2)
 
 
+def per_checkpoint(
+    us_per_record: Mapping[str, float] | None, rate: int, checkpoints_per_s: float | None
+) -> dict[str, float] | None:
+    """Return milliseconds of CPU per checkpoint by role, from microseconds per record; None where
+    one of the two is not known.
+    """
+    if us_per_record is None or not checkpoints_per_s:
+        return None
+    records = rate / checkpoints_per_s
+    return {role: round(us * records / 1e3, 2) for role, us in us_per_record.items()}
+
+
 def records_between(rows: Sequence[Line]) -> int | None:
     """Return the records per second from the end of the second checkpoint to the end of the last
     but one: whole intervals only. The last records can wait up to a whole interval for a checkpoint

@@ -27,7 +27,7 @@ from connectors.bench.end_watcher import EndWatcher
 from connectors.bench.figures import Line
 from connectors.bench.job_process import JobProcess
 from connectors.bench.measuring_producer import MeasuringProducer
-from connectors.bench.prober import Prober, Watch
+from connectors.bench.prober import DRAINING, MEASURING, Prober, Watch
 from connectors.bench.shape import Shape
 from connectors.bench.system import System
 from connectors.bench.topic_audit import audit_topic
@@ -37,6 +37,7 @@ _LOAD_LINGER_MS: Final = 20
 #: A system fails if it moves fewer records per second; it has two minutes to start.
 _LEAST_PER_S: Final = 5000
 _START_S: Final = 120.0
+_MEASURED_STEPS: Final = frozenset({MEASURING, DRAINING})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,17 +142,20 @@ class Measurements:
         line = self._head("latency", system) | _of(pace)
         phases: list[Line] = []
         with self._reported(line):
-            prober, job, values = self._probed(system, pace)
+            prober, job, values, cpu = self._probed(system, pace)
             phases = figures.checkpoints_of(job.report, prober.measured_from_ns)
             batches = figures.batches_of(job.report, prober.measured_from_ns)
+            per_s = figures.per_second(phases)
             line |= {
                 **_told(prober, values, pace),
                 "commits": job.report["commits"] or len(batches),
-                "checkpoints_per_s": figures.per_second(phases),
+                "checkpoints_per_s": per_s,
+                "cpu_us_per_record": cpu.per_record(),
+                "cpu_ms_per_checkpoint": figures.per_checkpoint(cpu.per_record(), pace.rate, per_s),
                 "spark_phases": figures.spark_phases(batches),
             }
             _check_complete(prober.audit, values)
-        self._phases("latency phases", system, phases, **self._slow(phases))
+        self._phases("latency phases", system, phases, rate=pace.rate, **self._slow(phases))
 
     def commit(self, system: System, pace: Pace, *, subtasks: int) -> Line:
         """Measure the cost of many small checkpoints, phase by phase; return the line.
@@ -161,7 +165,7 @@ class Measurements:
         """
         line = self._head("commit", system) | {"subtasks": subtasks} | _of(pace)
         with self._reported(line):
-            prober, job, values = self._probed(system, pace)
+            prober, job, values, _ = self._probed(system, pace)
             every = figures.checkpoints_of(job.report, prober.measured_from_ns)
             whole = [one for one in every if one["transactions"] == subtasks]
             commits = [figures.commit_ms(one) for one in whole]
@@ -186,21 +190,32 @@ class Measurements:
 
     def _probed(
         self, system: System, pace: Pace
-    ) -> tuple[Prober, JobProcess, npt.NDArray[np.float64]]:
+    ) -> tuple[Prober, JobProcess, npt.NDArray[np.float64], CpuWatch]:
         topics = (
             self._topics.create("in", self._shape.partitions),
             self._topics.create("out", self._shape.partitions),
         )
-        prober = Prober(
-            kafka=self._kafka,
-            topics=topics,
-            shape=self._shape,
-            watch=self._watch,
-            **dataclasses.asdict(pace),
-        )
         with self._job(system, topics, None) as job:
+            cpu = CpuWatch(job.pid)
+            seen: set[str] = set()
+
+            def watch(step: str, done: int, total: int) -> None:
+                # A look at the processes takes milliseconds, so there are two: at the begin and
+                # behind the end of what is measured.
+                if step in _MEASURED_STEPS - seen:
+                    seen.add(step)
+                    cpu.sample(total if step == DRAINING else done)
+                self._watch(step, done, total)
+
+            prober = Prober(
+                kafka=self._kafka,
+                topics=topics,
+                shape=self._shape,
+                watch=watch,
+                **dataclasses.asdict(pace),
+            )
             values = prober.run(job.check)
-        return prober, job, values / 1e6
+        return prober, job, values / 1e6, cpu
 
     def _loaded(self, records: int) -> str:
         """Load the backlog once; every system reads the same topic."""

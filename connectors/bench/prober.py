@@ -30,6 +30,11 @@ _DRAIN_S: Final = 60.0
 _LATE_DUPLICATES_S: Final = 2.0
 _WATCH_EVERY_S: Final = 0.25
 
+#: What the progress says.
+WARMING: Final = "warming up"
+MEASURING: Final = "measuring"
+DRAINING: Final = "waiting for the last records"
+
 #: Called with the present step, the finished amount and the total amount.
 Watch = Callable[[str, int, int], None]
 
@@ -146,7 +151,7 @@ class Prober:
             producer.poll()
             if told.expired():
                 check()
-                step = "warming up" if sent <= warmup else "measuring"
+                step = WARMING if sent <= warmup else MEASURING
                 self.watch(step, sent, records)
                 told = Deadline(_WATCH_EVERY_S)
             SYSTEM_CLOCK.sleep(_TICK_S)
@@ -156,10 +161,11 @@ class Prober:
 
     def _drain(self, records: int, check: Callable[[], None]) -> None:
         deadline = Deadline(_DRAIN_S)
+        self.watch(DRAINING, self._got, records)
         while self._got < records and not deadline.expired():
-            self.watch("waiting for the last records", self._got, records)
             check()
             deadline.pause(0.05)
+            self.watch(DRAINING, self._got, records)
         SYSTEM_CLOCK.sleep(_LATE_DUPLICATES_S)
 
     def _failed(self) -> SparkOnceError:

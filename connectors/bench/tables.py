@@ -36,7 +36,7 @@ def show(lines: Sequence[Line], console: Console) -> None:
         console.print(_figures(main))
     for one in lines:
         if one.get("slowest"):
-            console.print(_slowest(one))
+            console.print(slowest_checkpoints(one))
     for one in lines:
         for note in notes(one):
             console.print(note, markup=False, highlight=False, soft_wrap=True)
@@ -58,9 +58,12 @@ def notes(line: Line) -> Iterator[str]:
         yield f"One more subtask costs {line['ms_per_subtask']} ms of a commit (p50)."
 
 
-def _slowest(line: Line) -> Table:
+def slowest_checkpoints(line: Line) -> Table:
+    """Return a table of the slowest checkpoints of a line that has them."""
     rows: list[Line] = line["slowest"]
-    table = Table("checkpoint", "ended", "records", title="The slowest checkpoints, in ms")
+    at = f"at {line['rate']:,} records a second" if "rate" in line else ""
+    title = f"The slowest checkpoints {at}, in ms"
+    table = Table("checkpoint", "ended", "records", title=title)
     columns = ("total_ms", *PHASES, "broker_pause_ms")
     known = [name for name in columns if any(name in row for row in rows)]
     for name in known:

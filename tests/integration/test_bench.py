@@ -16,21 +16,28 @@ ROOT = Path(__file__).parents[2]
 SYSTEMS = ("sparkonce micro-batch", "sparkonce continuous")
 PEER = "hand-written loop, 100 ms"
 OPTIONS = ["--records", "20000", "--batch-records", "10000", "--seconds", "3", "--warmup", "2"]
+#: Each test starts a Spark for each job that it measures.
+TIMEOUT_S = 600
 
 
-@pytest.mark.long
-def test_lines_of_a_small_run():
+def measured(*options: str) -> list[dict[str, Any]]:
+    """Run `benchmarks.run` and return its lines."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.run", *OPTIONS, "--peers", "loop-100"],
+        [sys.executable, "-m", "benchmarks.run", *OPTIONS, *options],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr + done.stdout
-    every = list(map(json.loads, done.stdout.splitlines()))
+    return list(map(json.loads, done.stdout.splitlines()))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(TIMEOUT_S)
+def test_lines_of_a_small_run():
+    every = measured("--rate", "2000", "--peers", "loop-100")
     of_system: dict[str, dict[str, Any]] = {system: {} for system in (*SYSTEMS, PEER)}
     for line in every:
         if "system" in line:
@@ -48,6 +55,22 @@ def test_lines_of_a_small_run():
     assert {one["theirs"] for one in every if "theirs" in one} == {PEER}
     # So small a continuous run may become visible at once.
     assert of_system[SYSTEMS[0]]["throughput"]["records_per_s_steady"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(TIMEOUT_S)
+def test_latency_at_several_rates_beside_the_pauses_of_the_broker():
+    options = ("--only", "latency", "--modes", "continuous", "--peers", "none")
+    every = measured("--rate", "500,1000", *options)
+    latencies = [one for one in every if one["what"] == "latency"]
+    rates = [one["rate"] for one in latencies]
+    assert rates == [500, 1000], "the run that warms the broker up does not count"
+    for one in latencies:
+        assert one["cpu_us_per_record"]["broker"] > 0
+        assert one["cpu_ms_per_checkpoint"]["tasks"] > 0
+    paused = [one for one in every if one["what"] == "latency phases"]
+    assert [one["rate"] for one in paused] == rates
+    assert all(one["slowest"] and 0 <= one["broker_paused_share"] < 1 for one in paused)
 
 
 def judge(lines: dict[str, dict[str, Any]]) -> None:
