@@ -24,6 +24,7 @@ from connectors.clients.login import Login
 from connectors.clients.tls_context import context_of
 
 _READ_BYTES: Final = 65536
+_LOOK_S: Final = 0.001
 
 
 class DirectConnection:
@@ -52,9 +53,9 @@ class DirectConnection:
         versions: Any,
         timeout_s: float,
     ) -> None:
-        self.host = address[0]
+        self.host = address[0].rstrip(".")
         self._until = time.monotonic() + timeout_s
-        self._timers: dict[int, tuple[float, Callable[[], Any]]] = {}
+        self._timers: dict[int, tuple[float, Callable[[], Any] | None]] = {}
         self._numbers = itertools.count()
         self._socket = socket.create_connection(address, timeout_s)
         try:
@@ -106,7 +107,8 @@ class DirectConnection:
     def interrupt(self) -> None:
         """Make a thread that waits here fail. From any thread."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Not TLS's own shutdown: it goes on in plain text.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection; a second call is harmless. Also called by kafka-python."""
@@ -119,10 +121,8 @@ class DirectConnection:
 
     def _await(self, future: Any) -> None:
         while not future.is_done:
-            left_s = self._until - time.monotonic()
-            if left_s <= 0.0:
-                raise TimeoutError(f"{self.host} has not answered in time")
-            self._socket.settimeout(left_s)
+            # At least a look: the answer may be there, while another broker took all the time.
+            self._socket.settimeout(max(_LOOK_S, self._until - time.monotonic()))
             data = self._socket.recv(_READ_BYTES)
             if not data:
                 raise ConnectionError(f"{self.host} has closed the connection")
@@ -137,18 +137,18 @@ class DirectConnection:
     def _run_timers(self) -> None:
         """Do what is due: a login is repeated before it ends, a throttled connection goes on."""
         now = time.monotonic()
-        for number, (when, step) in list(self._timers.items()):
-            if when <= now:
-                del self._timers[number]
-                begun = step()
-                if inspect.iscoroutine(begun):
-                    self._drive(begun)
+        due = sorted((when, number) for number, (when, _) in self._timers.items() if when <= now)
+        for _, number in due:
+            step = self._timers.pop(number, (0.0, None))[1]
+            begun = None if step is None else step()  # a step can cancel the next one
+            if inspect.iscoroutine(begun):
+                self._drive(begun)
 
     # --- what kafka-python calls: its transport -----------------------------------------------
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        self._socket.settimeout(max(0.001, self._until - time.monotonic()))
+        self._socket.settimeout(max(_LOOK_S, self._until - time.monotonic()))
         self._socket.sendall(data)
 
     def abort(self, error: Exception | None = None) -> None:

@@ -7,22 +7,27 @@ throttles us) is asked again by `wire_client`, which finds coordinators, waits a
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kafka.errors import KafkaError
+from kafka.errors import SaslAuthenticationFailedError
 
 from connectors.wire.direct_connection import DirectConnection
 from connectors.wire.wire_client import WireClient
 from transactions.clock import Deadline
 from transactions.errors import SparkOnceError
 
+logger = logging.getLogger(__name__)
+
 #: An answer takes a millisecond. A broker that stands still for so long is asked the other way.
 _PATIENCE_S: Final = 2.0
 #: A broker that did not answer is asked the other way for so long.
 _LEFT_ALONE_S: Final = 5.0
+#: After a refused login: companies lock accounts that try again and again.
+_REFUSED_S: Final = 300.0
 
 
 class DirectQuestions:
@@ -37,6 +42,7 @@ class DirectQuestions:
         self._connections: dict[int, DirectConnection] = {}
         self._left_alone: dict[int, float] = {}
         self._asking = threading.Lock()
+        self._closed = 0  # how often
 
     def ask(
         self, questions: Mapping[int, Sequence[Any]], deadline: Deadline
@@ -50,18 +56,26 @@ class DirectQuestions:
         Returns the answers by broker id; a broker that did not answer all of its questions is
         missing. Nobody answers on the main thread (see `DirectConnection`), or while another thread
         asks.
+
+        Raises:
+            BrokerUnavailableError: `close` was called meanwhile: the other way is closed, too.
         """
         if threading.current_thread() is threading.main_thread():
             return {}
         if not self._asking.acquire(blocking=False):
             return {}
+        closed = self._closed
         try:
-            return self._ask(questions, min(_PATIENCE_S, deadline.remaining()))
+            answers = self._ask(questions, min(_PATIENCE_S, deadline.remaining()))
         finally:
             self._asking.release()
+        if closed != self._closed:
+            raise self._wire.unavailable("the connections were closed meanwhile")
+        return answers
 
     def close(self) -> None:
-        """Close all connections; a later question connects again."""
+        """Close all connections, and fail a question under way; a later question connects again."""
+        self._closed += 1
         for connection in list(self._connections.values()):
             connection.interrupt()
         with self._asking:
@@ -69,13 +83,16 @@ class DirectQuestions:
                 self._connections.popitem()[1].close()
 
     def _ask(self, questions: Mapping[int, Sequence[Any]], patience_s: float) -> dict[int, Any]:
-        now = time.monotonic()
+        closed, now = self._closed, time.monotonic()
         until = now + patience_s
         sent: dict[int, Any] = {}
         for node, requests in questions.items():
+            left_s = until - time.monotonic()
+            if left_s <= 0.0 or closed != self._closed:
+                break
             if self._left_alone.get(node, now) <= now:
                 with self._dropped_on_error(node):
-                    sent[node] = self._connection(node, patience_s).send(requests, until)
+                    sent[node] = self._connection(node, left_s).send(requests, until)
         answers: dict[int, Any] = {}
         for node, futures in sent.items():
             with self._dropped_on_error(node):
@@ -88,10 +105,13 @@ class DirectQuestions:
         return self._connections[node]
 
     @contextlib.contextmanager
-    def _dropped_on_error(self, node: int) -> Any:
+    def _dropped_on_error(self, node: int) -> Iterator[None]:
         try:
             yield
-        except (OSError, KafkaError, SparkOnceError):
-            self._left_alone[node] = time.monotonic() + _LEFT_ALONE_S
+        except Exception as error:  # noqa: BLE001 - also a broken answer: it is asked again
+            logger.debug("broker %s is asked the other way: %r", node, error)
+            refused = isinstance(error, SaslAuthenticationFailedError | SparkOnceError)
+            pause_s = _REFUSED_S if refused else _LEFT_ALONE_S
+            self._left_alone[node] = time.monotonic() + pause_s
             if (connection := self._connections.pop(node, None)) is not None:
                 connection.close()

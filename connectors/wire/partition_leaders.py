@@ -203,20 +203,26 @@ def _questions(names: Sequence[str]) -> list[Any]:
 
 
 def _states(offsets: Any, producers: Any) -> dict[str, _State]:
-    """Read both answers of one node."""
+    """Read both answers of one node; a partition that it does not lead is never believed."""
     found: dict[str, _State] = {}
+    for topic in offsets.topics:
+        for row in topic.partitions:
+            name = f"{topic.name}-{row.partition_index}"
+            found[name] = broker_answers.read(Request.LIST_OFFSETS, row.error_code)
+    led = {name for name, answer in found.items() if _is_done(answer)}
     for topic in producers.topics:
         for row in topic.partitions:
             name = f"{topic.name}-{row.partition_index}"
             answer = broker_answers.read(Request.DESCRIBE_PRODUCERS, row.error_code)
-            done = answer.meaning is Meaning.DONE
-            found[name] = [_unended(name, one) for one in row.active_producers] if done else answer
-    for topic in offsets.topics:
-        for row in topic.partitions:
-            answer = broker_answers.read(Request.LIST_OFFSETS, row.error_code)
-            if answer.meaning is not Meaning.DONE:
-                found[f"{topic.name}-{row.partition_index}"] = answer
-    return found
+            if name in led:
+                rows = [_unended(name, one) for one in row.active_producers]
+                found[name] = rows if _is_done(answer) else answer
+    # The answer about the producers may lack a partition, too.
+    return {name: state for name, state in found.items() if not _is_done(state)}
+
+
+def _is_done(state: _State) -> bool:
+    return isinstance(state, Answer) and state.meaning is Meaning.DONE
 
 
 def _unended_of(

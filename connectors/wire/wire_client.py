@@ -340,8 +340,8 @@ class WireClient:
 
     def known_coordinators(self, kind: int, keys: Iterable[str]) -> dict[str, int]:
         """Return the coordinators that need no question. From any thread."""
-        known = self._coordinators
-        return {key: known[kind, key] for key in keys if (kind, key) in known}
+        known = {key: self._coordinators.get((kind, key)) for key in keys}
+        return {key: node for key, node in known.items() if node is not None}
 
     def _learn(self, kind: int, rows: Iterable[tuple[str, Any]]) -> None:
         for key, row in rows:
