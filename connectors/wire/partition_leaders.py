@@ -23,6 +23,7 @@ from connectors.wire import broker_answers
 from connectors.wire.broker_answers import Answer, Meaning, Request
 from connectors.wire.direct_questions import DirectQuestions
 from connectors.wire.wire_client import AnswerLostError, NotSentError, WireClient
+from connectors.wire.wire_rounds import by_node
 from transactions.clock import Deadline
 
 _LATEST: Final = -1
@@ -135,7 +136,7 @@ async def stable_lags(
                 f"{topic.name}-{row.partition_index}": row.offset
                 for topic in response.topics
                 for row in topic.partitions
-                if _done(Request.LIST_OFFSETS, row.error_code)
+                if _is_done(broker_answers.read(Request.LIST_OFFSETS, row.error_code))
             }
 
         return await _of_all(wire, leaders.nodes, ask)
@@ -184,7 +185,7 @@ def find_unended_directly(
     """Do what `find_unended` does, on this thread; a leader that does not answer at once counts as
     one without an answer.
     """
-    names = _by_node(leaders.nodes)
+    names = by_node(leaders.nodes)
     answers = direct.ask({node: _questions(names[node]) for node in names}, deadline)
     states = {name: one for both in answers.values() for name, one in _states(*both).items()}
     return _unended_of(states, leaders)
@@ -285,19 +286,8 @@ async def _of_all(
         except (NotSentError, AnswerLostError):
             return {}
 
-    parts = await wire.together(guarded, list(_by_node(nodes).items()))
+    parts = await wire.together(guarded, list(by_node(nodes).items()))
     return {name: value for part in parts for name, value in part.items()}
-
-
-def _by_node(nodes: Mapping[str, int]) -> dict[int, list[str]]:
-    by_node: dict[int, list[str]] = collections.defaultdict(list)
-    for name, node in nodes.items():
-        by_node[node].append(name)
-    return by_node
-
-
-def _done(request: Request, code: int) -> bool:
-    return broker_answers.read(request, code).meaning is Meaning.DONE
 
 
 def _split(name: str) -> tuple[str, int]:

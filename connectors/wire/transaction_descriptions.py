@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from connectors.wire.broker_answers import Meaning, Request
 from connectors.wire.direct_questions import DirectQuestions
 from connectors.wire.wire_client import TRANSACTION, WireClient
 from connectors.wire.wire_requests import TransactionDescription
-from connectors.wire.wire_rounds import until_all
+from connectors.wire.wire_rounds import by_node, until_all
 from transactions.clock import Deadline
 
 
@@ -30,12 +29,8 @@ def describe(
         BrokerUnavailableError: an id has no answer at the deadline.
         AuthenticationError: a right is missing.
     """
-    questions: dict[int, list[str]] = collections.defaultdict(list)
-    for name, node in wire.known_coordinators(TRANSACTION, ids).items():
-        questions[node].append(name)
-    requests = {
-        node: [wire_requests.describe_transactions(names)] for node, names in questions.items()
-    }
+    known = by_node(wire.known_coordinators(TRANSACTION, ids))
+    requests = {node: [wire_requests.describe_transactions(known[node])] for node in known}
     found: dict[str, TransactionDescription] = {}
     for (answer,) in direct.ask(requests, deadline).values():
         found.update(_read(wire, answer))

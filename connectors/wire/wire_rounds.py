@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from connectors.wire.backoff import Backoff
@@ -11,6 +11,14 @@ from connectors.wire.wire_client import AnswerLostError, NotSentError, WireClien
 from transactions.clock import Deadline
 
 V = TypeVar("V")
+
+
+def by_node(nodes: Mapping[str, int]) -> dict[int, list[str]]:
+    """Return what each broker is asked for: the keys of which it is the coordinator or leader."""
+    keys: dict[int, list[str]] = collections.defaultdict(list)
+    for key, node in nodes.items():
+        keys[node].append(key)
+    return keys
 
 
 async def until_all(
@@ -53,10 +61,7 @@ async def until_all(
             nodes = await wire.coordinators(kind, missing, deadline)
         except (NotSentError, AnswerLostError) as error:
             nodes, reason = {}, str(error)
-        groups: dict[int, list[str]] = collections.defaultdict(list)
-        for key, node in nodes.items():
-            groups[node].append(key)
-        for part in await wire.together(guarded, list(groups.items())):
+        for part in await wire.together(guarded, list(by_node(nodes).items())):
             done.update(part)
         missing = [key for key in keys if key not in done]
         if not missing:
