@@ -147,7 +147,7 @@ class CommitVisibility:
         unended: list[Unended]
         unread: dict[str, Answer | None]
         unended, unread = partition_leaders.find_unended_directly(self._direct, deadline, leaders)
-        if None in unread.values():
+        if any(unread[name] is None for name in leaders.nodes.keys() & unread.keys()):
             question = functools.partial(partition_leaders.find_unended, leaders=leaders)
             answer = self._ask(question, held, deadline)
             if answer is None:
