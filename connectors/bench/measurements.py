@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from connectors.bench import broker_pauses, figures
-from connectors.bench.audit import Audit
 from connectors.bench.bench_topics import BenchTopics
 from connectors.bench.broker_pauses import Pause
 from connectors.bench.committed_reader import librdkafka_version
@@ -53,6 +52,51 @@ class Pace:
     rate: int
     warmup_s: float
     seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Probed:
+    """What a job did at a pace.
+
+    Attributes:
+        prober: fed it, and read its output.
+        job: the process, ended.
+        latencies_ms: of every measured record.
+        cpu: what the job's processes and the broker used while it was measured.
+    """
+
+    prober: Prober
+    job: JobProcess
+    latencies_ms: npt.NDArray[np.float64]
+    cpu: CpuWatch
+
+    def line(self, pace: Pace) -> Line:
+        """Return the fields that every measurement at a pace has."""
+        values, measured_s = self.latencies_ms, self.prober.measured_s
+        produced_per_s = pace.rate * pace.seconds / max(measured_s, 1e-9)
+        growth = figures.growth_ms(values)
+        return {
+            "measured": len(values),
+            **figures.percentiles(values),
+            **figures.curve(values),
+            **vars(self.prober.audit),
+            "producer_late_max_ms": round(self.prober.late_max_ms, 1),
+            "produced_per_s": round(min(produced_per_s, pace.rate), 1),
+            "latency_growth_ms": growth,
+            "rate_held": figures.rate_held(pace.rate, produced_per_s, growth, pace.seconds),
+        }
+
+    def check_complete(self) -> None:
+        """Raise if a record did not arrive."""
+        lost = self.prober.audit.lost
+        if lost:
+            raise SparkOnceError(
+                "Records are missing in the output one minute after the last produce.",
+                where=f"{lost:,} records are missing; {len(self.latencies_ms):,} measured records "
+                "arrived",
+                cause="the records are lost, or the job is more than a minute behind the rate",
+                option="--rate",
+            )
 
 
 class Measurements:
@@ -142,19 +186,20 @@ class Measurements:
         line = self._head("latency", system) | _of(pace)
         phases: list[Line] = []
         with self._reported(line):
-            prober, job, values, cpu = self._probed(system, pace)
-            phases = figures.checkpoints_of(job.report, prober.measured_from_ns)
-            batches = figures.batches_of(job.report, prober.measured_from_ns)
-            per_s = figures.per_second(phases)
+            probed = self._probed(system, pace)
+            report, from_ns = probed.job.report, probed.prober.measured_from_ns
+            phases = figures.checkpoints_of(report, from_ns)
+            batches = figures.batches_of(report, from_ns)
+            per_s, per_record = figures.per_second(phases), probed.cpu.per_record()
             line |= {
-                **_told(prober, values, pace),
-                "commits": job.report["commits"] or len(batches),
+                **probed.line(pace),
+                "commits": report["commits"] or len(batches),
                 "checkpoints_per_s": per_s,
-                "cpu_us_per_record": cpu.per_record(),
-                "cpu_ms_per_checkpoint": figures.per_checkpoint(cpu.per_record(), pace.rate, per_s),
+                "cpu_us_per_record": per_record,
+                "cpu_ms_per_checkpoint": figures.per_checkpoint(per_record, pace.rate, per_s),
                 "spark_phases": figures.spark_phases(batches),
             }
-            _check_complete(prober.audit, values)
+            probed.check_complete()
         self._phases("latency phases", system, phases, rate=pace.rate, **self._slow(phases))
 
     def commit(self, system: System, pace: Pace, *, subtasks: int) -> Line:
@@ -165,12 +210,12 @@ class Measurements:
         """
         line = self._head("commit", system) | {"subtasks": subtasks} | _of(pace)
         with self._reported(line):
-            prober, job, values, _ = self._probed(system, pace)
-            every = figures.checkpoints_of(job.report, prober.measured_from_ns)
+            probed = self._probed(system, pace)
+            every = figures.checkpoints_of(probed.job.report, probed.prober.measured_from_ns)
             whole = [one for one in every if one["transactions"] == subtasks]
             commits = [figures.commit_ms(one) for one in whole]
             line |= {
-                **_told(prober, values, pace),
+                **probed.line(pace),
                 "checkpoints": len(whole),
                 "checkpoints_with_fewer_transactions": len(every) - len(whole),
                 "checkpoints_per_s": figures.per_second(every),
@@ -178,7 +223,7 @@ class Measurements:
                 "commit_ms": {**figures.percentiles(commits), **figures.curve(commits)},
                 "phase_ms": figures.commit_phases(whole),
             }
-            _check_complete(prober.audit, values)
+            probed.check_complete()
             if not whole:
                 raise SparkOnceError(
                     "No checkpoint had a transaction of every subtask.",
@@ -188,9 +233,7 @@ class Measurements:
                 )
         return line
 
-    def _probed(
-        self, system: System, pace: Pace
-    ) -> tuple[Prober, JobProcess, npt.NDArray[np.float64], CpuWatch]:
+    def _probed(self, system: System, pace: Pace) -> _Probed:
         topics = (
             self._topics.create("in", self._shape.partitions),
             self._topics.create("out", self._shape.partitions),
@@ -215,7 +258,7 @@ class Measurements:
                 **dataclasses.asdict(pace),
             )
             values = prober.run(job.check)
-        return prober, job, values / 1e6, cpu
+        return _Probed(prober, job, values / 1e6, cpu)
 
     def _loaded(self, records: int) -> str:
         """Load the backlog once; every system reads the same topic."""
@@ -328,31 +371,6 @@ def rates(
 
 def _of(pace: Pace) -> Line:
     return {"rate": pace.rate, "warmup_s": pace.warmup_s, "seconds": pace.seconds}
-
-
-def _told(prober: Prober, values: npt.NDArray[np.float64], pace: Pace) -> Line:
-    produced_per_s = pace.rate * pace.seconds / max(prober.measured_s, 1e-9)
-    growth = figures.growth_ms(values)
-    return {
-        "measured": len(values),
-        **figures.percentiles(values),
-        **figures.curve(values),
-        **vars(prober.audit),
-        "producer_late_max_ms": round(prober.late_max_ms, 1),
-        "produced_per_s": round(min(produced_per_s, pace.rate), 1),
-        "latency_growth_ms": growth,
-        "rate_held": figures.rate_held(pace.rate, produced_per_s, growth, pace.seconds),
-    }
-
-
-def _check_complete(audit: Audit, values: npt.NDArray[np.float64]) -> None:
-    if audit.lost:
-        raise SparkOnceError(
-            "Records are missing in the output one minute after the last produce.",
-            where=f"{audit.lost:,} records are missing; {len(values):,} measured records arrived",
-            cause="the records are lost, or the job is more than a minute behind the rate",
-            option="--rate",
-        )
 
 
 def _median(values: list[int]) -> float | None:
