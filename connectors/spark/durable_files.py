@@ -144,7 +144,8 @@ def drop_undecided(folder: Path, last: int) -> None:
     if last < 0:
         doubtful += [path for path in folder.glob("*metadata*") if not is_whole(path)]
         for name in MUST_BE_EMPTY:
-            shutil.rmtree(folder / name, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(folder / name)
     for path in doubtful:
         path.unlink(missing_ok=True)
 

@@ -328,6 +328,13 @@ def test_before_the_first_decision_nothing_of_a_batch_stays(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_cannot_be_removed_before_the_first_decision_is_an_error(tmp_path: Path):
+    """Else Spark begins with what a batch without a decision left."""
+    (tmp_path / "state").write_text("a file in the place of the folder")
+    with pytest.raises(NotADirectoryError):
+        drop_undecided(tmp_path, -1)
+
+
 @pytest.mark.parametrize(("text", "stays"), [("", False), ('{"id":', False), ('{"id":"q"}', True)])
 def test_b1_before_the_first_decision_torn_metadata_is_dropped(
     tmp_path: Path, text: str, stays: bool
