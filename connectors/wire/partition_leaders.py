@@ -77,11 +77,15 @@ class Leaders:
 
     def learn(self, now: Leaders, partitions: Collection[str]) -> None:
         """Replace what is known about some partitions."""
+        self.forget(partitions)
+        self.nodes.update(now.nodes)
+        self.existing |= now.existing
+
+    def forget(self, partitions: Collection[str]) -> None:
+        """Drop what is known about some partitions."""
         for name in partitions:
             self.nodes.pop(name, None)
-        self.nodes.update(now.nodes)
         self.existing.difference_update(partitions)
-        self.existing |= now.existing
 
 
 async def find_leaders(wire: WireClient, topics: Iterable[str], deadline: Deadline) -> Leaders:
@@ -131,23 +135,48 @@ async def stable_lags(
 
     async def ends(isolation: int) -> dict[str, int]:
         async def ask(node: int, names: Sequence[str]) -> dict[str, int]:
-            response = await wire.send(node, _list_offsets(names, isolation), deadline)
-            return {
-                f"{topic.name}-{row.partition_index}": row.offset
-                for topic in response.topics
-                for row in topic.partitions
-                if _is_done(broker_answers.read(Request.LIST_OFFSETS, row.error_code))
-            }
+            return _offsets_in(await wire.send(node, _list_offsets(names, isolation), deadline))
 
         return await _of_all(wire, leaders.nodes, ask)
 
     # The end first: a commit between the two answers must not look held back.
     ends_of_log, ends_of_readers = await ends(_UNCOMMITTED), await ends(_COMMITTED)
-    lags = dict.fromkeys(set(partitions) - leaders.existing, 0)
-    for name, end in ends_of_log.items():
-        if name in ends_of_readers:
-            lags[name] = max(0, end - ends_of_readers[name])
+    absent = dict.fromkeys(set(partitions) - leaders.existing, 0)
+    return absent | _lags(ends_of_log, ends_of_readers)
+
+
+def stable_lags_directly(
+    direct: DirectQuestions, deadline: Deadline, leaders: Leaders
+) -> dict[str, int]:
+    """Do what `stable_lags` does for partitions that exist, on this thread. A partition is missing
+    if its leader does not answer at once.
+    """
+    names = by_node(leaders.nodes)
+    # A broker answers one connection in order. The end first, as above.
+    questions = {
+        node: [_list_offsets(names[node], isolation) for isolation in (_UNCOMMITTED, _COMMITTED)]
+        for node in names
+    }
+    lags: dict[str, int] = {}
+    for of_log, of_readers in direct.ask(questions, deadline).values():
+        lags |= _lags(_offsets_in(of_log), _offsets_in(of_readers))
     return lags
+
+
+def _offsets_in(response: Any) -> dict[str, int]:
+    return {
+        f"{topic.name}-{row.partition_index}": row.offset
+        for topic in response.topics
+        for row in topic.partitions
+        if _is_done(broker_answers.read(Request.LIST_OFFSETS, row.error_code))
+    }
+
+
+def _lags(ends_of_log: Mapping[str, int], ends_of_readers: Mapping[str, int]) -> dict[str, int]:
+    return {
+        name: max(0, ends_of_log[name] - ends_of_readers[name])
+        for name in ends_of_log.keys() & ends_of_readers.keys()
+    }
 
 
 async def find_unended(

@@ -25,6 +25,7 @@ from transactions.committable import Outcome
 T = TypeVar("T")
 
 TOPIC = "asked"
+PARTITION = f"{TOPIC}-0"
 DESCRIBE_TRANSACTIONS = 65
 #: Kafka lets a login end after this time; kafka-python repeats it before.
 SESSION_S = 4.0
@@ -97,12 +98,12 @@ def test_each_login_gives_the_same_answer(logins: dict[str, dict[str, str]], pro
     with asking.coordinators as wire:
         assert asking.states() == ["Ongoing"]
         assert beside(wire.describe, [name], soon()) == asking.known
-        assert asking.known[name].partitions == {f"{TOPIC}-0"}
+        assert asking.known[name].partitions == {PARTITION}
         committed = committable(wire, name)
         visibility = CommitVisibility(logins[protocol], wire)
         visibility._others_write = True
         assert wire.commit([committed], soon()) == {name: Outcome.COMMITTED}
-        assert beside(visibility.hidden, [committed], soon()) == []
+        assert beside(visibility.hidden, [committed], soon(), [PARTITION]) == []
         assert {*asking.states()} < {"PrepareCommit", "CompleteCommit"}
         visibility.close()
 
@@ -127,14 +128,12 @@ def test_the_end_of_an_unended_transaction_is_seen_directly(logins: dict[str, di
     with CoordinatorWire(kafka) as coordinators:
         mine = coordinators.describe([name], soon())[name]
         wire = coordinators._wire
-        leaders = wire.run(
-            partition_leaders.leaders_of, wire, [f"{TOPIC}-0"], soon(), deadline=soon()
-        )
+        leaders = wire.run(partition_leaders.leaders_of, wire, [PARTITION], soon(), deadline=soon())
         direct = DirectQuestions(wire)
         for _ in range(2):
             found, unread = beside(partition_leaders.find_unended_directly, direct, soon(), leaders)
             other = wire.run(
-                partition_leaders.find_unended, wire, [f"{TOPIC}-0"], soon(), deadline=soon()
+                partition_leaders.find_unended, wire, [PARTITION], soon(), deadline=soon()
             )
             assert (found, unread) == other
             assert unread == {}
@@ -157,6 +156,61 @@ def proxied() -> Iterator[ProxiedCluster]:
     with ProxiedCluster() as cluster:
         cluster.create_topic(TOPIC)
         yield cluster
+
+
+@pytest.fixture
+def topic(proxied: ProxiedCluster) -> str:
+    """A new one: what other tests leave open would hold readers back."""
+    name = f"asked-{uuid.uuid4().hex}"
+    proxied.create_topic(name)
+    return name
+
+
+def test_how_far_readers_stay_behind_is_seen_directly(proxied: ProxiedCluster, topic: str):
+    name, partition = f"app.{topic}", f"{topic}-0"
+    begin(open_producer(proxied.bootstrap_servers, name), topic, ["a", "b"])
+    with CoordinatorWire({"bootstrap.servers": proxied.bootstrap_servers}) as coordinators:
+        coordinators.describe([name], soon())
+        wire = coordinators._wire
+        leaders = wire.run(partition_leaders.leaders_of, wire, [partition], soon(), deadline=soon())
+        direct = DirectQuestions(wire)
+        for lag in (2, 0):
+            found = beside(partition_leaders.stable_lags_directly, direct, soon(), leaders)
+            other = wire.run(
+                partition_leaders.stable_lags, wire, [partition], soon(), deadline=soon()
+            )
+            assert found == other == {partition: lag}
+            coordinators.fence(name, 60_000, soon())
+        direct.close()
+
+
+@pytest.mark.parametrize("others_write", [False, True])
+def test_the_look_for_markers_needs_no_other_thread(
+    proxied: ProxiedCluster, topic: str, monkeypatch: pytest.MonkeyPatch, others_write: bool
+):
+    kafka = {"bootstrap.servers": proxied.bootstrap_servers}
+    partitions = [f"{topic}-0"]
+    with CoordinatorWire(kafka) as wire:
+        visibility = CommitVisibility(kafka, wire)
+
+        if others_write:
+            other = open_producer(proxied.bootstrap_servers, f"app.{topic}.other")
+            begin(other, topic, ["b"])
+        name = f"app.{topic}.ours"
+        begin(open_producer(proxied.bootstrap_servers, name), topic, ["a"])
+        committed = [committable(wire, name)]
+        assert wire.commit(committed, soon()) == {name: Outcome.COMMITTED}
+        assert beside(visibility.hidden, committed, soon(), partitions) == []
+        # From now on the leaders are known, and the markers are there.
+        with monkeypatch.context() as patched:
+            patched.setattr(visibility._wire, "run", refuse)
+            assert beside(visibility.hidden, committed, soon(), partitions) == []
+        assert visibility._others_write == others_write
+        visibility.close()
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise AssertionError("the other way")
 
 
 @pytest.mark.parametrize(

@@ -176,3 +176,27 @@ def test_a_partition_without_both_answers_is_not_read():
     assert {name: str(answer) for name, answer in unread.items()}.keys() == {"t-1", "t-2", "t-3"}
     assert unread["t-2"] is None
     assert unread["t-3"] is None, "nobody has said that it leads there"
+
+
+def test_readers_are_compared_with_an_end_that_was_asked_for_before():
+    """Else a commit between the two answers looks held back; and what is written on, ahead."""
+
+    class Direct:
+        def ask(self, questions: Any, deadline: Deadline) -> Any:
+            ((first, second),) = questions.values()
+            assert (first.isolation_level, second.isolation_level) == (0, 1)
+            ends = offsets(p0=(NONE, 9), p1=(NONE, 9), p2=(NOT_LEADER, -1), p3=(NONE, 9))
+            return {1: [ends, offsets(p0=(NONE, 7), p1=(NONE, 12), p2=(NONE, 5))]}
+
+    names = [f"t-{number}" for number in range(4)]
+    leaders = Leaders(dict.fromkeys(names, 1), set(names))
+    lags = partition_leaders.stable_lags_directly(Direct(), Deadline(1.0), leaders)
+    assert lags == {"t-0": 2, "t-1": 0}, "a partition without both answers is missing"
+
+
+def offsets(**answers: tuple[int, int]) -> SimpleNamespace:
+    """The rows of an answer to ListOffsets: error code and offset by partition."""
+    made = rows(**{name: code for name, (code, _) in answers.items()})
+    for row in made.topics[0].partitions:
+        row.offset = answers[f"p{row.partition_index}"][1]
+    return made

@@ -28,6 +28,8 @@ _ANSWER_S: Final = 5.0
 #: Markers follow a commit within milliseconds. We look this many times, with growing pauses, before
 #: we also ask the coordinators.
 _EARLY_LOOKS: Final = 5
+#: After that, a leader that knows nothing of its end could hold up the look.
+_LOOKS_WITH_KNOWN_LEADERS: Final = 3
 _FIRST_PAUSE_S: Final = 0.001
 _LONGEST_PAUSE_S: Final = 0.25
 _ON_ITS_WAY: Final = frozenset({"Ongoing", "PrepareCommit"})
@@ -62,9 +64,9 @@ class CommitVisibility:
         """Return what hides transactions that are proven committed from readers; usually nothing.
 
         Open transactions of others in the same partitions are not a finding. Without READ on a
-        topic they look like ours (see `find_unended`), so that is not a finding either. Where
-        somebody writes all the time (a running stage's other transactions) the check takes two
-        round trips to the leaders, once the markers are there.
+        topic they look like ours (see `find_unended`), so that is not a finding either. Once the
+        markers are there and the leaders are known, the check takes one round trip to the leaders;
+        two where others have begun to write.
 
         A marker counts even if its leader has not replicated it yet. It takes two failures within
         milliseconds to lose it with its leader and to leave out its repetition as well.
@@ -82,8 +84,10 @@ class CommitVisibility:
         while left:
             looks += 1
             held = left
+            if looks > _LOOKS_WITH_KNOWN_LEADERS:
+                self._leaders.forget(left)
             if not self._others_write:
-                lags = self._ask(partition_leaders.stable_lags, left, deadline) or {}
+                lags = self._lags(left, deadline)
                 left = [name for name in left if lags.get(name) != 0]
                 held = [name for name in left if name in lags]
             clear: set[str] = set()
@@ -92,7 +96,7 @@ class CommitVisibility:
                 if found:
                     return found
             elif held:
-                clear = self._free_of(committed, held, deadline, first=looks == 1)
+                clear = self._free_of(committed, held, deadline)
             left = [name for name in left if name not in clear]
             if left and deadline.expired():
                 raise self._wire.unavailable(f"{', '.join(left[:5])}: no leader, or no marker yet")
@@ -128,22 +132,34 @@ class CommitVisibility:
         if answer.meaning is Meaning.AUTHORIZATION:
             self._wire.raise_permanent(Request.WRITE_TXN_MARKERS, answer, one.partition)
 
+    def _lags(self, partitions: Sequence[str], deadline: Deadline) -> dict[str, int]:
+        """Do what `stable_lags` does, directly if all of the leaders answer so."""
+        leaders = self._leaders_of(partitions, deadline)
+        if leaders is None:
+            return {}
+        lags = partition_leaders.stable_lags_directly(self._direct, deadline, leaders)
+        if unread := leaders.nodes.keys() - lags.keys():
+            self._leaders.forget(unread)
+            return self._ask(partition_leaders.stable_lags, partitions, deadline) or {}
+        return lags | dict.fromkeys(set(partitions) - leaders.existing, 0)
+
+    def _leaders_of(self, partitions: Sequence[str], deadline: Deadline) -> Leaders | None:
+        """Return the leaders; ask for those that are not known. None if nobody answered."""
+        # Leaders move: one that leads no more says so, and is forgotten.
+        if not self._leaders.nodes.keys() >= set(partitions):
+            now = self._ask(partition_leaders.leaders_of, partitions, deadline)
+            if now is None:
+                return None
+            self._leaders.learn(now, partitions)
+        return self._leaders.only(partitions)
+
     def _free_of(
-        self,
-        committed: Sequence[Committable],
-        held: Sequence[str],
-        deadline: Deadline,
-        *,
-        first: bool,
+        self, committed: Sequence[Committable], held: Sequence[str], deadline: Deadline
     ) -> set[str]:
         """Return the partitions in which each of the committed transactions has its end."""
-        # Leaders move: the last look's leaders are tried once, and answer if they lead no more.
-        if not (first and self._leaders.existing.issuperset(held)):
-            now = self._ask(partition_leaders.leaders_of, held, deadline)
-            if now is None:
-                return set()
-            self._leaders.learn(now, held)
-        leaders = self._leaders.only(held)
+        leaders = self._leaders_of(held, deadline)
+        if leaders is None:
+            return set()
         unended: list[Unended]
         unread: dict[str, Answer | None]
         unended, unread = partition_leaders.find_unended_directly(self._direct, deadline, leaders)
@@ -153,6 +169,7 @@ class CommitVisibility:
             if answer is None:
                 return set()
             unended, unread = answer
+        self._leaders.forget(unread.keys() - _refused(unread))
         ours = {(one.producer_id, one.producer_epoch) for one in committed}
         of_us = [one for one in unended if (one.producer_id, one.producer_epoch) in ours]
         if not unread:
