@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from confluent_kafka import Producer
+from types import SimpleNamespace
+from typing import NoReturn
 
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from connectors.testing.auditor import reader
 from tests.auditor import (
     Follower,
     IncompleteRead,
@@ -81,6 +85,23 @@ def test_a_condition_that_never_holds_ends_in_an_error(bootstrap, topic):
     """No wait is endless."""
     with Follower(bootstrap, topic()) as follower, pytest.raises(IncompleteRead, match="0 seen"):
         follower.until(bool, timeout=0.3)
+
+
+def test_a_reader_that_has_failed_says_why(bootstrap, topic, monkeypatch):
+    """Else records that it has not read look lost. The client is made to fail: whatever a broker
+    does, a client of librdkafka rather tries again.
+    """
+
+    def consume(*_: object) -> NoReturn:
+        raise KafkaException(KafkaError(KafkaError._LOG_TRUNCATION))
+
+    client = SimpleNamespace(assign=lambda _: None, consume=consume, close=lambda: None)
+    monkeypatch.setattr(reader, "_consumer", lambda *_: client)
+    with Follower(bootstrap, topic()) as follower:
+        with pytest.raises(IncompleteRead, match="_LOG_TRUNCATION"):
+            follower.until(lambda _: False, timeout=60)
+        with pytest.raises(IncompleteRead, match="_LOG_TRUNCATION"):
+            follower.check()
 
 
 def test_an_empty_topic_is_read_to_its_end(bootstrap, topic):

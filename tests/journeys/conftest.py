@@ -325,6 +325,7 @@ class Stranger:
         seen = len(reader.records)
         give_up = time.monotonic() + PATIENCE_S
         while len(reader.records) < seen + records:
+            reader.check()
             ended = process.process.poll()
             assert ended is None, f"the pipeline has ended: exit {ended}\n{process.text}"
             assert time.monotonic() < give_up, f"nothing comes out\n{process.text}"
@@ -346,6 +347,7 @@ class Stranger:
         looked = 0
         give_up = time.monotonic() + PATIENCE_S
         while missing:
+            reader.check()
             now = len(reader.records)
             missing -= {one.value for one in reader.records[looked:now] if one.value is not None}
             looked = now

@@ -69,6 +69,7 @@ def begins_at_the_end(terminal: Terminal, reader: Follower, pipeline: Process) -
     deadline = Deadline(PATIENCE_S)
     numbers = itertools.count(1_000_000)
     while not reader.records:
+        reader.check()
         assert pipeline.process.poll() is None, pipeline.text
         assert not deadline.expired(), pipeline.text
         number = next(numbers)

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 LOOK_FOR_PARTITIONS_S = 1.0
 ROUND_S = 0.02
@@ -36,7 +36,7 @@ def main(bootstrap: str, topic: str, mark: str, begin_with: str) -> None:
     while not ended.is_set():
         if time.monotonic() >= look:
             look = time.monotonic() + LOOK_FOR_PARTITIONS_S
-            for partition in producer.list_topics(topic, timeout=60).topics[topic].partitions:
+            for partition in partitions_of(producer, topic):
                 if partition not in written:
                     written[partition] = end_of(bootstrap, topic, partition)
         for partition, number in written.items():
@@ -48,6 +48,16 @@ def main(bootstrap: str, topic: str, mark: str, begin_with: str) -> None:
         producer.poll(0)
         ended.wait(ROUND_S)
     producer.flush(60)
+
+
+def partitions_of(producer: Producer, topic: str) -> list[int]:
+    """Return the partitions; none if a broker went away while it was asked: the next look asks."""
+    try:
+        return list(producer.list_topics(topic, timeout=60).topics[topic].partitions)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._TRANSPORT:
+            raise
+        return []
 
 
 def end_of(bootstrap: str, topic: str, partition: int) -> int:

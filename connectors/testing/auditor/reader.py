@@ -173,9 +173,19 @@ class Follower:
             time.sleep(0.02)
         return list(self.records)
 
-    def _check(self, give_up: float, what: str) -> None:
+    def check(self) -> None:
+        """Raise if the reader has failed: what came since then is not in `records`.
+
+        Raises:
+            IncompleteRead: it has.
+        """
         if self._failure is not None:
-            raise IncompleteRead(f"follower of {self.topic} failed") from self._failure
+            raise IncompleteRead(
+                f"follower of {self.topic} failed: {self._failure!r}"
+            ) from self._failure
+
+    def _check(self, give_up: float, what: str) -> None:
+        self.check()
         if time.monotonic() >= give_up:
             raise IncompleteRead(f"follower of {self.topic}: {what}; {len(self.records)} seen")
 
