@@ -54,6 +54,7 @@ class ContractWriter:
     """
 
     ends_transactions = False
+    shows_at_barriers = True
 
     def __init__(self, sink: AnyWriter, schema: pa.Schema) -> None:
         self._sink = sink

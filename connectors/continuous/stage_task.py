@@ -46,6 +46,8 @@ from transactions.sink import Attempt, Owner
 _WAIT_S = 0.1
 #: What comes within this time is read together; a barrier cuts it short.
 _PAUSE_S = 0.005
+#: The same, if a record that was read waits for its barrier anyway.
+_PAUSE_FOR_BARRIER_S = 0.02
 #: Two busy threads share the interpreter: Python's default would add 5 ms to each step.
 _SWITCH_S = 0.0005
 
@@ -76,6 +78,10 @@ class StageWriter(Protocol):
         """Return whether the task ends what it prepared, when the driver sends the decision. If
         not, the driver ends it, and the task gets no message about it.
         """
+
+    @property
+    def shows_at_barriers(self) -> bool:
+        """Return whether readers see a record only behind its barrier, and not at once."""
 
     def open(self, owner: Owner, deadline: Deadline) -> tuple[str, ...]:
         """Make what transactions are written with, and return the transactional ids."""
@@ -211,7 +217,6 @@ class _Loop:
         self._transaction: Any = None  # begun with its first record
         self._told_moved = False
         self._torn = False
-        self._pause = ReadPause(_PAUSE_S)
         #: Barriers that changed what is read; the reading thread has not done it yet.
         self._changes: list[Barrier] = []
         #: Partitions whose next reader begins at the last barrier: what this task has read behind
@@ -225,6 +230,8 @@ class _Loop:
     def run(self) -> None:
         reader = self._task.reader(self._start.offsets)
         self._writer = self._task.stage_writer()
+        longest_s = _PAUSE_FOR_BARRIER_S if self._writer.shows_at_barriers else _PAUSE_S
+        self._pause = ReadPause(_PAUSE_S, longest_s)
         try:
             ids = self._writer.open(self._owner, Deadline(self._task.timeout_s))
             self._channel.send(Ready(transactional_ids=ids))
@@ -249,7 +256,7 @@ class _Loop:
                     self._change(self._changes.pop(0))
                 came = self._read_once(0.0 if hurried else _WAIT_S)
                 self._pause.over()
-                hurried = came and not self._reader.lag and self._pause.take()
+                hurried = came > 0 and not self._reader.lag and self._pause.take(came)
         finally:
             self._pause.over()
 
@@ -259,11 +266,11 @@ class _Loop:
             self._leaving.difference_update(barrier.removed)
         self._reader.add(barrier.added)
 
-    def _read_once(self, wait_s: float) -> bool:
-        """Write what has come, and return whether anything has."""
-        came = False
+    def _read_once(self, wait_s: float) -> int:
+        """Write what has come, and return how much: records, and moves without a record."""
+        came = 0
         for read in self._reader.read(wait_s):
-            came = True
+            came += 1 if read.batch is None else read.batch.num_rows
             made = None if read.batch is None else self._transformed(read.batch)
             self._write(read.partition, read.position, made)
         with self._lock:

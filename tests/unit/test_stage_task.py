@@ -107,6 +107,7 @@ class FakeWriter:
     """A transaction is a list of what was written."""
 
     ends_transactions = True
+    shows_at_barriers = True
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -276,8 +277,10 @@ def pauses(monkeypatch):
     """The task's pause, once it is made; none ends by itself."""
     made: list[ReadPause] = []
 
-    def make(_: float) -> ReadPause:
-        made.append(ReadPause(2 * SOON_S))  # longer than anybody waits for what comes after it
+    def make(*_: float) -> ReadPause:
+        made.append(
+            ReadPause(2 * SOON_S, 2 * SOON_S)
+        )  # longer than anybody waits for what comes after it
         return made[0]
 
     monkeypatch.setattr("connectors.continuous.stage_task.ReadPause", make)

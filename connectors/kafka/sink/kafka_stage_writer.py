@@ -51,6 +51,7 @@ class KafkaStageWriter:
     """
 
     ends_transactions = True
+    shows_at_barriers = True
 
     def __init__(
         self,

@@ -26,6 +26,7 @@ class PlainStageWriter:
     """
 
     ends_transactions = False
+    shows_at_barriers = False
 
     def __init__(
         self, writer: KafkaPlainWriter, *, producer_kind: type[PlainProducer] = PlainProducer
