@@ -16,6 +16,8 @@ from typing import Final
 
 #: A pause ends before more have come: they delay the barrier that waits for them, by a millisecond.
 _ROWS: Final = 500
+#: The pause behind a barrier: the next transaction begins early, while this one is decided.
+_SHORTEST_S: Final = 0.001
 #: A barrier waits so long for what has come in a pause; a function of the user's can take longer.
 _PATIENCE_S: Final = 0.01
 
@@ -24,7 +26,7 @@ class ReadPause:
     """Shared by a task's two threads.
 
     Args:
-        shortest_s: a pause at any rate.
+        shortest_s: a pause at any rate, but not the one behind a barrier.
         longest_s: a pause when next to nothing comes.
     """
 
@@ -51,9 +53,9 @@ class ReadPause:
         self._taken_s = now_s
         with self._changed:
             self._pausing = True
-            longest_s = self._shortest_s if self._behind_barrier else self._longest_s
-            self._behind_barrier = False
-            pause_s = min(max(until_full_s, self._shortest_s), longest_s)
+            pause_s = min(max(until_full_s, self._shortest_s), self._longest_s)
+            if self._behind_barrier:
+                self._behind_barrier, pause_s = False, _SHORTEST_S
             self._changed.wait_for(lambda: self._hurried, pause_s)
             self._pausing = False
             return self._hurried
