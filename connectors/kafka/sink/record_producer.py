@@ -29,7 +29,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     # These two as in Kafka's Java client, and so in Spark's sink.
     "partitioner": "murmur2_random",
     "message.max.bytes": 1_048_576,
-    "linger.ms": 20,
+    # What is still here at the flush delays it. At full speed a batch is full before.
+    "linger.ms": 3,
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 262_144,
 }
