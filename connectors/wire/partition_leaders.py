@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from kafka.protocol.admin import DescribeProducersRequest
@@ -102,12 +102,10 @@ async def find_leaders(wire: WireClient, topics: Iterable[str], deadline: Deadli
     )
     response = await wire.send(await wire.any_broker(), request, deadline)
     found = Leaders()
-    for topic in response.topics:
-        for row in topic.partitions:
-            name = f"{topic.name}-{row.partition_index}"
-            found.existing.add(name)
-            if row.leader_id >= 0:
-                found.nodes[name] = row.leader_id
+    for name, row in _rows(response):
+        found.existing.add(name)
+        if row.leader_id >= 0:
+            found.nodes[name] = row.leader_id
     return found
 
 
@@ -165,9 +163,8 @@ def stable_lags_directly(
 
 def _offsets_in(response: Any) -> dict[str, int]:
     return {
-        f"{topic.name}-{row.partition_index}": row.offset
-        for topic in response.topics
-        for row in topic.partitions
+        name: row.offset
+        for name, row in _rows(response)
         if _is_done(broker_answers.read(Request.LIST_OFFSETS, row.error_code))
     }
 
@@ -234,19 +231,16 @@ def _questions(names: Sequence[str]) -> list[Any]:
 
 def _states(offsets: Any, producers: Any) -> dict[str, _State]:
     """Read both answers of one node; a partition that it does not lead is never believed."""
-    found: dict[str, _State] = {}
-    for topic in offsets.topics:
-        for row in topic.partitions:
-            name = f"{topic.name}-{row.partition_index}"
-            found[name] = broker_answers.read(Request.LIST_OFFSETS, row.error_code)
+    found: dict[str, _State] = {
+        name: broker_answers.read(Request.LIST_OFFSETS, row.error_code)
+        for name, row in _rows(offsets)
+    }
     led = {name for name, answer in found.items() if _is_done(answer)}
-    for topic in producers.topics:
-        for row in topic.partitions:
-            name = f"{topic.name}-{row.partition_index}"
-            answer = broker_answers.read(Request.DESCRIBE_PRODUCERS, row.error_code)
-            if name in led:
-                rows = [_unended(name, one) for one in row.active_producers]
-                found[name] = rows if _is_done(answer) else answer
+    for name, row in _rows(producers):
+        answer = broker_answers.read(Request.DESCRIBE_PRODUCERS, row.error_code)
+        if name in led:
+            rows = [_unended(name, one) for one in row.active_producers]
+            found[name] = rows if _is_done(answer) else answer
     # The answer about the producers may lack a partition, too.
     return {name: state for name, state in found.items() if not _is_done(state)}
 
@@ -317,6 +311,13 @@ async def _of_all(
 
     parts = await wire.together(guarded, list(by_node(nodes).items()))
     return {name: value for part in parts for name, value in part.items()}
+
+
+def _rows(response: Any) -> Iterator[tuple[str, Any]]:
+    """Yield an answer's row of each partition, with the partition's name."""
+    for topic in response.topics:
+        for row in topic.partitions:
+            yield f"{topic.name}-{row.partition_index}", row
 
 
 def _split(name: str) -> tuple[str, int]:

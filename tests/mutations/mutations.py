@@ -233,8 +233,8 @@ MUTATIONS = (
     Mutation(
         "10 a replica that leads no more is not believed",
         "connectors/wire/partition_leaders.py",
-        "            if name in led:\n",
-        "            if True:\n",
+        "        if name in led:\n",
+        "        if True:\n",
         "tests/simulation/test_visibility.py"
         "::test_a_replica_that_leads_no_more_and_lags_is_not_believed",
     ),

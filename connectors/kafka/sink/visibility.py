@@ -133,15 +133,16 @@ class CommitVisibility:
             self._wire.raise_permanent(Request.WRITE_TXN_MARKERS, answer, one.partition)
 
     def _lags(self, partitions: Sequence[str], deadline: Deadline) -> dict[str, int]:
-        """Do what `stable_lags` does, directly if all of the leaders answer so."""
+        """Do what `stable_lags` does, directly where the leader answers so."""
         leaders = self._leaders_of(partitions, deadline)
         if leaders is None:
             return {}
-        lags = partition_leaders.stable_lags_directly(self._direct, deadline, leaders)
+        lags = dict.fromkeys(set(partitions) - leaders.existing, 0)
+        lags |= partition_leaders.stable_lags_directly(self._direct, deadline, leaders)
         if unread := leaders.nodes.keys() - lags.keys():
             self._leaders.forget(unread)
-            return self._ask(partition_leaders.stable_lags, partitions, deadline) or {}
-        return lags | dict.fromkeys(set(partitions) - leaders.existing, 0)
+            lags |= self._ask(partition_leaders.stable_lags, sorted(unread), deadline) or {}
+        return lags
 
     def _leaders_of(self, partitions: Sequence[str], deadline: Deadline) -> Leaders | None:
         """Return the leaders; ask for those that are not known. None if nobody answered."""
