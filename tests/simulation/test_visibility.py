@@ -147,6 +147,23 @@ def test_markers_that_are_on_their_way_are_waited_for(rig, looks):
     assert rig.asked["DescribeProducersRequest"] == looks + 1
 
 
+@pytest.mark.parametrize(("before", "asked"), [(2, 0), (3, 1)])
+def test_the_fourth_look_asks_who_leads(rig, before, asked):
+    """Until then the leaders of the last look are asked; one may know nothing of its end."""
+    assert rig.look(rig.commit()) == []
+    rig.write(rig.ours, 2)
+    rig.slow = True
+    committed = rig.commit()
+
+    def later(name: str) -> None:
+        if name == "DescribeProducersRequest" and rig.asked[name] >= before:
+            rig.cluster.write_markers()
+
+    rig.after = later
+    assert rig.look(committed) == []
+    assert rig.asked["MetadataRequest"] == asked
+
+
 def test_a_leader_that_has_moved_is_looked_for(rig):
     committed = rig.commit()
     assert rig.look(committed) == []

@@ -274,13 +274,12 @@ def test_nothing_of_the_next_transaction_overtakes_this_one(story):
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The task's pause, once it is made; none ends by itself."""
+    """The task's pause, once it is made; none ends by itself, but the one behind a barrier."""
     made: list[ReadPause] = []
 
     def make(*_: float) -> ReadPause:
-        made.append(
-            ReadPause(2 * SOON_S, 2 * SOON_S)
-        )  # longer than anybody waits for what comes after it
+        long_s = 2 * SOON_S  # longer than anybody waits for what comes after it
+        made.append(ReadPause(long_s, long_s))
         return made[0]
 
     monkeypatch.setattr("connectors.continuous.stage_task.ReadPause", make)
