@@ -25,7 +25,7 @@ from confluent_kafka import Producer
 
 from benchmarks.peers import PEERS
 from benchmarks.run import keep_lines, say
-from benchmarks.systems import OURS
+from benchmarks.systems import MODES
 from benchmarks.workload import PARTITIONS, SHAPE, read_committed
 from connectors.bench.committed_reader import raise_if_error
 from connectors.bench.figures import Line, batch_start_ns
@@ -35,6 +35,7 @@ from connectors.bench.shape import number_of, stamp_of
 from connectors.bench.system import System
 from connectors.bench.workbench import BROKER_JVM
 from connectors.cluster.local_cluster import LocalCluster
+from connectors.options.table import CONTINUOUS, MICRO_BATCH
 from transactions.errors import SparkOnceError
 
 _TICK_S = 0.002
@@ -198,26 +199,31 @@ def _split(feed: Feed, marks: dict[str, int], progress: list[Line]) -> dict[str,
         "session": marks["session"],
         **({"checks": marks["recovering"]} if "recovering" in marks else {}),
         **({"recovery": marks["recovered"]} if "recovered" in marks else {}),
-        "query": batch_start_ns(progress[0]),
+        **({"tasks": marks["ready"]} if "ready" in marks else _batches(feed, progress)),
+        "last batch": feed.first_new_ns,
     }
-    before = [one for one in progress if batch_start_ns(one) < feed.first_new_ns]
-    for one in before[1:]:  # the first ones finish what was under way, the last one has new records
-        steps[f"batch {one['batchId'] - before[0]['batchId']}"] = batch_start_ns(one)
-    steps["last batch"] = feed.first_new_ns
     split, since = {}, feed.killed_ns
     for name, moment in steps.items():
         split[name], since = _seconds(since, moment), moment
     return split
 
 
+def _batches(feed: Feed, progress: list[Line]) -> dict[str, int]:
+    """Return when the query and each batch began, up to the batch that had the first new record."""
+    began = [one for one in progress if batch_start_ns(one) < feed.first_new_ns]
+    first = began[0]["batchId"]
+    later = {f"batch {one['batchId'] - first}": batch_start_ns(one) for one in began[1:]}
+    return {"query": batch_start_ns(began[0]), **later}
+
+
 def _seconds(since_ns: int, until_ns: int) -> float:
     return round((until_ns - since_ns) / 1e9, 3)
 
 
-def compare(lines: list[Line], bound_s: float) -> Line:
-    """Return the medians of both systems beside each other."""
-    names = (OURS.name, PEERS["spark"].name)
-    ours, theirs = (
+def compare(lines: list[Line], ours: System, bound_s: float) -> Line:
+    """Return the medians of our mode and of Spark's own job beside each other."""
+    names = (ours.name, PEERS["spark"].name)
+    ours_s, theirs_s = (
         float(np.median([one["first_new_s"] for one in lines if one["system"] == name]))
         for name in names
     )
@@ -225,16 +231,19 @@ def compare(lines: list[Line], bound_s: float) -> Line:
         "what": "recovery beside Spark's own",
         "ours": names[0],
         "theirs": names[1],
-        "ours_s": round(ours, 3),
-        "theirs_s": round(theirs, 3),
-        "ratio": round(ours / theirs, 3),
-        "difference_s": round(ours - theirs, 3),
+        "ours_s": round(ours_s, 3),
+        "theirs_s": round(theirs_s, 3),
+        "ratio": round(ours_s / theirs_s, 3),
+        "difference_s": round(ours_s - theirs_s, 3),
         "bound_s": bound_s,
-        "good": ours - theirs <= bound_s,
+        "good": ours_s - theirs_s <= bound_s,
     }
 
 
 @click.command()
+@click.option(
+    "--mode", type=click.Choice([MICRO_BATCH, CONTINUOUS]), default=MICRO_BATCH, show_default=True
+)
 @click.option("--rate", default=2000, show_default=True, help="Records per second.")
 @click.option("--rounds", default=3, show_default=True, help="A B A B; medians are compared.")
 @click.option("--settle", default=10.0, show_default=True, help="Seconds of work before a kill.")
@@ -242,10 +251,11 @@ def compare(lines: list[Line], bound_s: float) -> Line:
 @click.option("--bound", default=2.0, show_default=True, help="Most seconds above Spark's own.")
 @click.option("--keep", metavar="NAME", help="Also write benchmarks/results/<date>-NAME.jsonl.")
 def main(  # noqa: PLR0917 - click passes them by name
-    rate: int, rounds: int, settle: float, peer: bool, bound: float, keep: str | None
+    mode: str, rate: int, rounds: int, settle: float, peer: bool, bound: float, keep: str | None
 ) -> None:
     """Measure, compare, judge."""
-    systems = [OURS, PEERS["spark"]] if peer else [OURS]
+    ours = MODES[mode]
+    systems = [ours, PEERS["spark"]] if peer else [ours]
     lines: list[Line] = []
     with (
         tempfile.TemporaryDirectory(prefix="sparkonce-recovery-") as folder,
@@ -258,9 +268,9 @@ def main(  # noqa: PLR0917 - click passes them by name
             lines.append(line)
             click.echo(json.dumps(line))
     failed = [one for one in lines if one.get("error") or one["lost"]]
-    doubled = [one for one in lines if one["system"] == OURS.name and one.get("dup")]
+    doubled = [one for one in lines if one["system"] == ours.name and one.get("dup")]
     if peer and not failed:
-        lines.append(compare(lines, bound))
+        lines.append(compare(lines, ours, bound))
         click.echo(json.dumps(lines[-1]))
     if keep:
         keep_lines(lines, keep)
