@@ -27,11 +27,8 @@ from connectors.options.guarantee import EXACTLY_ONCE
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.table import CONTINUOUS
 from connectors.options.trigger import AVAILABLE_NOW
-from connectors.spark.continuous_driver import ContinuousDriver
-from connectors.spark.pipeline import transformed
 from connectors.spark.session import build_session
 from connectors.spark.stop_signals import stop_signals
-from connectors.spark.streaming_driver import StreamingDriver
 from transactions import events
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, SparkOnceError
@@ -64,7 +61,9 @@ def main() -> None:
 
 
 def _run(task: Task, folder: Path) -> None:
-    spark = build_session("bench", master=task["master"], conf=task["conf"])
+    # As `sparkonce run` does: the drivers are imported while the JVM starts.
+    drivers = ["connectors.spark.pipeline"]
+    spark = build_session("bench", master=task["master"], conf=task["conf"], modules=drivers)
     _mark(folder, "session")
     events.subscribe(lambda e: _mark(folder, e.kind) if e.kind in _RECOVERY else None)
     with (folder / "checkpoints.jsonl").open("w", encoding="utf-8", buffering=1) as checkpoints:
@@ -88,6 +87,9 @@ def _run(task: Task, folder: Path) -> None:
 
 
 def _in_batches(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> dict[str, Any]:
+    from connectors.spark.pipeline import transformed  # noqa: PLC0415 - see `_run`
+    from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415
+
     driver = StreamingDriver(
         spark,
         app_id=task["id"],
@@ -114,6 +116,8 @@ def _in_batches(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> di
 
 
 def _continuously(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> dict[str, Any]:
+    from connectors.spark.continuous_driver import ContinuousDriver  # noqa: PLC0415 - see `_run`
+
     first_record = folder / "first-record"
     progress: deque[dict[str, Any]] = deque(maxlen=task.get("most_progress"))
     began = dt.datetime.now(dt.UTC)
@@ -140,6 +144,7 @@ def _continuously(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> 
     with stop_signals(driver.request_stop):
         driver.start()
         ready_ns = time.time_ns()
+        _mark(folder, "ready")
         driver.wait()
     first_ns = int(first_record.read_text("utf-8")) if first_record.exists() else 0
     return {"progress": list(progress), "first_record_ns": first_ns or ready_ns}

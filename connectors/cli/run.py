@@ -169,7 +169,6 @@ def check_job(job: JobDefinition) -> None:
 def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: str | None, **wanted: bool) -> None:
     import logging
 
-    from connectors.pipeline.restoring import FromSavepoint
     from connectors.spark.job import run_job
     from connectors.spark.submitted import is_submitted
     from transactions.errors import AuthenticationError
@@ -188,15 +187,18 @@ def _run(job: JobDefinition, stop: StopSwitch, from_savepoint: str | None, **wan
     _say(f"{_described(job)}: starting")
     refused = _logins(job)
     progress, stopped = Progress(), False
+    savepoint = None
+    if from_savepoint is not None:
+        from connectors.pipeline.restoring import FromSavepoint
+
+        savepoint = FromSavepoint(place=from_savepoint, **wanted)
     try:
         run_job(
             job,
             stop=stop,
             on_started=progress.started,
             on_checkpoint=progress.checkpoint,
-            from_savepoint=FromSavepoint(place=from_savepoint, **wanted)
-            if from_savepoint is not None
-            else None,
+            from_savepoint=savepoint,
             accept_duplicates=wanted["accept_duplicates"],
         )
         stopped = True

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import logging
 import os
 import re
 import select
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -35,6 +37,10 @@ _CONFIGURED: Final = re.compile(r"-Dlog4j2?\.configurationFile=")
 _OF_JAVA: Final = re.compile(rb"WARNING: |\w[\w -]* VM warning: ")
 _STDERR: Final = 2
 _LAST_WORDS_S: Final = 1.0
+_LOOK_S: Final = 0.02
+#: PySpark imports it in its first call of the JVM, and pandas with it where it is installed: that
+#: takes 0.4 to 0.8 s (measured).
+_OF_FIRST_CALL: Final = "pyspark.testing.utils"
 #: The session ends and closes the workers' connections; workers print errors and are killed.
 _ends = threading.Event()
 _starting: Final = threading.RLock()
@@ -66,8 +72,14 @@ def end(session: SparkSession) -> None:
     session.stop()
 
 
-def ensure_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process with Spark's settings, unless one is running."""
+def ensure_jvm(settings: Mapping[str, str], modules: Sequence[str] = ()) -> None:
+    """Start the JVM of this process with Spark's settings, unless one is running.
+
+    Args:
+        settings: of Spark.
+        modules: names of modules to import meanwhile: the start of a JVM takes more than a second,
+            in which this process only waits. Who needs one imports it as usual, and gets the error.
+    """
     if SparkContext._gateway is not None:  # noqa: SLF001
         return
     _ends.clear()
@@ -76,7 +88,8 @@ def ensure_jvm(settings: Mapping[str, str]) -> None:
     reader.start()
     try:
         options: dict[str, Any] = {"stderr": into}
-        gateway = launch_gateway(SparkConf().setAll(list(settings.items())), options)
+        with _imported_meanwhile((_OF_FIRST_CALL, *modules)):
+            gateway = launch_gateway(SparkConf().setAll(list(settings.items())), options)
     except BaseException:
         os.close(into)
         reader.join(_LAST_WORDS_S)  # to print why the JVM did not start
@@ -85,6 +98,30 @@ def ensure_jvm(settings: Mapping[str, str]) -> None:
     atexit.register(_hear_out, output)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as `SparkContext()` does
     _leave_stop_requests_to_driver(gateway)
+
+
+@contextlib.contextmanager
+def _imported_meanwhile(modules: Sequence[str]) -> Iterator[None]:
+    """Import modules on another thread while the block starts a process and waits for it."""
+    before = len(psutil.Process().children())
+    left = threading.Event()
+
+    def run() -> None:
+        # Not before the process is there: modules with C code may start threads or hold locks, and
+        # a fork in the middle of that is not safe.
+        while len(psutil.Process().children()) <= before and not left.wait(_LOOK_S):
+            pass
+        for module in modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
+
+    thread = threading.Thread(target=run, name="sparkonce-imports", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        left.set()
+    thread.join()  # two threads that import the same modules can see half of one
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
@@ -16,18 +16,22 @@ from pyspark.sql import DataFrame, SparkSession
 from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.options.job_definition import JobDefinition
 from connectors.options.table import CONTINUOUS, DEFAULT_LOG_LEVEL
-from connectors.pipeline.restoring import FromSavepoint
 from connectors.records.arrow_transform import ArrowFunction, copy_records, load_function
 from connectors.spark import driver_jvm
 from connectors.spark.failures import error_in, reason
-from connectors.spark.pipeline import ArrowPipeline, arrow_pipeline, transformed
 from connectors.spark.session import build_session
-from connectors.spark.streaming_driver import StreamingDriver
 from connectors.spark.submitted import is_submitted, stop_requests_forwarded
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
 from transactions.sink import Sink
 
+if TYPE_CHECKING:
+    from connectors.pipeline.restoring import FromSavepoint
+    from connectors.spark.pipeline import ArrowPipeline
+    from connectors.spark.streaming_driver import StreamingDriver
+
+#: The drivers. They and all that they import take 0.7 s, and are imported while the JVM starts.
+_DRIVERS: Final = "connectors.spark.pipeline"
 #: PySpark logs an error of SQL as one line of JSON, 13,000 characters of Java's stack in it. The
 #: job's error has the reason.
 _QUERY_CONTEXT: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -78,7 +82,7 @@ def run_job(
     for name in _QUERY_CONTEXT:
         PySparkLogger.getLogger(name).addFilter(lambda _: False)
     try:
-        session = build_session(job.app_id, master=job.master, conf=_conf(job))
+        session = build_session(job.app_id, master=job.master, conf=_conf(job), modules=[_DRIVERS])
         if is_submitted() and job.log_level is not None:
             session.sparkContext.setLogLevel(job.log_level)
         stop.install()  # Spark takes over ctrl-C when it makes its context
@@ -113,6 +117,8 @@ def _micro_batches(
     from_savepoint: FromSavepoint | None,
     accept_duplicates: bool,
 ) -> ArrowPipeline:
+    from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415 - see `_DRIVERS`
+
     driver = StreamingDriver(
         session,
         app_id=job.app_id,
@@ -154,6 +160,8 @@ def _continuous(
     from_savepoint: FromSavepoint | None,
     accept_duplicates: bool,
 ) -> ArrowPipeline:
+    from connectors.spark.pipeline import arrow_pipeline  # noqa: PLC0415 - see `_DRIVERS`
+
     find_arrow_function(job)
     return arrow_pipeline(
         session,
@@ -250,6 +258,8 @@ def _transformed(
     job: JobDefinition, session: SparkSession, source: DataFrame
 ) -> DataFrame | Mapping[str, DataFrame]:
     if job.arrow is not None or job.columns is not None:
+        from connectors.spark.pipeline import transformed  # noqa: PLC0415 - see `_DRIVERS`
+
         find_arrow_function(job)
         return transformed(source, job.arrow or copy_records, job.columns)
     function = find_function(job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
@@ -79,7 +79,11 @@ hide_arguments()
 
 
 def build_session(
-    name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
+    name: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    modules: Sequence[str] = (),
 ) -> SparkSession:
     """Return a session for a pipeline, with a found or installed Java and this Python for workers.
 
@@ -91,6 +95,7 @@ def build_session(
         master: Spark's master URL, which wins over that of `spark-submit`. None: that one, else
             ``local[*]``.
         conf: further Spark settings; they win over ours, and over those of `spark-submit`.
+        modules: names of modules that are imported while the JVM starts, to save their time.
 
     Raises:
         ConfigurationError: no Java 17 or newer could be found or installed; SPARK_HOME names
@@ -122,9 +127,9 @@ def build_session(
     settings |= class_archive_conf(java_home, settings)
     homes = [spark_home.local_home] if _is_local(master) else []
     with jvm_environment(ours_first, *homes):
-        ensure_jvm({_MASTER: master, "spark.app.name": name, **settings})
-        builder = SparkSession.builder.appName(name).master(master)
-        return builder.config(map=settings).getOrCreate()
+        ensure_jvm({_MASTER: master, "spark.app.name": name, **settings}, modules)
+        builder = SparkSession.builder.appName(name).master(master).config(map=settings)
+        return builder.getOrCreate()
 
 
 def late_settings(conf: Mapping[str, str]) -> list[str]:
