@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from connectors.machine.java import ensure_java_home
@@ -129,6 +130,9 @@ def build_session(
     with jvm_environment(ours_first, *homes):
         ensure_jvm({_MASTER: master, "spark.app.name": name, **settings}, modules)
         builder = SparkSession.builder.appName(name).master(master).config(map=settings)
+        if _is_local(master) and SparkContext._active_spark_context is None:  # noqa: SLF001
+            of_context = SparkConf().setAll([*settings.items()]).setAppName(name).setMaster(master)
+            worker_daemon.start(SparkContext(conf=of_context))  # while the session is made
         return builder.getOrCreate()
 
 

@@ -19,12 +19,19 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+logger = logging.getLogger(__name__)
 
 MODULE: Final = "connectors.spark.worker_daemon"
 
@@ -37,12 +44,30 @@ _TASKS: Final = Path("/proc/self/task")
 _LOADED: Final = (
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",
+    "connectors.continuous.kafka_task",
+    "connectors.spark.barrier_stage",
     "connectors.kafka.sink.kafka_writer",
     "connectors.kafka.source.range_reader",
     "connectors.spark.arrow_stage",
     "connectors.spark.source_readers",
     "connectors.spark.sink_stage",
 )
+
+
+def start(context: SparkContext) -> threading.Thread:
+    """Let Spark start the daemon, on a thread of its own. On the driver: the daemon's imports take
+    a second, in which the driver has other things to do. Nothing depends on the result.
+    """
+
+    def run() -> None:
+        try:
+            context.parallelize([0], 1).mapPartitions(list).collect()
+        except Exception as error:  # noqa: BLE001 - the context may have been stopped meanwhile
+            logger.debug("the daemon of the workers was not started: %s", error)
+
+    thread = threading.Thread(target=run, name="sparkonce-daemon", daemon=True)
+    thread.start()
+    return thread
 
 
 def main() -> None:
