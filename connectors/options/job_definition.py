@@ -46,6 +46,7 @@ class JobDefinition:
             `connectors.options.table.PIPELINE`.
         master: Spark's master URL. None: that of `spark-submit`, else ``local[*]``.
         log_level: of the Java side. None: that of `spark-submit`, else ``ERROR``.
+        class_archive: make the class archive of this machine beside the work, if there is none.
         decision_log: where the log is kept, if not in the checkpoint folder.
         source: where records come from.
         sinks: where they go, at least one.
@@ -65,6 +66,7 @@ class JobDefinition:
     driver: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     master: str | None = None
     log_level: str | None = None
+    class_archive: bool = True
     decision_log: LogLocation | None = None
     source: KafkaSource
     sinks: tuple[SinkDefinition, ...]

@@ -34,9 +34,16 @@ from connectors.options.guarantee import GUARANTEES
 from connectors.options.job_definition import JobDefinition, SinkDefinition
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.modes import check_mode, check_options
-from connectors.options.option import checked_app_id
+from connectors.options.option import Option, checked_app_id
 from connectors.options.sink_kinds import sink_from_options
-from connectors.options.table import APP, LOG_LEVELS, MICRO_BATCH, PIPELINE, TRANSFORM
+from connectors.options.table import (
+    APP,
+    CLASS_ARCHIVE,
+    LOG_LEVELS,
+    MICRO_BATCH,
+    PIPELINE,
+    TRANSFORM,
+)
 from transactions.errors import ConfigurationError, nearest
 from transactions.log_location import SCHEME, LogLocation, refuse_home
 
@@ -123,6 +130,7 @@ class _Parser:
         optional = {
             "master": app.get("master"),
             "log_level": self._log_level(app),
+            "class_archive": self._parsed(CLASS_ARCHIVE, app.get(CLASS_ARCHIVE.name, "true")),
             "decision_log": self._decision_log(tables, spark),
             **transform,
         }
@@ -273,18 +281,21 @@ class _Parser:
             text = app.get(option.name)
             if text is None:
                 continue
-            try:
-                found[option.python_name] = option.kind.parse(text)
-            except ConfigurationError as error:
-                raise self._from(error, "app") from error
-            except ValueError:
-                raise self._wrong(
-                    f"{option.name} cannot be used: {option.kind.problem}.",
-                    "app",
-                    option.says,
-                    f"{option.name} = {text}",
-                ) from None
+            found[option.python_name] = self._parsed(option, text)
         return found
+
+    def _parsed(self, option: Option, text: str) -> object:
+        try:
+            return option.kind.parse(text)
+        except ConfigurationError as error:
+            raise self._from(error, "app") from error
+        except ValueError:
+            raise self._wrong(
+                f"{option.name} cannot be used: {option.kind.problem}.",
+                "app",
+                option.says,
+                f"{option.name} = {text}",
+            ) from None
 
     def _log_level(self, app: Mapping[str, str]) -> str | None:
         level = app.get("log_level")

@@ -160,6 +160,14 @@ PIPELINE: Final = Table(
     ]
 )
 
+CLASS_ARCHIVE: Final = Option(
+    name="class_archive",
+    kind=SWITCH,
+    default="true",
+    says="Where this machine has no class archive for Spark yet, a job that has run for a minute "
+    "makes it beside its work, at the lowest priority: the next start takes half the time.",
+)
+
 #: Options of a job file: what [app] has in addition to the options of its driver.
 APP: Final = Table(
     [
@@ -195,6 +203,7 @@ APP: Final = Table(
             says=f"Of Spark: {', '.join(LOG_LEVELS)}. Without it: that of `spark-submit`, else "
             f"`{DEFAULT_LOG_LEVEL}`.",
         ),
+        CLASS_ARCHIVE,
     ],
     prefix="store.",
 )

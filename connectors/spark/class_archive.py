@@ -7,24 +7,33 @@ them from an archive (class data sharing, JEP 350). One command per installation
 
 The command takes half a minute and some 170 MB in the user's cache. From then on `build_session`
 uses the archive. If it is missing, or no longer fits, Spark starts as usual. A driver that starts
-again after a crash gains the most: its records wait for Spark.
+again after a crash gains the most: its records wait for Spark. So `sparkonce run` makes the archive
+without being asked, beside the first job of a machine that runs for a minute (`made_meanwhile`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
+import os
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
+import psutil
 
 from connectors.machine.java import ensure_java_home
 from connectors.machine.notices import Say, say
+from connectors.machine.parent_watch import live_as_long_as_parent
 from connectors.spark.archived_classes import (
     OPTIONS_KEY,
     QUIET,
@@ -34,14 +43,84 @@ from connectors.spark.archived_classes import (
     size_of,
 )
 from connectors.spark.session import build_session
-from transactions.clock import SYSTEM_CLOCK
+from transactions.clock import SYSTEM_CLOCK, Deadline
 from transactions.errors import ConfigurationError
 
-_LEARN_S = 300.0
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("sparkonce.class_archive")
+
+_LEARN: Final = (sys.executable, "-m", "connectors.spark.class_archive", "--learn")
+_LEARN_S: Final = 300.0
+_LOOK_S: Final = 0.1
+#: Beside a job: what the machine must have left, and how long the job has run. A job that fails at
+#: its start, or ends soon, pays nothing.
+_MEMORY: Final = 2 << 30
+_DISK: Final = 1 << 30
+_RUNS_S: Final = 60.0
+_IDLE: Final = "--idle"
+_CGROUP: Final = Path("/sys/fs/cgroup")
 
 
-def ensure_class_archive(*, tell: Say = say) -> Path:
+@contextlib.contextmanager
+def made_meanwhile(*, after_s: float = _RUNS_S) -> Iterator[None]:
+    """Make the archive, if there is none, while the block runs; give it up at the block's end.
+
+    It is made by another process, at the lowest priority, if the machine has memory and disk to
+    spare, and by one job of the machine at a time. A failure is one line in the log.
+
+    Args:
+        after_s: how long the block has run before.
+    """
+    given_up = threading.Event()
+    thread = threading.Thread(
+        target=_make_beside, args=(given_up, after_s), name="sparkonce-class-archive", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        given_up.set()
+        thread.join()
+
+
+def _make_beside(given_up: threading.Event, after_s: float) -> None:
+    try:
+        java_home = ensure_java_home()
+        if find_archive(java_home) is not None or given_up.wait(after_s):
+            return
+        folder, _ = place_of_archive(java_home)
+        folder.mkdir(parents=True, exist_ok=True)
+        if _free_memory() < _MEMORY or shutil.disk_usage(folder).free < _DISK:
+            logger.info("no class archive is made: too little free memory, or space in %s", folder)
+            return
+        with (folder / ".making").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ensure_class_archive(tell=logger.info, given_up=given_up)
+    except BlockingIOError:
+        return  # another job makes it
+    except Exception as error:  # noqa: BLE001 - a convenience: no job fails because of it
+        if not given_up.is_set():
+            logger.info("no class archive was made: %s", error)
+
+
+def _free_memory() -> int:
+    """Return how many bytes this process may still take, in a container as well (cgroup v2)."""
+    free = int(psutil.virtual_memory().available)
+    with contextlib.suppress(OSError, ValueError):  # "max": no limit
+        most = int((_CGROUP / "memory.max").read_text())
+        free = min(free, most - int((_CGROUP / "memory.current").read_text()))
+    return free
+
+
+def ensure_class_archive(*, tell: Say = say, given_up: threading.Event | None = None) -> Path:
     """Make the archive unless it exists; return its path.
+
+    Args:
+        tell: receives what takes time.
+        given_up: ends the work when it is set, which is an error; the work then has the lowest
+            priority. None: a person waits for it.
 
     Raises:
         ConfigurationError: no Java was found, or the Spark run that learns the classes failed.
@@ -57,19 +136,13 @@ def ensure_class_archive(*, tell: Say = say) -> Path:
     # In the same folder, so that one rename publishes it.
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / stem
-        learn = [sys.executable, "-m", "connectors.spark.class_archive", "--learn", str(made)]
-        try:
-            done = subprocess.run(
-                learn, capture_output=True, text=True, timeout=_LEARN_S, check=False
-            )
-            failed, said = done.returncode != 0, done.stderr.strip()
-        except subprocess.TimeoutExpired:
-            failed, said = True, f"it did not end within {_LEARN_S:g} s"
-        if failed or not made.exists():
+        options = [str(made)] if given_up is None else [str(made), _IDLE]
+        problem = _run([*_LEARN, *options], given_up or threading.Event())
+        if problem or not made.exists():
             raise ConfigurationError(
                 "The class archive could not be made.",
                 where=str(folder),
-                cause=said.rpartition("\n")[2] or "the JVM wrote no archive and no message",
+                cause=problem or "the JVM wrote no archive and no message",
                 option="XDG_CACHE_HOME: a folder with 400 MB of free space; Spark runs without it "
                 "too",
             )
@@ -77,6 +150,35 @@ def ensure_class_archive(*, tell: Say = say) -> Path:
     remove_unused(folder, SYSTEM_CLOCK.now_ms() / 1000)
     tell(f"made in {time.monotonic() - began:.0f} s: {archive}")
     return archive
+
+
+def _run(command: Sequence[str], given_up: threading.Event) -> str:
+    """Run a process to its end; return "", or in half a line why it failed."""
+    deadline = Deadline(_LEARN_S)
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # ends with this process, however this process ends
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,  # and a ctrl-C that is for this process ends it as well
+        )
+        try:
+            while process.poll() is None and not deadline.expired() and not given_up.is_set():
+                given_up.wait(_LOOK_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            if process.stdin is not None:
+                process.stdin.close()
+            code = process.wait()
+        if code == -signal.SIGKILL and given_up.is_set():
+            return "it was given up"
+        if code == -signal.SIGKILL and deadline.expired():
+            return f"it did not end within {_LEARN_S:g} s"
+        said.seek(0)
+        last = said.read().strip().rpartition("\n")[2]
+    return (last or "it wrote no message") if code else ""
 
 
 def learn(archive: Path) -> int:
@@ -115,6 +217,8 @@ def _pass(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def main(arguments: list[str]) -> int:
     """Make the archive; return the exit code."""
     if arguments[:1] == ["--learn"]:
+        live_as_long_as_parent()
+        os.nice(19 if _IDLE in arguments else 0)
         return learn(Path(arguments[1]))
     if arguments:
         sys.stderr.write(__doc__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark import SparkContext
@@ -18,6 +18,7 @@ from connectors.options.job_definition import JobDefinition
 from connectors.options.table import CONTINUOUS, DEFAULT_LOG_LEVEL
 from connectors.records.arrow_transform import ArrowFunction, copy_records, load_function
 from connectors.spark import driver_jvm
+from connectors.spark.class_archive import made_meanwhile
 from connectors.spark.failures import error_in, reason
 from connectors.spark.session import build_session
 from connectors.spark.submitted import is_submitted, stop_requests_forwarded
@@ -92,7 +93,9 @@ def run_job(
             stop.attach(driver.request_stop)
             driver.start()
             on_started(driver.recommitted)
-            driver.wait()
+            wanted = job.class_archive and not is_submitted()
+            with made_meanwhile() if wanted else nullcontext():
+                driver.wait()
     except KeyboardInterrupt:  # from Spark's handler, before ours is installed again
         return
     except StoppedError:

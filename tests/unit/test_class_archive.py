@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import shlex
-import subprocess
+import sys
+import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from connectors.spark import class_archive
@@ -16,7 +20,8 @@ from connectors.spark.archived_classes import (
     find_archive,
     place_of_archive,
 )
-from connectors.spark.class_archive import ensure_class_archive
+from connectors.spark.class_archive import ensure_class_archive, made_meanwhile
+from tests.waiting import until
 from transactions.clock import SYSTEM_CLOCK
 from transactions.errors import ConfigurationError
 
@@ -25,6 +30,17 @@ from transactions.errors import ConfigurationError
 def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
+
+
+LEARNS = "open(sys.argv[1], 'wb').write(b'classes')"
+#: It says that it has begun, and then learns for a minute.
+TAKES_LONG = "open(sys.argv[1] + '.pid', 'w').write(str(os.getpid())); time.sleep(60)"
+
+
+def learning(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Let another program, a real process, learn in place of a Spark that takes a minute."""
+    command = (sys.executable, "-c", f"import os, sys, time; {program}")
+    monkeypatch.setattr(class_archive, "_LEARN", command)
 
 
 def made(java_home: str, content: bytes = b"classes", size: int = 7) -> Path:
@@ -72,11 +88,8 @@ def test_another_java_has_another(tmp_path):
 
 
 def test_one_that_cannot_be_made_is_an_error_with_its_cause_and_leaves_nothing(cache, monkeypatch):
-    def fails(command, **_):
-        return subprocess.CompletedProcess(command, 1, "", "first line\nno space left on device\n")
-
     monkeypatch.setattr(class_archive, "ensure_java_home", lambda: "/java")
-    monkeypatch.setattr(class_archive.subprocess, "run", fails)
+    learning(monkeypatch, "sys.stderr.write('first line\\nno space left\\n'); sys.exit(1)")
     with pytest.raises(ConfigurationError) as refused:
         ensure_class_archive(tell=lambda _text: None)
     for part in ("where:", "cause:", "look at:", "no space left"):
@@ -87,7 +100,7 @@ def test_one_that_cannot_be_made_is_an_error_with_its_cause_and_leaves_nothing(c
 def test_one_that_is_there_is_not_made_again(monkeypatch):
     archive = made("/java")
     monkeypatch.setattr(class_archive, "ensure_java_home", lambda: "/java")
-    monkeypatch.setattr(class_archive.subprocess, "run", None)
+    monkeypatch.setattr(class_archive, "_LEARN", None)
     assert ensure_class_archive() == archive
 
 
@@ -102,11 +115,85 @@ def test_a_new_one_takes_the_place_of_those_that_nobody_uses(cache, monkeypatch)
     class_archive_conf("/older", {})
     assert in_use.stat().st_mtime < month_ago + 1, "in a container, all of it was copied"
 
-    def learns(command, **_):
-        Path(command[-1]).write_bytes(b"classes")
-        return subprocess.CompletedProcess(command, 0, "", "")
-
+    of_a_killed_process = made("/new").parent / "tmpabc"
+    (of_a_killed_process / "spark").mkdir(parents=True)
+    made("/new").unlink()
+    os.utime(of_a_killed_process, (month_ago, month_ago))
     monkeypatch.setattr(class_archive, "ensure_java_home", lambda: "/new")
-    monkeypatch.setattr(class_archive.subprocess, "run", learns)
+    learning(monkeypatch, LEARNS)
     archive = ensure_class_archive(tell=lambda _text: None)
     assert {*archive.parent.iterdir()} == {in_use, marks[1], of_another_user, archive}
+
+
+@pytest.fixture
+def own_java(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Path:
+    caplog.set_level(logging.INFO, "sparkonce.class_archive")
+    monkeypatch.setattr(class_archive, "ensure_java_home", lambda: "/java")
+    folder, _ = place_of_archive("/java")
+    return folder
+
+
+def pids_in(folder: Path) -> list[int]:
+    texts = [one.read_text() for one in folder.glob("*/*.pid")]
+    return [int(text) for text in texts if text]
+
+
+def test_a_job_makes_it_beside_its_work(own_java, monkeypatch, caplog):
+    learning(monkeypatch, LEARNS)
+    with made_meanwhile(after_s=0.0):
+        until(lambda: find_archive("/java") is not None)
+    assert "made in" in caplog.text
+
+
+def test_a_job_that_ends_meanwhile_leaves_neither_a_process_nor_half_an_archive(
+    own_java, monkeypatch, caplog
+):
+    learning(monkeypatch, TAKES_LONG)
+    with made_meanwhile(after_s=0.0):
+        until(lambda: pids_in(own_java))
+        (pid,) = pids_in(own_java)
+    assert not psutil.pid_exists(pid)
+    assert [one.name for one in own_java.iterdir()] == [".making"]
+    assert "no class archive" not in caplog.text, "it is no failure"
+
+
+def test_a_job_that_ends_soon_begins_nothing(own_java, monkeypatch):
+    learning(monkeypatch, LEARNS)
+    with made_meanwhile():
+        pass
+    assert not own_java.exists()
+
+
+def test_one_job_at_a_time_makes_it(own_java, monkeypatch, caplog):
+    learning(monkeypatch, LEARNS)
+    own_java.mkdir(parents=True)
+    with (own_java / ".making").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        class_archive._make_beside(threading.Event(), 0.0)
+    assert find_archive("/java") is None
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(("name", "most"), [("_MEMORY", 1 << 60), ("_DISK", 1 << 60)])
+def test_a_machine_without_room_makes_none(own_java, monkeypatch, caplog, name, most):
+    learning(monkeypatch, LEARNS)
+    monkeypatch.setattr(class_archive, name, most)
+    class_archive._make_beside(threading.Event(), 0.0)
+    assert find_archive("/java") is None
+    assert "too little free memory" in caplog.text
+
+
+def test_a_container_has_the_memory_of_its_limit(tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("400000\n")
+    monkeypatch.setattr(class_archive, "_CGROUP", tmp_path)
+    assert class_archive._free_memory() == 600_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert class_archive._free_memory() > 1_000_000
+
+
+def test_a_failure_is_a_line_in_the_log_of_the_job(own_java, monkeypatch, caplog):
+    learning(monkeypatch, "sys.exit('no space left')")
+    class_archive._make_beside(threading.Event(), 0.0)
+    assert "no class archive was made" in caplog.text
+    assert "no space left" in caplog.text
