@@ -13,9 +13,7 @@ own (``floor-<number>``, the highest counts), so a slow older run cannot lower t
 from __future__ import annotations
 
 import functools
-import os
 import secrets
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
@@ -41,6 +39,7 @@ from transactions.log_entries import (
     Settled,
     Snapshot,
     Start,
+    this_process,
 )
 from transactions.log_state import LogState
 from transactions.sink import Owner
@@ -102,11 +101,6 @@ def _fold(backend: LogBackend, state: LogState, numbers: range) -> LogState | No
             )
         state = state.after(entry)
     return state
-
-
-def this_process() -> str:
-    """Return the ``host/process`` that the Fences of this process name."""
-    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def entry_name(number: int) -> str:

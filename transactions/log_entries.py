@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
+import socket
 from collections.abc import Mapping
 from typing import Any, TypeAlias, get_args
 
@@ -41,6 +43,11 @@ class Fence:
     host: str
     identity: Mapping[str, str]
     accepted: tuple[str, ...] = ()
+
+
+def this_process() -> str:
+    """Return the ``host/process`` that the Fences of this process name."""
+    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

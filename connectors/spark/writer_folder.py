@@ -15,9 +15,10 @@ from typing import Final
 
 from connectors.pipeline.run import Run
 from connectors.spark.checkpoint_files import finished_checkpoint
-from transactions.decision_log import DecisionLog, read_log, this_process
+from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import DecisionLogError, IdentityMismatchError, ReplayMismatchError
 from transactions.log_backend import LocalFileBackend, answering, make_folder
+from transactions.log_entries import this_process
 from transactions.log_state import LogState
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from connectors.spark import writer_folder
 from connectors.spark.writer_folder import WriterFolder
 from tests.unit.samples import decision
 from tests.unit.spark_checkpoints import COMMIT
-from transactions import decision_log
+from transactions import decision_log, log_entries
 from transactions.decision_log import DecisionLog, read_log
 from transactions.errors import DecisionLogError, FencedError, IdentityMismatchError
 from transactions.log_backend import LocalFileBackend
@@ -177,7 +177,7 @@ def test_writers_of_one_function_do_not_stop_each_other(checkpoint):
 def test_a_host_and_a_process_whose_names_come_again_are_another_run(checkpoint, monkeypatch):
     """A container is made anew: its host has the same name, and its process number is 1 again."""
     earlier = opened(WriterFolder(checkpoint, "a"), 0)
-    monkeypatch.setattr(writer_folder, "this_process", decision_log.this_process)
+    monkeypatch.setattr(writer_folder, "this_process", log_entries.this_process)
     later = WriterFolder(checkpoint, "b")
     opened(later, 0)
     later.stop_others(Swept(), 0, accept_duplicates=False, siblings=())
