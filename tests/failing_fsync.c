@@ -3,6 +3,7 @@
  *   SPARKONCE_FSYNC_FAILS_UNDER  the first fsync of a descriptor whose path begins like this fails
  *   SPARKONCE_FSYNC_FAILS_WHEN   a path; before it exists no fsync fails (not set: from the start)
  *   SPARKONCE_FSYNC_FAILS_ONCE   a file; made by the fsync that fails, the only one that does
+ *   SPARKONCE_FSYNC_FAILS_OF     "fsync" or "fdatasync": only this call fails (not set: both)
  *
  * The real fsync is not called then: what was to be synced is in the page cache, and perhaps
  * nowhere else.
@@ -17,7 +18,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static int has_its_turn(int descriptor) {
+static int has_its_turn(int descriptor, const char *call) {
+    const char *of = getenv("SPARKONCE_FSYNC_FAILS_OF");
+    if (of != NULL && strcmp(of, call) != 0) return 0;
     const char *under = getenv("SPARKONCE_FSYNC_FAILS_UNDER");
     const char *when = getenv("SPARKONCE_FSYNC_FAILS_WHEN");
     const char *once = getenv("SPARKONCE_FSYNC_FAILS_ONCE");
@@ -33,11 +36,15 @@ static int has_its_turn(int descriptor) {
     return 1;
 }
 
-int fsync(int descriptor) {
-    if (has_its_turn(descriptor)) {
+static int synced(int descriptor, const char *call) {
+    if (has_its_turn(descriptor, call)) {
         errno = EIO;
         return -1;
     }
-    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, call);
     return real(descriptor);
 }
+
+int fsync(int descriptor) { return synced(descriptor, "fsync"); }
+
+int fdatasync(int descriptor) { return synced(descriptor, "fdatasync"); }

@@ -28,7 +28,7 @@ from transactions.errors import (
 )
 from transactions.events import publish
 from transactions.identity import MayChange, check_identity, check_owner
-from transactions.log_backend import LogBackend, answering
+from transactions.log_backend import LogBackend, PreparesPut, answering
 from transactions.log_entries import (
     Body,
     Decision,
@@ -387,6 +387,11 @@ class DecisionLog:
             self._backend.put_if_absent(f"{_FLOOR}{number:020d}", b"")
             self._check_floor()
         self.later(functools.partial(self._delete_below, number))
+
+    def prepare_next(self) -> None:
+        """Let the place do now a part of the next append, if it can. From any thread."""
+        if isinstance(self._backend, PreparesPut):
+            self._backend.prepare_put()
 
     def _delete_below(self, floor: int) -> None:
         """Delete what nobody reads any more; after a crash in here the next compaction does it."""

@@ -185,7 +185,9 @@ class Janitor:
         return deadline
 
     def _sweep(self, looked: Future[Deadline]) -> list[str]:
-        return sweep(self._sinks, self._owner, looked.result())
+        deadline = looked.result()
+        self._log.prepare_next()
+        return sweep(self._sinks, self._owner, deadline)
 
     def _sweep_idle(self, last: Future[list[str]] | None, *, settles: bool) -> list[str]:
         """Settle an idle stream, and sweep again.

@@ -342,6 +342,20 @@ MUTATIONS = (
         "tests/unit/test_log_backend.py::test_a_local_put_syncs_the_entry_and_its_folder",
     ),
     Mutation(
+        "log: the data of a prepared entry is durable before its name",
+        BACKEND,
+        "            os.fdatasync(self._descriptor)\n",
+        "",
+        "tests/unit/test_power_cut.py::test_b1_a_prepared_decision_survives_a_power_cut_at_each_sync",
+    ),
+    Mutation(
+        "log: the name of a prepared entry is durable",
+        BACKEND,
+        "            sync_folder(folder)\n            return is_new",
+        "            return is_new",
+        "tests/unit/test_power_cut.py::test_b1_a_prepared_decision_survives_a_power_cut_at_each_sync",
+    ),
+    Mutation(
         "log: an entry whose fsync failed is not known to be durable",
         LOG,
         "if error is not None and not self._backend.reads_are_durable:",
@@ -409,8 +423,17 @@ MUTATIONS = (
     Mutation(
         "log: put-if-absent",
         BACKEND,
-        "                is_new = False  # who has linked it may have died before its fsync\n",
-        "                os.replace(temporary, self._folder / name)\n",
+        "                is_new = False  # who has linked it may have died before its fsync\n"
+        "            sync_folder",
+        "                os.replace(temporary, self._folder / name)\n            sync_folder",
+        "tests/unit/test_log_backend.py::test_a_taken_name_is_refused_and_keeps_its_data",
+    ),
+    Mutation(
+        "log: put-if-absent of a prepared entry",
+        BACKEND,
+        "                is_new = False  # who has linked it may have died before its fsync\n"
+        "            except OSError",
+        "                is_new = True\n            except OSError",
         "tests/unit/test_log_backend.py::test_a_taken_name_is_refused_and_keeps_its_data",
     ),
     Mutation(

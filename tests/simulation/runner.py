@@ -21,7 +21,7 @@ from connectors.kafka.sink import (
 from tests.simulation.adversary import Profile
 from tests.simulation.fake_producer import FakeProducer
 from tests.simulation.world import World
-from transactions import decision_log
+from transactions import decision_log, log_entries
 from transactions.clock import Deadline
 from transactions.errors import SparkOnceError
 
@@ -82,7 +82,7 @@ def installed(world: World) -> Iterator[None]:
             mock.patch.object(transactional_producer, "_group_metadata", str.encode),
             mock.patch.object(decision_log, "COMPACT_EVERY", world.compact_every),
             # A fenced run names the process of the newer one, in its trace too.
-            mock.patch.object(decision_log, "os", SimpleNamespace(getpid=lambda: 1)),
+            mock.patch.object(log_entries, "os", SimpleNamespace(getpid=lambda: 1)),
             mock.patch.object(
                 kafka_writer, "Deadline", lambda seconds: Deadline(seconds, world.clock)
             ),

@@ -28,6 +28,7 @@ def main(url: str, options: str) -> None:
         log.decide(decision(number))
         print(f"decided {number}", flush=True)
         log.compact_if_due()
+        log.prepare_next()
         number += 1
 
 

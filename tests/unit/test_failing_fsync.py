@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -77,16 +78,33 @@ def test_b2_an_entry_whose_folder_was_not_synced_is_unknown(log: Path, failed: P
     assert read_log(LocalFileBackend(log)).decision == decision(2 if kept else 1)
 
 
-def test_b2_an_entry_whose_bytes_were_not_synced_has_no_name(log: Path, failed: Path):
+@pytest.mark.parametrize(
+    ("file", "of", "before"),
+    [
+        (f".{entry_name(ENTRY - 1)}", "fsync", []),  # the first decision of a run
+        ("#", "fdatasync", ["0"]),  # so Linux shows a file without a name: it was prepared
+    ],
+    ids=["a new file", "a prepared file"],
+)
+def test_b2_an_entry_whose_bytes_were_not_synced_has_no_name(
+    log: Path, failed: Path, file: str, of: str, before: list[str]
+):
     """Nobody can find it, so it is not decided; and this driver says no more, either."""
-    file = f"{log}/.{entry_name(ENTRY)}"
-    code, said = decides_until_it_stops(log, fsync_fails(file, once=failed))
+    code, said = decides_until_it_stops(log, fsync_fails(f"{log}/{file}", once=failed, of=of))
 
     assert failed.exists()
-    assert (code, re.findall(r"decided (\d+)", said)) == (UNWRITTEN, ["0"])
+    assert (code, re.findall(r"decided (\d+)", said)) == (UNWRITTEN, before)
     assert "this checkpoint is not decided" in said
-    assert read_log(LocalFileBackend(log)).decision == decision(0)
-    assert next_run(log).state.decision == decision(0)
+    last = decision(0) if before else None
+    assert read_log(LocalFileBackend(log)).decision == last
+    assert next_run(log).state.decision == last
+
+
+def test_b2_a_file_that_could_not_be_prepared_is_no_failure(log: Path, failed: Path):
+    code, said = decides_until_it_stops(log, fsync_fails(f"{log}/#", once=failed, of="fsync"))
+
+    assert failed.exists()
+    assert (code, re.findall(r"decided (\d+)", said)) == (-signal.SIGKILL, [*"012345"])
 
 
 def test_b2_a_run_whose_fence_is_unknown_begins_nothing(log: Path, failed: Path):

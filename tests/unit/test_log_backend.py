@@ -18,7 +18,18 @@ from transactions.object_store_backend import ObjectStoreBackend
 Make = Callable[[], LogBackend]
 
 
-@pytest.fixture(params=["memory", "local file", "obstore memory", "obstore file", "s3"])
+class AlwaysPrepared(LocalFileBackend):
+    """Prepares every put, as a log does between two checkpoints."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.prepare_put()
+        assert self._blank is not None, "the file system of the tests has no files without a name"
+        return super().put_if_absent(name, data)
+
+
+@pytest.fixture(
+    params=["memory", "local file", "prepared file", "obstore memory", "obstore file", "s3"]
+)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Yield a function that opens the same storage again, as another process would."""
     match request.param:
@@ -27,6 +38,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
             yield lambda: shared
         case "local file":
             yield lambda: LocalFileBackend(tmp_path / "log")
+        case "prepared file":
+            yield lambda: AlwaysPrepared(tmp_path / "log")
         case "obstore memory":
             one = ObjectStoreBackend("memory:///")
             yield lambda: one
@@ -120,6 +133,99 @@ def test_a_local_put_syncs_the_entry_and_its_folder(tmp_path, monkeypatch):
     synced.clear()
     backend.list()
     assert synced == [True]
+
+
+def test_a_prepared_put_syncs_the_entry_then_its_folder(tmp_path, monkeypatch):
+    """The name must not be durable before the data is; and nothing is written to the journal for
+    the entry itself (`fdatasync`).
+    """
+    steps: list[str] = []
+
+    def noting(name: str, real: Callable[[int], None]) -> Callable[[int], None]:
+        def sync(descriptor: int) -> None:
+            is_folder = Path(f"/proc/self/fd/{descriptor}").is_dir()
+            steps.append(f"{name} {'folder' if is_folder else 'file'}")
+            real(descriptor)
+
+        return sync
+
+    backend = LocalFileBackend(tmp_path / "log")
+    backend.prepare_put()
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
+    real_link = os.link
+    monkeypatch.setattr(os, "link", lambda *a, **k: (steps.append("link"), real_link(*a, **k))[1])
+    assert backend.put_if_absent("1", b"one")
+    assert steps == ["fdatasync file", "link", "fsync folder"]
+    assert (tmp_path / "log" / "1").read_bytes().rstrip() == b"one"
+    assert backend.get("1") == b"one"
+
+
+def test_a_prepared_put_leaves_nothing_but_the_entry(tmp_path):
+    """Also where it is not used: a process that dies must leave no file that somebody removes."""
+    backend = LocalFileBackend(tmp_path / "log")
+    backend.prepare_put()
+    backend.prepare_put()
+    assert list((tmp_path / "log").iterdir()) == []
+    backend.put_if_absent("1", b"one")
+    backend.prepare_put()
+    backend.put_if_absent("1", b"two")
+    assert [one.name for one in (tmp_path / "log").iterdir()] == ["1"]
+    backend.prepare_put()
+    descriptors = len([*Path("/proc/self/fd").iterdir()])
+    del backend
+    assert len([*Path("/proc/self/fd").iterdir()]) < descriptors
+
+
+def test_an_entry_that_is_larger_than_the_prepared_file_is_whole(tmp_path):
+    backend = LocalFileBackend(tmp_path / "log")
+    backend.prepare_put()
+    large = b"x" * 100_000
+    assert backend.put_if_absent("1", large)
+    assert backend.get("1") == large
+    backend.prepare_put()
+    assert backend.put_if_absent("2", large + b"y")
+    assert backend.get("2") == large + b"y"
+    assert (tmp_path / "log" / "2").stat().st_size % 4096 == 0, "it was prepared"
+
+
+def test_a_prepared_put_whose_sync_fails_has_no_name(tmp_path, monkeypatch):
+    backend = LocalFileBackend(tmp_path / "log")
+    backend.prepare_put()
+
+    def broken(_descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        backend.put_if_absent("1", b"one")
+    assert list((tmp_path / "log").iterdir()) == []
+    monkeypatch.undo()
+    assert backend.put_if_absent("1", b"two"), "the broken file is not used again"
+
+
+def test_a_prepared_file_that_can_get_no_name_is_written_anew(tmp_path, monkeypatch):
+    backend = LocalFileBackend(tmp_path / "log")
+    backend.prepare_put()
+    real = os.link
+
+    def without_proc(source: Path | str, *others: object, **options: int) -> None:
+        if str(source).startswith("/proc"):
+            raise FileNotFoundError(2, "No such file or directory", source)
+        real(source, *others)
+
+    monkeypatch.setattr(os, "link", without_proc)
+    assert backend.put_if_absent("1", b"one")
+    assert (tmp_path / "log" / "1").read_bytes() == b"one"
+
+
+def test_a_file_system_without_nameless_files_prepares_nothing(tmp_path, monkeypatch):
+    backend = LocalFileBackend(tmp_path / "log")
+    monkeypatch.delattr(os, "O_TMPFILE")
+    backend.prepare_put()
+    assert backend._blank is None
+    assert backend.put_if_absent("1", b"one")
+    assert (tmp_path / "log" / "1").read_bytes() == b"one"
 
 
 def test_a_local_put_that_fails_leaves_no_temporary_file(tmp_path, monkeypatch):

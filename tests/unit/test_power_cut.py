@@ -21,7 +21,8 @@ from connectors.files import FileSink, committed_files
 from connectors.wal import FileCheckpointCommitter, WriteAheadSink
 from tests.power_cut import PowerCut, Syncs, cut
 from tests.tiers import sampled
-from transactions.decision_log import read_log
+from tests.unit.samples import decision
+from transactions.decision_log import DecisionLog, read_log
 from transactions.log_backend import LocalFileBackend
 from transactions.sink import Sink
 from transactions.testing.engine import run_checkpoint
@@ -133,3 +134,41 @@ def test_b1_what_was_decided_survives_a_power_cut_at_each_sync(
         came = bool(did)
         assert read(root) == expected, did
     assert cut_at > 40
+
+
+def decided_until_the_cut(log: Path, numbers: range) -> int:
+    """Decide as a driver does, with each entry prepared; return the last one that was decided."""
+    last = -1
+    try:
+        run = DecisionLog.open(LocalFileBackend(log), application_id="app", identity={})
+        for number in numbers:
+            run.prepare_next()
+            run.decide(decision(number))
+            last = number
+    except PowerCut:
+        pass
+    return last
+
+
+def test_b1_a_prepared_decision_survives_a_power_cut_at_each_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cut_at, came = 0, True
+    while came:
+        cut_at += 1
+        root = tmp_path / f"{cut_at}"
+        root.mkdir()
+        with monkeypatch.context() as patch:
+            syncs, rng = Syncs(cut_at=cut_at), random.Random(cut_at)
+            syncs.watch(patch)
+            syncs.reboot(root)
+            last = decided_until_the_cut(root, range(3))
+            if came := syncs.is_off:
+                did = cut(root, syncs, rng, kept=rng.choice((0.0, 0.3, 0.7, 1.0)))
+                syncs.reboot(root)
+                found = read_log(LocalFileBackend(root)).decision
+                there = -1 if found is None else found.checkpoint_id
+                assert last <= there <= last + 1, did
+                assert decided_until_the_cut(root, range(there + 1, 4)) == (3 if there < 3 else -1)
+            syncs.close()
+    assert cut_at > 15
