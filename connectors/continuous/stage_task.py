@@ -47,7 +47,7 @@ _WAIT_S = 0.1
 #: What comes within this time is read together; a barrier cuts it short.
 _PAUSE_S = 0.005
 #: The same, if a record that was read waits for its barrier anyway.
-_PAUSE_FOR_BARRIER_S = 0.02
+_PAUSE_FOR_BARRIER_S = 0.05
 #: Two busy threads share the interpreter: Python's default would add 5 ms to each step.
 _SWITCH_S = 0.0005
 
