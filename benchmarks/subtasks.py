@@ -152,7 +152,8 @@ class Measurement:
 
     def _decision_bytes(self, app: str) -> int:
         """Return the size of the largest entry of the log: a decision, or what compaction keeps."""
-        return max(one.stat().st_size for one in (self._folder / app / "decisions").iterdir())
+        entries = (self._folder / app / "decisions").iterdir()
+        return max(len(one.read_bytes().rstrip()) for one in entries)
 
 
 def _ids(bootstrap: str, app: str) -> dict[str, float]:

@@ -8,7 +8,7 @@ the names in a folder. `cut` then makes a folder into one that the next start co
 * a file that got a new name has the old one, the new one or both: a rename is never half done.
 
 It shares nothing with what it judges. Files must be written once or grow: nobody here writes into
-the middle of one that has a name.
+the middle of one, except of a file that has only a hidden name.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Syncs:
 
         def fsync(descriptor: int) -> None:
             self._step()
-            seen = Path(f"/proc/self/fd/{descriptor}")  # a file may have no name yet
-            self.synced(seen.readlink() if seen.is_dir() else seen)
+            # Of a file without a name btrfs syncs nothing; its path is none that exists.
+            self.synced(Path(f"/proc/self/fd/{descriptor}").readlink())
             self._step()
 
         for name in ("fsync", "fdatasync"):

@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol, Self, runtime_checkable
@@ -21,6 +22,7 @@ from transactions.errors import ConfigurationError, DecisionLogError, SparkOnceE
 #: Fills the end of a file that was larger than its entry.
 PADDING: Final = b" "
 _BLOCK: Final = 4096
+_BLANK: Final = ".blank"
 #: How much larger than the last entry the next one may be, in bytes, for a file made before it.
 _ROOM: Final = 512
 
@@ -156,6 +158,7 @@ class LocalFileBackend:
         self._lock = threading.Lock()
         self._blank: BlankFile | None = None
         self._last_size = 0
+        self._has_cleaned = False
         make_folder(self._folder)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -208,6 +211,12 @@ class LocalFileBackend:
     def prepare_put(self) -> None:
         """See `PreparesPut`: it makes a `BlankFile` for an entry of the last one's size."""
         with self._lock:
+            if self._last_size and not self._has_cleaned:
+                self._has_cleaned = True
+                # Of processes that died. Who still runs was overtaken when this log was opened, and
+                # writes its next entry without one.
+                for left in self._folder.glob(f".*{_BLANK}"):
+                    left.unlink(missing_ok=True)
             if self._blank is None:
                 self._blank = BlankFile.made(self._folder, self._last_size)
 
@@ -217,59 +226,59 @@ class LocalFileBackend:
 
 
 class BlankFile:
-    """A file without a name whose size and blocks are on the disk already, full of spaces.
+    """A file whose size and blocks are on the disk already, full of spaces, with a hidden name.
 
     A new file costs two commits of the file system's journal: of the file, and of its name. Into
     this one bytes are written without the first of them (`fdatasync`): 0.7 ms for an entry in
     place of 1.1 to 1.5 (ext4, measured). The spaces behind an entry stay; JSON ignores them.
 
-    Without a name (O_TMPFILE) a process that dies leaves nothing.
+    It has a name because btrfs syncs nothing of a file without one (O_TMPFILE): an entry that got
+    its name later could be empty after a power cut.
     """
 
-    def __init__(self, descriptor: int, size: int) -> None:
+    def __init__(self, path: Path, descriptor: int, size: int) -> None:
         self.size = size
+        self._path = path
         self._descriptor = descriptor
+        self._removed = weakref.finalize(self, _remove, path, descriptor)  # also at the end
 
     @classmethod
     def made(cls, folder: Path, least: int) -> Self | None:
-        """Return one of whole blocks; None where the file system has no files without a name, or
-        no room.
-        """
+        """Return one of whole blocks, None where there is no room."""
         size = (least + _ROOM) // _BLOCK * _BLOCK + _BLOCK
+        path = folder / f".{secrets.token_hex(8)}{_BLANK}"
         try:
-            blank = cls(os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o666), size)
+            blank = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), size)
             os.pwrite(blank._descriptor, PADDING * size, 0)
             os.fsync(blank._descriptor)
-        except (OSError, AttributeError):  # O_TMPFILE is Linux's
+        except OSError:
             return None
         return blank
 
     def become(self, folder: Path, name: str, data: bytes) -> bool | None:
         """Write data to its beginning and give it a name: see `LogBackend.put_if_absent`. Return
-        None if it can get no name, as where /proc is not mounted.
+        None if it was removed.
         """
-        within = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if os.pwrite(self._descriptor, data, 0) < len(data):
                 raise OSError(errno.EIO, "only a part was written", name)
             os.fdatasync(self._descriptor)
             try:
-                # With a folder's descriptor this is linkat(2) with AT_SYMLINK_FOLLOW: open(2) tells
-                # it for files without a name.
-                os.link(f"/proc/self/fd/{self._descriptor}", name, dst_dir_fd=within)
+                os.link(self._path, folder / name)
                 is_new = True
             except FileExistsError:
                 is_new = False  # who has linked it may have died before its fsync
-            except OSError:
-                return None  # if it has the name all the same, who tries again finds its own data
+            except FileNotFoundError:
+                return None
             sync_folder(folder)
             return is_new
         finally:
-            os.close(within)
+            self._removed()
 
-    def __del__(self) -> None:
-        """Give the descriptor back; without a name, the file is gone."""
-        os.close(self._descriptor)
+
+def _remove(path: Path, descriptor: int) -> None:
+    os.close(descriptor)
+    path.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:

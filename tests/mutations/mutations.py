@@ -432,8 +432,8 @@ MUTATIONS = (
         "log: put-if-absent of a prepared entry",
         BACKEND,
         "                is_new = False  # who has linked it may have died before its fsync\n"
-        "            except OSError",
-        "                is_new = True\n            except OSError",
+        "            except FileNotFoundError",
+        "                is_new = True\n            except FileNotFoundError",
         "tests/unit/test_log_backend.py::test_a_taken_name_is_refused_and_keeps_its_data",
     ),
     Mutation(

@@ -5,6 +5,8 @@ On a real HDFS and a real S3 store: `integration/test_hdfs_log.py`, `integration
 
 import inspect
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from transactions.log_backend import LocalFileBackend, LogBackend, MemoryBackend
 from transactions.object_store_backend import ObjectStoreBackend
 
 Make = Callable[[], LogBackend]
+ROOT = Path(__file__).parents[2]
 
 
 class AlwaysPrepared(LocalFileBackend):
@@ -23,7 +26,7 @@ class AlwaysPrepared(LocalFileBackend):
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self.prepare_put()
-        assert self._blank is not None, "the file system of the tests has no files without a name"
+        assert self._blank is not None
         return super().put_if_absent(name, data)
 
 
@@ -162,11 +165,10 @@ def test_a_prepared_put_syncs_the_entry_then_its_folder(tmp_path, monkeypatch):
 
 
 def test_a_prepared_put_leaves_nothing_but_the_entry(tmp_path):
-    """Also where it is not used: a process that dies must leave no file that somebody removes."""
     backend = LocalFileBackend(tmp_path / "log")
     backend.prepare_put()
     backend.prepare_put()
-    assert list((tmp_path / "log").iterdir()) == []
+    assert backend.list() == []
     backend.put_if_absent("1", b"one")
     backend.prepare_put()
     backend.put_if_absent("1", b"two")
@@ -175,6 +177,27 @@ def test_a_prepared_put_leaves_nothing_but_the_entry(tmp_path):
     descriptors = len([*Path("/proc/self/fd").iterdir()])
     del backend
     assert len([*Path("/proc/self/fd").iterdir()]) < descriptors
+    assert [one.name for one in (tmp_path / "log").iterdir()] == ["1"]
+
+
+def test_a_process_that_ends_takes_its_prepared_file_along_and_a_killed_one_leaves_it(tmp_path):
+    """The next run removes it, when it has put something itself."""
+    prepares = f"""
+import os, sys
+from transactions.log_backend import LocalFileBackend
+backend = LocalFileBackend({str(tmp_path)!r})
+backend.prepare_put()
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), 9)
+"""
+    for how, left in (("ended", 0), ("killed", 1)):
+        subprocess.run([sys.executable, "-c", prepares, how], check=False, cwd=ROOT)
+        assert len([*tmp_path.iterdir()]) == left
+    next_run = LocalFileBackend(tmp_path)
+    next_run.put_if_absent("1", b"one")
+    next_run.prepare_put()
+    next_run.put_if_absent("2", b"two")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["1", "2"]
 
 
 def test_an_entry_that_is_larger_than_the_prepared_file_is_whole(tmp_path):
@@ -204,26 +227,26 @@ def test_a_prepared_put_whose_sync_fails_has_no_name(tmp_path, monkeypatch):
     assert backend.put_if_absent("1", b"two"), "the broken file is not used again"
 
 
-def test_a_prepared_file_that_can_get_no_name_is_written_anew(tmp_path, monkeypatch):
+def test_a_prepared_file_that_was_removed_is_written_anew(tmp_path):
+    """A newer run removes what it finds; this one then learns from the name who owns the log."""
     backend = LocalFileBackend(tmp_path / "log")
     backend.prepare_put()
-    real = os.link
-
-    def without_proc(source: Path | str, *others: object, **options: int) -> None:
-        if str(source).startswith("/proc"):
-            raise FileNotFoundError(2, "No such file or directory", source)
-        real(source, *others)
-
-    monkeypatch.setattr(os, "link", without_proc)
+    for one in (tmp_path / "log").iterdir():
+        one.unlink()
     assert backend.put_if_absent("1", b"one")
     assert (tmp_path / "log" / "1").read_bytes() == b"one"
 
 
-def test_a_file_system_without_nameless_files_prepares_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_prepares_nothing(tmp_path, monkeypatch):
     backend = LocalFileBackend(tmp_path / "log")
-    monkeypatch.delattr(os, "O_TMPFILE")
-    backend.prepare_put()
-    assert backend._blank is None
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        backend.prepare_put()
+    assert list((tmp_path / "log").iterdir()) == []
     assert backend.put_if_absent("1", b"one")
     assert (tmp_path / "log" / "1").read_bytes() == b"one"
 
