@@ -27,6 +27,7 @@ from connectors.options.guarantee import EXACTLY_ONCE
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.table import CONTINUOUS
 from connectors.options.trigger import AVAILABLE_NOW
+from connectors.spark import worker_daemon
 from connectors.spark.session import build_session
 from connectors.spark.stop_signals import stop_signals
 from transactions import events
@@ -63,7 +64,13 @@ def main() -> None:
 def _run(task: Task, folder: Path) -> None:
     # As `sparkonce run` does: the drivers are imported while the JVM starts.
     drivers = ["connectors.spark.pipeline"]
-    spark = build_session("bench", master=task["master"], conf=task["conf"], modules=drivers)
+    spark = build_session(
+        "bench",
+        master=task["master"],
+        conf=task["conf"],
+        modules=drivers,
+        on_context=worker_daemon.start if task["mode"] == CONTINUOUS else None,
+    )
     _mark(folder, "session")
     events.subscribe(lambda e: _mark(folder, e.kind) if e.kind in _RECOVERY else None)
     with (folder / "checkpoints.jsonl").open("w", encoding="utf-8", buffering=1) as checkpoints:

@@ -17,7 +17,7 @@ from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.options.job_definition import JobDefinition
 from connectors.options.table import CONTINUOUS, DEFAULT_LOG_LEVEL
 from connectors.records.arrow_transform import ArrowFunction, copy_records, load_function
-from connectors.spark import driver_jvm
+from connectors.spark import driver_jvm, worker_daemon
 from connectors.spark.class_archive import made_meanwhile
 from connectors.spark.failures import error_in, reason
 from connectors.spark.session import build_session
@@ -83,7 +83,13 @@ def run_job(
     for name in _QUERY_CONTEXT:
         PySparkLogger.getLogger(name).addFilter(lambda _: False)
     try:
-        session = build_session(job.app_id, master=job.master, conf=_conf(job), modules=[_DRIVERS])
+        session = build_session(
+            job.app_id,
+            master=job.master,
+            conf=_conf(job),
+            modules=[_DRIVERS],
+            on_context=worker_daemon.start if job.mode == CONTINUOUS else None,
+        )
         if is_submitted() and job.log_level is not None:
             session.sparkContext.setLogLevel(job.log_level)
         stop.install()  # Spark takes over ctrl-C when it makes its context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -85,6 +85,7 @@ def build_session(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     modules: Sequence[str] = (),
+    on_context: Callable[[SparkContext], object] | None = None,
 ) -> SparkSession:
     """Return a session for a pipeline, with a found or installed Java and this Python for workers.
 
@@ -97,6 +98,7 @@ def build_session(
             ``local[*]``.
         conf: further Spark settings; they win over ours, and over those of `spark-submit`.
         modules: names of modules that are imported while the JVM starts, to save their time.
+        on_context: called with a new context, before the session is made.
 
     Raises:
         ConfigurationError: no Java 17 or newer could be found or installed; SPARK_HOME names
@@ -130,9 +132,9 @@ def build_session(
     with jvm_environment(ours_first, *homes):
         ensure_jvm({_MASTER: master, "spark.app.name": name, **settings}, modules)
         builder = SparkSession.builder.appName(name).master(master).config(map=settings)
-        if _is_local(master) and SparkContext._active_spark_context is None:  # noqa: SLF001
-            of_context = SparkConf().setAll([*settings.items()]).setAppName(name).setMaster(master)
-            worker_daemon.start(SparkContext(conf=of_context))  # while the session is made
+        if on_context is not None and SparkContext._active_spark_context is None:  # noqa: SLF001
+            of_context = SparkConf().setAppName(name).setMaster(master)
+            on_context(SparkContext(conf=of_context.setAll([*settings.items()])))
         return builder.getOrCreate()
 
 

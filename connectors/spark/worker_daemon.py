@@ -54,10 +54,16 @@ _LOADED: Final = (
 )
 
 
-def start(context: SparkContext) -> threading.Thread:
-    """Let Spark start the daemon, on a thread of its own. On the driver: the daemon's imports take
-    a second, in which the driver has other things to do. Nothing depends on the result.
+def start(context: SparkContext) -> None:
+    """Let Spark start the daemon for a continuous stage, on a thread of its own. On the driver: the
+    daemon's imports take a second, in which the driver has other things to do. Nothing depends on
+    the result. On a cluster nothing happens: its executors have another daemon.
+
+    Spark has one daemon for each environment of its workers, and those of SQL have another one (a
+    variable for short tracebacks, seen): a pipeline of micro-batches gains nothing.
     """
+    if not context.master.startswith("local"):
+        return
 
     def run() -> None:
         try:
@@ -65,9 +71,7 @@ def start(context: SparkContext) -> threading.Thread:
         except Exception as error:  # noqa: BLE001 - the context may have been stopped meanwhile
             logger.debug("the daemon of the workers was not started: %s", error)
 
-    thread = threading.Thread(target=run, name="sparkonce-daemon", daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=run, name="sparkonce-daemon", daemon=True).start()
 
 
 def main() -> None:
