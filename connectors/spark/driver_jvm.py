@@ -103,25 +103,35 @@ def ensure_jvm(settings: Mapping[str, str], modules: Sequence[str] = ()) -> None
 @contextlib.contextmanager
 def _imported_meanwhile(modules: Sequence[str]) -> Iterator[None]:
     """Import modules on another thread while the block starts a process and waits for it."""
-    before = len(psutil.Process().children())
-    left = threading.Event()
+    before = _children()
+    over = threading.Event()
 
     def run() -> None:
         # Not before the process is there: modules with C code may start threads or hold locks, and
         # a fork in the middle of that is not safe.
-        while len(psutil.Process().children()) <= before and not left.wait(_LOOK_S):
-            pass
+        while _children() <= before:
+            if over.wait(_LOOK_S):
+                return
         for module in modules:
-            with contextlib.suppress(Exception):
-                importlib.import_module(module)
+            if not over.is_set():
+                with contextlib.suppress(Exception):
+                    importlib.import_module(module)
 
     thread = threading.Thread(target=run, name="sparkonce-imports", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        left.set()
-    thread.join()  # two threads that import the same modules can see half of one
+        over.set()
+        thread.join()  # two threads that import the same modules can see half of one
+
+
+def _children() -> int:
+    """Return how many children this process has; 0 where that cannot be seen."""
+    try:
+        return len(psutil.Process().children())
+    except (psutil.Error, OSError):
+        return 0
 
 
 @contextlib.contextmanager
