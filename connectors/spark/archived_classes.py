@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shlex
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -19,8 +18,7 @@ from connectors.spark.spark_home import home_of_jvm
 OPTIONS_KEY: Final = "spark.driver.defaultJavaOptions"
 #: An archive that does not fit is not worth a line on the user's terminal.
 QUIET: Final = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
-_DAY_S: Final = 86_400.0
-_MONTH_S: Final = 30 * _DAY_S
+_MONTH_S: Final = 30 * 86_400.0
 
 
 def class_archive_conf(java_home: str, conf: Mapping[str, str]) -> dict[str, str]:
@@ -51,13 +49,8 @@ def find_archive(java_home: str) -> Path | None:
 
 def remove_unused(folder: Path, now_s: float) -> None:
     """Remove archives that no start has used for a month: each has 170 MB, and each place of an
-    installation its own. A JVM that has mapped one keeps it. And half an archive, of a process that
-    was killed while it made one.
+    installation its own. A JVM that has mapped one keeps it.
     """
-    for half in folder.glob("tmp*/"):
-        with contextlib.suppress(OSError):
-            if half.stat().st_mtime < now_s - _DAY_S:
-                shutil.rmtree(half)
     for one in folder.glob("*.jsa"):
         mark = _mark(one)
         with contextlib.suppress(OSError):

@@ -29,11 +29,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
 from connectors.machine.java import ensure_java_home
 from connectors.machine.notices import Say, say
 from connectors.machine.parent_watch import live_as_long_as_parent
+from connectors.machine.spare_room import no_room
 from connectors.spark.archived_classes import (
     OPTIONS_KEY,
     QUIET,
@@ -54,13 +53,9 @@ logger = logging.getLogger("sparkonce.class_archive")
 _LEARN: Final = (sys.executable, "-m", "connectors.spark.class_archive", "--learn")
 _LEARN_S: Final = 300.0
 _LOOK_S: Final = 0.1
-#: Beside a job: what the machine must have left, and how long the job has run. A job that fails at
-#: its start, or ends soon, pays nothing.
-_MEMORY: Final = 2 << 30
-_DISK: Final = 1 << 30
+#: How long a job has run when it begins: one that fails at its start, or ends soon, pays nothing.
 _RUNS_S: Final = 60.0
 _IDLE: Final = "--idle"
-_CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 @contextlib.contextmanager
@@ -90,28 +85,24 @@ def _make_beside(given_up: threading.Event, after_s: float) -> None:
         java_home = ensure_java_home()
         if find_archive(java_home) is not None or given_up.wait(after_s):
             return
-        folder, _ = place_of_archive(java_home)
+        folder, stem = place_of_archive(java_home)
         folder.mkdir(parents=True, exist_ok=True)
-        if _free_memory() < _MEMORY or shutil.disk_usage(folder).free < _DISK:
-            logger.info("no class archive is made: too little free memory, or space in %s", folder)
+        failed = folder / f"{stem}.failed"
+        if failed.exists():
+            return  # a person who makes it reads why
+        if problem := no_room(folder):
+            logger.info("no class archive of Spark is made: %s", problem)
             return
-        with (folder / ".making").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
             ensure_class_archive(tell=logger.info, given_up=given_up)
+        except ConfigurationError as error:
+            if not given_up.is_set():
+                failed.touch()
+                logger.info("no class archive of Spark was made: %s", error.cause)
     except BlockingIOError:
-        return  # another job makes it
+        return  # another process makes it
     except Exception as error:  # noqa: BLE001 - a convenience: no job fails because of it
-        if not given_up.is_set():
-            logger.info("no class archive was made: %s", error)
-
-
-def _free_memory() -> int:
-    """Return how many bytes this process may still take, in a container as well (cgroup v2)."""
-    free = int(psutil.virtual_memory().available)
-    with contextlib.suppress(OSError, ValueError):  # "max": no limit
-        most = int((_CGROUP / "memory.max").read_text())
-        free = min(free, most - int((_CGROUP / "memory.current").read_text()))
-    return free
+        logger.info("no class archive of Spark was made: %r", error)
 
 
 def ensure_class_archive(*, tell: Say = say, given_up: threading.Event | None = None) -> Path:
@@ -123,21 +114,43 @@ def ensure_class_archive(*, tell: Say = say, given_up: threading.Event | None = 
             priority. None: a person waits for it.
 
     Raises:
+        BlockingIOError: another process makes it, and no person waits.
         ConfigurationError: no Java was found, or the Spark run that learns the classes failed.
     """
     java_home = ensure_java_home()
     found = find_archive(java_home)
     if found is not None:
         return found
-    tell("making a class archive of Spark, once, for quicker starts (half a minute, 170 MB) ...")
-    began = time.monotonic()
     folder, stem = place_of_archive(java_home)
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".making").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if given_up is not None:
+                raise
+            tell("another process makes the class archive of Spark; waiting for it ...")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if (found := find_archive(java_home)) is not None:
+            return found
+        tell(
+            "making a class archive of Spark, once, for quicker starts (half a minute, 170 MB) ..."
+        )
+        began = time.monotonic()
+        for half in folder.glob("tmp*/"):  # of a process that was killed: it had the lock
+            shutil.rmtree(half, ignore_errors=True)
+        archive = _made(folder, stem, given_up)
+    remove_unused(folder, SYSTEM_CLOCK.now_ms() / 1000)
+    tell(f"made in {time.monotonic() - began:.0f} s: {archive}")
+    return archive
+
+
+def _made(folder: Path, stem: str, given_up: threading.Event | None) -> Path:
     # In the same folder, so that one rename publishes it.
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / stem
         options = [str(made)] if given_up is None else [str(made), _IDLE]
-        problem = _run([*_LEARN, *options], given_up or threading.Event())
+        problem = _run([*_LEARN, *options], given_up or threading.Event(), Path(scratch))
         if problem or not made.exists():
             raise ConfigurationError(
                 "The class archive could not be made.",
@@ -146,14 +159,13 @@ def ensure_class_archive(*, tell: Say = say, given_up: threading.Event | None = 
                 option="XDG_CACHE_HOME: a folder with 400 MB of free space; Spark runs without it "
                 "too",
             )
-        archive = made.replace(folder / f"{stem}-{size_of(made)}.jsa")
-    remove_unused(folder, SYSTEM_CLOCK.now_ms() / 1000)
-    tell(f"made in {time.monotonic() - began:.0f} s: {archive}")
-    return archive
+        return made.replace(folder / f"{stem}-{size_of(made)}.jsa")
 
 
-def _run(command: Sequence[str], given_up: threading.Event) -> str:
-    """Run a process to its end; return "", or in half a line why it failed."""
+def _run(command: Sequence[str], given_up: threading.Event, scratch: Path) -> str:
+    """Run a process to its end; return "", or in half a line why it failed. What it leaves in
+    temporary folders, if it is killed, lies in `scratch`.
+    """
     deadline = Deadline(_LEARN_S)
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
@@ -161,7 +173,10 @@ def _run(command: Sequence[str], given_up: threading.Event) -> str:
             stdin=subprocess.PIPE,  # ends with this process, however this process ends
             stdout=subprocess.DEVNULL,
             stderr=said,
-            start_new_session=True,  # and a ctrl-C that is for this process ends it as well
+            # A ctrl-C is for this process, which then ends that one. No session of its own: the
+            # kernel would give it a share of the CPU like all of ours (sched_autogroup).
+            process_group=0,
+            env={**os.environ, "TMPDIR": str(scratch)},
         )
         try:
             while process.poll() is None and not deadline.expired() and not given_up.is_set():
@@ -188,7 +203,9 @@ def learn(archive: Path) -> int:
             "class archive",
             master="local[2]",
             conf={
-                OPTIONS_KEY: f"{shlex.quote(f'-XX:ArchiveClassesAtExit={archive}')} {QUIET}",
+                OPTIONS_KEY: f"{shlex.quote(f'-XX:ArchiveClassesAtExit={archive}')} {QUIET} "
+                f"{shlex.quote(f'-Djava.io.tmpdir={folder}')}",
+                "spark.local.dir": folder,
                 "spark.sql.streaming.checkpointLocation": folder,
             },
         )
@@ -218,7 +235,10 @@ def main(arguments: list[str]) -> int:
     """Make the archive; return the exit code."""
     if arguments[:1] == ["--learn"]:
         live_as_long_as_parent()
-        os.nice(19 if _IDLE in arguments else 0)
+        if _IDLE in arguments:
+            os.nice(19)
+            with contextlib.suppress(OSError):  # if memory ends, this ends, and not the pipeline
+                Path("/proc/self/oom_score_adj").write_text("1000")
         return learn(Path(arguments[1]))
     if arguments:
         sys.stderr.write(__doc__)

@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import shlex
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from connectors.machine import spare_room
 from connectors.spark import class_archive
 from connectors.spark.archived_classes import (
     OPTIONS_KEY,
@@ -94,7 +96,8 @@ def test_one_that_cannot_be_made_is_an_error_with_its_cause_and_leaves_nothing(c
         ensure_class_archive(tell=lambda _text: None)
     for part in ("where:", "cause:", "look at:", "no space left"):
         assert part in str(refused.value)
-    assert list((cache / "sparkonce" / "class-archives").iterdir()) == []
+    left = (cache / "sparkonce" / "class-archives").iterdir()
+    assert [one.name for one in left] == [".making"]
 
 
 def test_one_that_is_there_is_not_made_again(monkeypatch):
@@ -118,11 +121,11 @@ def test_a_new_one_takes_the_place_of_those_that_nobody_uses(cache, monkeypatch)
     of_a_killed_process = made("/new").parent / "tmpabc"
     (of_a_killed_process / "spark").mkdir(parents=True)
     made("/new").unlink()
-    os.utime(of_a_killed_process, (month_ago, month_ago))
     monkeypatch.setattr(class_archive, "ensure_java_home", lambda: "/new")
     learning(monkeypatch, LEARNS)
     archive = ensure_class_archive(tell=lambda _text: None)
-    assert {*archive.parent.iterdir()} == {in_use, marks[1], of_another_user, archive}
+    lock = archive.with_name(".making")
+    assert {*archive.parent.iterdir()} == {in_use, marks[1], of_another_user, archive, lock}
 
 
 @pytest.fixture
@@ -174,26 +177,45 @@ def test_one_job_at_a_time_makes_it(own_java, monkeypatch, caplog):
     assert not caplog.text
 
 
-@pytest.mark.parametrize(("name", "most"), [("_MEMORY", 1 << 60), ("_DISK", 1 << 60)])
-def test_a_machine_without_room_makes_none(own_java, monkeypatch, caplog, name, most):
+def test_a_machine_without_room_makes_none(own_java, monkeypatch, caplog):
     learning(monkeypatch, LEARNS)
-    monkeypatch.setattr(class_archive, name, most)
+    monkeypatch.setattr(spare_room, "_MEMORY", 1 << 60)
     class_archive._make_beside(threading.Event(), 0.0)
     assert find_archive("/java") is None
-    assert "too little free memory" in caplog.text
-
-
-def test_a_container_has_the_memory_of_its_limit(tmp_path, monkeypatch):
-    (tmp_path / "memory.max").write_text("1000000\n")
-    (tmp_path / "memory.current").write_text("400000\n")
-    monkeypatch.setattr(class_archive, "_CGROUP", tmp_path)
-    assert class_archive._free_memory() == 600_000
-    (tmp_path / "memory.max").write_text("max\n")
-    assert class_archive._free_memory() > 1_000_000
+    assert "of memory are free" in caplog.text
 
 
 def test_a_failure_is_a_line_in_the_log_of_the_job(own_java, monkeypatch, caplog):
     learning(monkeypatch, "sys.exit('no space left')")
     class_archive._make_beside(threading.Event(), 0.0)
-    assert "no class archive was made" in caplog.text
-    assert "no space left" in caplog.text
+    class_archive._make_beside(threading.Event(), 0.0)  # it is not tried again
+    told = [line for line in caplog.messages if not line.startswith("making")]
+    assert told == ["no class archive of Spark was made: no space left"]
+
+
+def test_what_learns_beside_a_job_writes_into_a_folder_that_is_removed(own_java, monkeypatch):
+    learning(
+        monkeypatch, "open(sys.argv[1], 'w').write(' '.join([*sys.argv[2:], os.environ['TMPDIR']]))"
+    )
+    class_archive._make_beside(threading.Event(), 0.0)
+    (archive,) = own_java.glob("*.jsa")
+    assert archive.read_text().startswith(f"--idle {own_java}/tmp")
+
+
+#: What the process of the product does before it starts Spark.
+IDLE = """
+import os
+from pathlib import Path
+from connectors.spark import class_archive
+class_archive.learn = lambda _: print(os.nice(0), Path("/proc/self/oom_score_adj").read_text())
+class_archive.main(["--learn", "x", "--idle"])
+"""
+
+
+def test_it_has_the_lowest_priority_and_goes_first_when_memory_ends():
+    root = Path(class_archive.__file__).parents[2]
+    command = [sys.executable, "-c", IDLE]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # it ends with its input
+    with subprocess.Popen(command, text=True, cwd=root, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.read().split() == ["19", "1000"]
