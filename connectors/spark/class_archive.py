@@ -150,7 +150,7 @@ def _made(folder: Path, stem: str, given_up: threading.Event | None) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / stem
         options = [str(made)] if given_up is None else [str(made), _IDLE]
-        problem = _run([*_LEARN, *options], given_up or threading.Event(), Path(scratch))
+        problem = _run([*_LEARN, *options], given_up or threading.Event())
         if problem or not made.exists():
             raise ConfigurationError(
                 "The class archive could not be made.",
@@ -162,10 +162,8 @@ def _made(folder: Path, stem: str, given_up: threading.Event | None) -> Path:
         return made.replace(folder / f"{stem}-{size_of(made)}.jsa")
 
 
-def _run(command: Sequence[str], given_up: threading.Event, scratch: Path) -> str:
-    """Run a process to its end; return "", or in half a line why it failed. What it leaves in
-    temporary folders, if it is killed, lies in `scratch`.
-    """
+def _run(command: Sequence[str], given_up: threading.Event) -> str:
+    """Run a process to its end; return "", or in half a line why it failed."""
     deadline = Deadline(_LEARN_S)
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
@@ -176,7 +174,6 @@ def _run(command: Sequence[str], given_up: threading.Event, scratch: Path) -> st
             # A ctrl-C is for this process, which then ends that one. No session of its own: the
             # kernel would give it a share of the CPU like all of ours (sched_autogroup).
             process_group=0,
-            env={**os.environ, "TMPDIR": str(scratch)},
         )
         try:
             while process.poll() is None and not deadline.expired() and not given_up.is_set():
@@ -203,9 +200,7 @@ def learn(archive: Path) -> int:
             "class archive",
             master="local[2]",
             conf={
-                OPTIONS_KEY: f"{shlex.quote(f'-XX:ArchiveClassesAtExit={archive}')} {QUIET} "
-                f"{shlex.quote(f'-Djava.io.tmpdir={folder}')}",
-                "spark.local.dir": folder,
+                OPTIONS_KEY: f"{shlex.quote(f'-XX:ArchiveClassesAtExit={archive}')} {QUIET}",
                 "spark.sql.streaming.checkpointLocation": folder,
             },
         )
