@@ -215,8 +215,9 @@ class LocalFileBackend:
                 self._has_cleaned = True
                 # Of processes that died. Who still runs was overtaken when this log was opened, and
                 # writes its next entry without one.
-                for left in self._folder.glob(f".*{_BLANK}"):
-                    left.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    for left in self._folder.glob(f".*{_BLANK}"):
+                        left.unlink(missing_ok=True)
             if self._blank is None:
                 self._blank = BlankFile.made(self._folder, self._last_size)
 
