@@ -94,6 +94,17 @@ class Rig:
             partitions=WRITTEN,
         )
 
+    def commit_whose_markers_come_after(self, answers: int) -> Committable:
+        """Commit ours; the markers come with so many answers about producers in the next look."""
+        self.slow = True
+
+        def later(name: str) -> None:
+            if name == "DescribeProducersRequest" and self.asked[name] >= answers:
+                self.cluster.write_markers()
+
+        self.after = later
+        return self.commit()
+
     def look(self, *committed: Committable, seconds: float = 5.0) -> list[str]:
         self.asked.clear()
         return [str(one) for one in self.visibility.hidden(committed, Deadline(seconds))]
@@ -135,14 +146,7 @@ def test_a_marker_that_is_left_out_is_found_after_many_that_were_not(rig):
 
 @pytest.mark.parametrize("looks", [1, 2, 8])
 def test_markers_that_are_on_their_way_are_waited_for(rig, looks):
-    rig.slow = True
-    committed = rig.commit()
-
-    def later(name: str) -> None:
-        if name == "DescribeProducersRequest" and rig.asked[name] >= looks:
-            rig.cluster.write_markers()
-
-    rig.after = later
+    committed = rig.commit_whose_markers_come_after(looks)
     assert rig.look(committed) == []
     assert rig.asked["DescribeProducersRequest"] == looks + 1
 
@@ -152,14 +156,7 @@ def test_the_fourth_look_asks_who_leads(rig, before, asked):
     """Until then the leaders of the last look are asked; one may know nothing of its end."""
     assert rig.look(rig.commit()) == []
     rig.write(rig.ours, 2)
-    rig.slow = True
-    committed = rig.commit()
-
-    def later(name: str) -> None:
-        if name == "DescribeProducersRequest" and rig.asked[name] >= before:
-            rig.cluster.write_markers()
-
-    rig.after = later
+    committed = rig.commit_whose_markers_come_after(before)
     assert rig.look(committed) == []
     assert rig.asked["MetadataRequest"] == asked
 

@@ -247,11 +247,13 @@ def test_a_prepared_file_that_was_removed_is_written_anew(tmp_path):
     assert (tmp_path / "log" / "1").read_bytes() == b"one"
 
 
+def full(_descriptor: int) -> None:
+    """Stand for a sync on a disk without room."""
+    raise OSError(28, "No space left on device")
+
+
 def test_a_full_disk_prepares_nothing(tmp_path, monkeypatch):
     backend = LocalFileBackend(tmp_path / "log")
-
-    def full(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
@@ -263,9 +265,6 @@ def test_a_full_disk_prepares_nothing(tmp_path, monkeypatch):
 
 def test_a_local_put_that_fails_leaves_no_temporary_file(tmp_path, monkeypatch):
     backend = LocalFileBackend(tmp_path / "log")
-
-    def full(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
