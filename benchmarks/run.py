@@ -19,11 +19,12 @@ from benchmarks import comparison
 from benchmarks.peers import PEERS, chosen
 from benchmarks.plot import draw
 from benchmarks.systems import MODES, USUAL_MODES
-from benchmarks.workload import SHAPE
+from benchmarks.workload import PARTITIONS, VALUE_BYTES
 from connectors.bench import broker_pauses
 from connectors.bench.bench_topics import BenchTopics
 from connectors.bench.figures import Line
 from connectors.bench.measurements import Measurements, Pace
+from connectors.bench.shape import Shape
 from connectors.bench.system import System
 from connectors.bench.workbench import BROKER_JVM
 from connectors.cluster.local_cluster import LocalCluster
@@ -74,6 +75,7 @@ def measure(
     *,
     backlog: tuple[int, int] | None,
     paces: Sequence[Pace],
+    shape: Shape,
     rounds: int,
     slowest: int,
 ) -> None:
@@ -84,6 +86,7 @@ def measure(
         emit: receives each line.
         backlog: the records of throughput, and how many a batch has; None for no throughput.
         paces: of latency.
+        shape: of the topics and their records.
         rounds: how often.
         slowest: see `Measurements`.
     """
@@ -95,7 +98,7 @@ def measure(
             make = functools.partial(
                 Measurements,
                 *(kafka, BenchTopics(kafka), folder),
-                shape=SHAPE,
+                shape=shape,
                 watch=_Steps().watch,
                 slowest=slowest,
                 pauses=functools.partial(broker_pauses.read, folder) if slowest else None,
@@ -118,6 +121,7 @@ def measure(
 @click.option("--rate", default=_RATES, show_default=True, help="Of latency; several are a curve.")
 @click.option("--seconds", default=60.0, show_default=True, help="Measured seconds of latency.")
 @click.option("--warmup", default=15.0, show_default=True, help="Seconds before, not measured.")
+@click.option("--partitions", default=PARTITIONS, show_default=True, help="Of each topic.")
 @click.option("--rounds", default=1, show_default=True, help="How often; A B A B with peers.")
 @click.option("--slowest", default=20, show_default=True, help="Checkpoints to tell, per latency.")
 @click.option("--modes", default=",".join(USUAL_MODES), show_default=True, help=_MODES_HELP)
@@ -132,6 +136,7 @@ def main(  # noqa: PLR0917 - click passes them by name
     rate: str,
     seconds: float,
     warmup: float,
+    partitions: int,
     rounds: int,
     slowest: int,
     modes: str,
@@ -164,6 +169,7 @@ def main(  # noqa: PLR0917 - click passes them by name
         emit,
         backlog=backlog,
         paces=[] if only == "throughput" else paces,
+        shape=Shape(partitions, VALUE_BYTES),
         rounds=rounds,
         slowest=slowest,
     )
