@@ -87,15 +87,15 @@ def _read(kind: type[PartitionReader], bootstrap: str, records: int) -> tuple[Fi
     batches: Batches = []
     deadline = Deadline(_PATIENCE_S)
     while not batches:  # the connection is not part of what a record costs
-        batches += [one.batch for one in reader.read(1.0) if one.batch is not None]
+        if (batch := reader.read(1.0).batch) is not None:
+            batches.append(batch)
     got = first = sum(batch.num_rows for batch in batches)
     watch = _Watch()
     while got < records:
         assert not deadline.expired(), f"{got} of {records} records came"
-        for one in reader.read(1.0):
-            if one.batch is not None:
-                batches.append(one.batch)
-                got += one.batch.num_rows
+        if (batch := reader.read(1.0).batch) is not None:
+            batches.append(batch)
+            got += batch.num_rows
     figures = watch.per_record(records - first)
     reader.close()
     return figures, batches

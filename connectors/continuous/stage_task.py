@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from multiprocessing import AuthenticationError
 from typing import Any, Protocol
 
@@ -52,6 +52,21 @@ _PAUSE_FOR_BARRIER_S = 0.05
 _SWITCH_S = 0.0005
 
 
+class Read(Protocol):
+    """What one read brought."""
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """The next offset to read of each partition that moved."""
+
+    @property
+    def batch(self) -> pa.RecordBatch | None:
+        """The records; None when only positions moved."""
+
+    def without(self, names: Collection[str]) -> Read:
+        """Return the rest without these partitions."""
+
+
 class Reader(Protocol):
     """What a task reads from; see `connectors.kafka.source.partition_reader`."""
 
@@ -63,8 +78,8 @@ class Reader(Protocol):
     def remove(self, names: Collection[str]) -> None:
         """Read these partitions no more."""
 
-    def read(self, timeout_s: float) -> Iterator[Any]:
-        """Yield what has come: partition, position, batch."""
+    def read(self, timeout_s: float) -> Read:
+        """Return what has come."""
 
     def close(self) -> None:
         """Leave the brokers."""
@@ -87,8 +102,8 @@ class StageWriter(Protocol):
         """Make what transactions are written with, and return the transactional ids."""
 
     def begin_transaction(self, attempt: Attempt) -> Any:
-        """See `transactions.sink.Writer`. The attempt's source offsets are of the partition that
-        the first record came from, so it exists; there are none where no record came. The offsets
+        """See `transactions.sink.Writer`. The attempt's source offsets are of the partitions that
+        the first read came from, so they exist; there are none where no record came. The offsets
         that the transaction carries come with `flush`.
         """
 
@@ -268,35 +283,42 @@ class _Loop:
 
     def _read_once(self, wait_s: float) -> int:
         """Write what has come, and return how much: records, and moves without a record."""
-        came = 0
-        for read in self._reader.read(wait_s):
-            came += 1 if read.batch is None else read.batch.num_rows
-            made = None if read.batch is None else self._transformed(read.batch)
-            self._write(read.partition, read.position, made)
+        read = self._reader.read(wait_s)
+        came = len(read.positions) if read.batch is None else read.batch.num_rows
+        while read.positions and not self._write(read, self._transformed(read.batch)):
+            read = read.without(self._leaving)
         with self._lock:
             self._writer.serve()
         self._busy_s = time.thread_time() + self._waited_in_function_s
         return came
 
-    def _transformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _transformed(self, batch: pa.RecordBatch | None) -> pa.RecordBatch | None:
+        if batch is None:
+            return None
         began_s, cpu_s = time.perf_counter(), time.thread_time()
         made = normalised(self._transform(batch))
         self._waited_in_function_s += time.perf_counter() - began_s - time.thread_time() + cpu_s
         return made
 
-    def _write(self, partition: str, position: int, batch: pa.RecordBatch | None) -> None:
+    def _write(self, read: Read, batch: pa.RecordBatch | None) -> bool:
+        """Write what was made of a read. Return False, and write nothing, if one of its partitions
+        is leaving: it was read after its last barrier, and who comes next reads it again.
+        """
         with self._lock:
-            if self._ended.is_set() or partition in self._leaving:
-                return  # read after its last barrier: who comes next reads it again
+            if self._ended.is_set():
+                return True
+            if not self._leaving.isdisjoint(read.positions):
+                return False
             # If this fails half-way, the transaction holds records that no position counts.
             self._torn = True
             if batch is not None and batch.num_rows:
-                self._writer.invoke(self._begun(partition), batch)
-            self._positions[partition] = position
+                self._writer.invoke(self._begun(read.positions), batch)
+            self._positions.update(read.positions)
             self._torn = False
             tell, self._told_moved = not self._told_moved, True
         if tell:
             self._channel.send(Moved())
+        return True
 
     # --- the control thread -------------------------------------------------------------------
 
@@ -375,10 +397,10 @@ class _Loop:
         with contextlib.suppress(ChannelClosedError):
             self._channel.receive()
 
-    def _begun(self, partition: str) -> Any:
-        """Return the transaction that fills; this partition begins it if nothing has yet."""
+    def _begun(self, partitions: Collection[str]) -> Any:
+        """Return the transaction that fills; these partitions begin it if nothing has yet."""
         if self._transaction is None:
-            begins = {partition: self._positions[partition]}
+            begins = {name: self._positions[name] for name in partitions}
             self._transaction = self._begin(self._checkpoint_id, begins)
         return self._transaction
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -33,20 +33,33 @@ from connectors.native.librdkafka import check_code, check_error
 from connectors.records.message_schema import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS
 
 
-class Polled(NamedTuple):
-    """The result for one partition.
+class Moved(NamedTuple):
+    """How far one partition was read.
 
     Attributes:
         topic: its topic.
         partition: its number.
+        first: the offset of its first record; `next_offset` if it has none.
         next_offset: the next offset to read: after the last record, or after a gap at the end.
-        batch: the columns of SOURCE_SCHEMA; without rows when only the position moved.
     """
 
     topic: str
     partition: int
+    first: int
     next_offset: int
+
+
+class Polled(NamedTuple):
+    """What came.
+
+    Attributes:
+        batch: the columns of SOURCE_SCHEMA; the rows of each partition stand together and in order.
+            Without rows when only positions moved.
+        moved: one for each partition that has rows or moved.
+    """
+
     batch: pa.RecordBatch
+    moved: Sequence[Moved]
 
 
 def before_errors(messages: Array) -> Array:
@@ -140,8 +153,8 @@ class NativeConsumer:
             check_code(self._lib.rd_kafka_query_watermark_offsets(*where, *both, wait_ms))
         return low.value, high.value
 
-    def poll_batches(self, max_rows: int, timeout_s: float) -> list[Polled]:
-        """Return the records that came, one batch per partition; [] if none came in time.
+    def poll_batch(self, max_rows: int, timeout_s: float) -> Polled:
+        """Return the records that came; nothing moved if none came in time.
 
         Raises:
             PartitionFailedError: see the class. Other partitions can be read on.
@@ -153,10 +166,10 @@ class NativeConsumer:
         try:
             count = self._fill(pointers, timeout_s)
             self._handle.check()
-            polled = list(self._polled(pointers[:count])) if count else []
+            polled = self._polled(pointers[:count]) if count else Polled(self._empty, ())
         finally:  # even after an interrupt: a client with records out cannot be closed
             librdkafka.destroy_messages(pointers[pointers != 0].tolist())
-        if not polled and self._failures:
+        if not polled.moved and self._failures:
             raise self._failures.popleft()
         return polled
 
@@ -186,7 +199,7 @@ class NativeConsumer:
             check_code(self._lib.rd_kafka_last_error())
         return max(0, count)
 
-    def _polled(self, pointers: Array) -> Iterator[Polled]:
+    def _polled(self, pointers: Array) -> Polled:
         messages = read_messages(pointers)
         ends: dict[tuple[str, int], int] = {}
         if (messages["err"] != 0).any():
@@ -195,15 +208,17 @@ class NativeConsumer:
             self._note_errors(messages[(messages["err"] != 0) & ~is_end])
             self._note_ends(messages[sound & is_end], ends)
             messages, pointers = messages[sound & ~is_end], pointers[sound & ~is_end]
+        batch = self._empty
+        moved: list[Moved] = []
         if len(messages):
-            yield from self._batches(messages, pointers, ends)
-        for (topic, partition), end in ends.items():
-            yield Polled(topic, partition, end, self._empty)
+            batch, moved = self._batch(messages, pointers, ends)
+        moved += [Moved(*place, first=end, next_offset=end) for place, end in ends.items()]
+        return Polled(batch, moved)
 
-    def _batches(
+    def _batch(
         self, messages: Array, pointers: Array, ends: dict[tuple[str, int], int]
-    ) -> Iterator[Polled]:
-        """Build the columns once, sorted by partition, and cut them."""
+    ) -> tuple[pa.RecordBatch, list[Moved]]:
+        """Build one batch, sorted by partition, and say where it ends in each of them."""
         codes = messages["rkt"].astype(np.int64) * 31 + messages["partition"]
         if (codes != codes[0]).any():
             order = np.lexsort((messages["partition"], messages["rkt"]))  # a stable sort
@@ -217,18 +232,21 @@ class NativeConsumer:
             (np.diff(messages["rkt"]) != 0) | (np.diff(messages["partition"]) != 0)
         )
         bounds = [0, *(changes + 1).tolist(), len(messages)]
+        moved: list[Moved] = []
+        topics: list[pa.Array] = []
         for start, end in pairwise(bounds):
             topic = self._topic(int(messages["rkt"][start]))
             partition = int(messages["partition"][start])
             offsets = messages["offset"][start:end]
             assert (np.diff(offsets) > 0).all(), "librdkafka went back"
-            parts = {name: one.slice(start, end - start) for name, one in columns.items()}
-            parts["topic"] = text_constant(topic, end - start)
-            batch = pa.RecordBatch.from_arrays(
-                [parts[name] for name in self._columns], schema=self._schema
-            )
             behind = max(int(offsets[-1]) + 1, ends.pop((topic, partition), 0))
-            yield Polled(topic, partition, behind, batch)
+            moved.append(Moved(topic, partition, first=int(offsets[0]), next_offset=behind))
+            topics.append(text_constant(topic, end - start))
+        columns["topic"] = topics[0] if len(topics) == 1 else pa.concat_arrays(topics)
+        batch = pa.RecordBatch.from_arrays(
+            [columns[name] for name in self._columns], schema=self._schema
+        )
+        return batch, moved
 
     def _note_ends(self, messages: Array, ends: dict[tuple[str, int], int]) -> None:
         for message in messages:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from connectors.clients import client_errors
@@ -17,38 +16,34 @@ class NativePartitionReader(PartitionReader):
     def _make_consumer(self, settings: dict[str, Any]) -> NativeConsumer:
         return NativeConsumer(settings, headers=self._source.include_headers)
 
-    def read(self, timeout_s: float) -> Iterator[Read]:
+    def read(self, timeout_s: float) -> Read:
         """See `PartitionReader.read`."""
         self.lag = 0
         try:
-            polled = self._consumer.poll_batches(MOST_ROWS, timeout_s)
+            polled = self._consumer.poll_batch(MOST_ROWS, timeout_s)
         except PartitionFailedError as failed:
-            yield from self._failed(failed)
-            return
+            return self._failed(failed)
         self._check_trouble()
-        self._note_lag(sum(one.batch.num_rows for one in polled))
-        for one in polled:
+        self._note_lag(polled.batch.num_rows)
+        positions: dict[str, int] = {}
+        for one in polled.moved:
             name = partition_key(one.topic, one.partition)
             self._check_same(one.topic)
-            if one.batch.num_rows:
-                first = one.batch.column("offset")[0].as_py()
-                assert first >= self._positions[name], "librdkafka went back"
-            elif one.next_offset <= self._positions[name]:
-                continue
-            self._positions[name] = one.next_offset
-            batch = one.batch if one.batch.num_rows else None
-            yield Read(partition=name, position=one.next_offset, batch=batch)
+            is_end = one.first == one.next_offset
+            assert is_end or one.first >= self._positions[name], "librdkafka went back"
+            if one.next_offset > self._positions[name]:
+                positions[name] = one.next_offset
+        self._positions.update(positions)
+        return Read(positions=positions, batch=polled.batch if polled.batch.num_rows else None)
 
-    def _failed(self, failed: PartitionFailedError) -> Iterator[Read]:
+    def _failed(self, failed: PartitionFailedError) -> Read:
+        positions: dict[str, int] = {}
         if self._may_come_back(failed.error):
             self._gone.add(failed.topic)
-            return
-        if client_errors.is_about_the_group(failed.error):
-            return
-        name = partition_key(failed.topic, failed.partition)
-        if not client_errors.is_truncated(failed.error):
-            raise client_errors.translate(failed.error, name, self._source.client_settings)
-        ends: dict[str, int] = {}
-        self._truncated(name, ends)
-        self._positions.update(ends)
-        yield Read(partition=name, position=ends[name], batch=None)
+        elif not client_errors.is_about_the_group(failed.error):
+            name = partition_key(failed.topic, failed.partition)
+            if not client_errors.is_truncated(failed.error):
+                raise client_errors.translate(failed.error, name, self._source.client_settings)
+            self._truncated(name, positions)
+        self._positions.update(positions)
+        return Read(positions=positions, batch=None)

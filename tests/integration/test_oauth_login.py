@@ -181,9 +181,9 @@ class Client:
         found: list[str] = []
         deadline = Deadline(20)
         while len(found) < count and not deadline.expired():
-            for one in self.reader.read(0.1):
-                rows = [] if one.batch is None else one.batch["value"].to_pylist()
-                found += [row.decode() for row in rows if row.startswith(self.name.encode())]
+            batch = self.reader.read(0.1).batch
+            rows = [] if batch is None else batch["value"].to_pylist()
+            found += [row.decode() for row in rows if row.startswith(self.name.encode())]
         return found
 
 
@@ -205,7 +205,7 @@ def test_a_token_is_renewed_while_a_transaction_is_open(secure, endpoint, monkey
         client.producer.begin()
         client.write(0)
         client.wire.describe([client.name], soon())
-        list(client.reader.read(0.1))
+        client.reader.read(0.1)
         client.producer._connections_broke()  # that to the bootstrap address was given up
     asks = len(endpoint.requests), len(asked)
     Deadline(60).pause(life_s * 1.2)  # no event says that a session has ended

@@ -695,9 +695,23 @@ MUTATIONS = (
     Mutation(
         "continuous: a task drops what it has read of a partition that left",
         STAGE_TASK,
-        "if self._ended.is_set() or partition in self._leaving:",
-        "if self._ended.is_set():",
+        "if not self._leaving.isdisjoint(read.positions):",
+        "if False:",
         "tests/unit/test_stage_task.py::test_a_partition_leaves_with_its_barrier",
+    ),
+    Mutation(
+        "continuous: what was read beside a partition that left is written",
+        STAGE_TASK,
+        "            read = read.without(self._leaving)\n",
+        "            break\n",
+        "tests/unit/test_stage_task.py::test_what_was_read_beside_a_partition_that_leaves_is_written",
+    ),
+    Mutation(
+        "continuous: a position stands behind every record of its read",
+        "connectors/native/native_consumer.py",
+        "behind = max(int(offsets[-1]) + 1, ends.pop((topic, partition), 0))",
+        "behind = max(int(offsets[0]) + 1, ends.pop((topic, partition), 0))",
+        "tests/integration/test_native_consumer.py::test_one_read_brings_all_partitions_in_one_batch",
     ),
     Mutation(
         "continuous: a partition moves in two barriers",

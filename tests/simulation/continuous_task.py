@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from connectors.kafka.sink.plain_writer import KafkaPlainWriter
 from connectors.kafka.source.partition_reader import Read
 from connectors.records.message_schema import SINK_SCHEMA
 from tests.both_halves import KafkaBothHalves
+from tests.reads import read_of
 from transactions.clock import Deadline
 from transactions.errors import PhaseOneError, SparkOnceError
 from transactions.sink import Owner
@@ -129,20 +130,19 @@ class SimulatedReader:
         for name in names:
             del self._positions[name]
 
-    def read(self, timeout_s: float) -> Iterator[Read]:
-        found = False
-        for name in sorted(self._positions):
-            start = self._positions[name]
+    def read(self, timeout_s: float) -> Read:
+        moved: dict[str, int] = {}
+        values: dict[str, list[str]] = {}
+        for name, start in sorted(self._positions.items()):
             end = min(self._world.there(name), start + self._world.rows_per_read)
-            if start == end:
-                continue
-            found = True
-            self._positions[name] = end
-            values = [one for one in self._world.inputs[name][start:end] if one is not None]
-            batch = pa.record_batch({"value": pa.array(values, pa.string())}) if values else None
-            yield Read(partition=name, position=end, batch=batch)
-        if not found:
+            if start < end:
+                moved[name] = end
+                found = self._world.inputs[name][start:end]
+                values[name] = [one for one in found if one is not None]
+        self._positions.update(moved)
+        if not moved:
             self._world.await_rows(min(timeout_s, 0.01))
+        return read_of(moved, values)
 
     def close(self) -> None:
         return
@@ -234,7 +234,7 @@ class SimulatedTask:
 
     @property
     def transform(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        return self.world.transform
+        return lambda batch: self.world.transform(batch.select(["value"]))
 
     def reader(self, offsets: Mapping[str, int]) -> Reader:
         return self.world.make_reader(offsets)

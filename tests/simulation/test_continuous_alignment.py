@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 import pytest
 
 from connectors.kafka.source.partition_reader import Read
 from connectors.options.guarantee import AT_LEAST_ONCE, EXACTLY_ONCE
+from tests.reads import read_of
 from tests.simulation.continuous_task import here
 from tests.simulation.continuous_world import ContinuousWorld
 from transactions.coordinator import CheckpointReport
@@ -86,22 +87,26 @@ class AlignmentReader:
         self._world = world
         self._positions = dict(offsets)
 
-    def read(self, timeout_s: float) -> Iterator[Read]:
+    def read(self, timeout_s: float) -> Read:
         world, limit = self._world, self._world.limit
-        yield from self._up_to(limit)
-        world.at_the_place.set()
+        read = self._up_to(limit)
+        if read.positions:
+            return read
+        world.at_the_place.set()  # all of it is written by now
         if limit is AT_BARRIER and world.barrier_came.wait(0.01):
-            yield from self._up_to(BEHIND)
+            read = self._up_to(BEHIND)
+            if read.positions:
+                return read
             world.read_behind.set()
         world.await_rows(0.005)
+        return read
 
-    def _up_to(self, limit: Mapping[str, int]) -> Iterator[Read]:
-        for name, end in limit.items():
-            start = self._positions[name]
-            if start < end:
-                self._positions[name] = end
-                values = pa.array(self._world.inputs[name][start:end], pa.string())
-                yield Read(partition=name, position=end, batch=pa.record_batch({"value": values}))
+    def _up_to(self, limit: Mapping[str, int]) -> Read:
+        before = dict(self._positions)
+        moved = {name: end for name, end in limit.items() if before[name] < end}
+        self._positions.update(moved)
+        rows = self._world.inputs
+        return read_of(moved, {name: rows[name][before[name] : end] for name, end in moved.items()})
 
     def add(self, offsets: Mapping[str, int]) -> None:
         raise AssertionError("no partition comes later")

@@ -266,18 +266,19 @@ def test_a_torn_write_in_a_checkpoint_is_found(monkeypatch):
 def test_positions_that_run_ahead_of_the_records_are_found(monkeypatch):
     """A barrier between the position and the write of a batch: the batch would be lost."""
 
-    def write(self: Any, partition: str, position: int, batch: Any) -> None:
+    def write(self: Any, read: Any, batch: Any) -> bool:
         with self._lock:
-            self._positions[partition] = position
+            self._positions.update(read.positions)
         threading.Event().wait(0.003)
         with self._lock:
             if self._ended.is_set():
-                return
+                return True
             if batch is not None and batch.num_rows:
-                self._writer.invoke(self._begun(partition), batch)
+                self._writer.invoke(self._begun(read.positions), batch)
             tell, self._told_moved = not self._told_moved, True
         if tell:
             self._channel.send(stage_task.Moved())
+        return True
 
     monkeypatch.setattr(stage_task._Loop, "_write", write)
     stories = [killed("decision_durable", nth, seed=nth) for nth in (1, 2, 3)]

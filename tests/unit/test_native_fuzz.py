@@ -112,7 +112,8 @@ def read(reader: PartitionReader, rows: int) -> pa.Table:
     deadline = Deadline(20.0)
     while sum(one.num_rows for one in found) < rows:
         assert not deadline.expired()
-        found += [one.batch for one in reader.read(0.5) if one.batch is not None]
+        batch = reader.read(0.5).batch
+        found += [] if batch is None else [batch]
     table = pa.Table.from_batches(found)
     table.validate(full=True)
     return table.sort_by(

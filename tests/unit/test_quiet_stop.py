@@ -202,7 +202,7 @@ def consumer(kind: type[PartitionReader]) -> Any:
 
 def look(client: Any) -> None:
     if isinstance(client, PartitionReader):
-        list(client.read(0.1))
+        client.read(0.1)
     elif isinstance(client, RecordProducer):
         client._producer.poll(0.1)
     else:

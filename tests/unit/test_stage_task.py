@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -32,6 +32,7 @@ from connectors.continuous.read_pause import ReadPause
 from connectors.continuous.stage_task import run_task
 from connectors.kafka.source.partition_reader import Read
 from connectors.spark.failures import error_in
+from tests.reads import read_of
 from tests.unit.samples import committable
 from tests.waiting import until
 from transactions.errors import PhaseOneError, RecordRefusedError
@@ -46,7 +47,9 @@ class FakeReader:
     lag = 0
 
     def __init__(self) -> None:
-        self.rows: list[Read] = []
+        self.positions: dict[str, int] = {}
+        self.rows: dict[str, list[bytes]] = {}
+        self.puts = self.taken = 0
         self.more = threading.Condition()
         self.may_close = threading.Event()
         self.may_close.set()
@@ -56,9 +59,10 @@ class FakeReader:
         self.waits: list[float] = []
 
     def put(self, partition: str, position: int, *values: bytes) -> None:
-        batch = pa.record_batch({"value": pa.array(values, pa.binary())}) if values else None
         with self.more:
-            self.rows.append(Read(partition=partition, position=position, batch=batch))
+            self.positions[partition] = position
+            self.rows.setdefault(partition, []).extend(values)
+            self.puts += 1
             self.more.notify_all()
 
     def add(self, offsets: Mapping[str, int]) -> None:
@@ -71,16 +75,20 @@ class FakeReader:
             self.removed += names
             self.more.notify_all()
 
-    def read(self, timeout_s: float) -> Iterator[Read]:
+    def read(self, timeout_s: float) -> Read:
         with self.more:
             self.waits.append(timeout_s)
             self.more.notify_all()
-            if not self.rows:
+            if self.puts == self.taken:
                 self.more.wait(min(timeout_s, 0.01))
-            rows, self.rows = self.rows, []
-        yield from rows
+            read = read_of(self.positions, self.rows)
+            self.positions, self.rows, self.taken = {}, {}, self.puts
+        return read
+
+    def is_written(self) -> None:
+        """Note that the last read has been written: a task serves its clients behind that."""
         with self.more:
-            self.handled += len(rows)
+            self.handled = self.taken
             self.more.notify_all()
 
     def await_added(self, offsets: Mapping[str, int]) -> None:
@@ -89,7 +97,7 @@ class FakeReader:
             assert self.more.wait_for(lambda: self.added == offsets, SOON_S), self.added
 
     def await_handled(self, count: int) -> None:
-        """Wait until so many rows have been written."""
+        """Wait until what was put so many times has been written."""
         with self.more:
             assert self.more.wait_for(lambda: self.handled >= count, SOON_S)
 
@@ -120,8 +128,10 @@ class FakeWriter:
         self.flushing: Callable[[], None] = lambda: None
         self.preparing: Callable[[], None] = lambda: None
         self.served = threading.Event()
+        self.serving: Callable[[], None] = lambda: None
 
     def serve(self) -> None:
+        self.serving()
         self.served.set()
 
     def open(self, owner: Any, deadline: Any) -> tuple[str, ...]:
@@ -189,6 +199,7 @@ class Story:
 def story():
     listener = listen("127.0.0.1")
     reader, writer = FakeReader(), FakeWriter()
+    writer.serving = reader.is_written
 
     @dataclasses.dataclass
     class Task:
@@ -338,6 +349,31 @@ def test_a_partition_leaves_with_its_barrier(story):
     one.read.await_handled(3)
     assert one.barrier(7).positions == {"in-0": 5}
     assert one.write.prepared == {5: [b"a", b"b"], 6: [], 7: [b"e"]}
+
+
+def test_what_was_read_beside_a_partition_that_leaves_is_written(story):
+    """One read brings records of several partitions, and one of these leaves meanwhile."""
+    held, may_go = threading.Event(), threading.Event()
+
+    def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+        held.set()
+        assert may_go.wait(SOON_S)
+        return batch
+
+    one = story(slow)
+    assert one.barrier(5, added={"in-1": 0}).positions == {"in-0": 0}
+    one.read.await_added({"in-1": 0})
+    with one.read.more:  # both in one read
+        one.read.put("in-0", 2, b"stays", b"stays too")
+        one.read.put("in-1", 1, b"leaves")
+    assert held.wait(SOON_S)
+    assert one.barrier(6, removed=["in-1"]).positions == {"in-0": 0, "in-1": 0}
+    one.commit(6)
+    may_go.set()
+    one.read.await_handled(2)
+    assert one.barrier(7).positions == {"in-0": 2}
+    assert one.write.prepared[7] == [b"stays", b"stays too"]
+    one.driver.close()
 
 
 def test_busy_is_what_the_function_takes_and_not_what_the_task_waits_for(story):
