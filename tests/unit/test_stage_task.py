@@ -285,8 +285,11 @@ def test_nothing_of_the_next_transaction_overtakes_this_one(story):
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The task's pause, once it is made; none ends by itself, but the one behind a barrier."""
+    """The task's pause, once it is made; none ends by itself, but the one behind a barrier. A
+    barrier waits as long as it takes for what came in a pause.
+    """
     made: list[ReadPause] = []
+    monkeypatch.setattr("connectors.continuous.read_pause._PATIENCE_S", SOON_S)
 
     def make(*_: float) -> ReadPause:
         long_s = 2 * SOON_S  # longer than anybody waits for what comes after it
@@ -301,14 +304,14 @@ def pauses(monkeypatch):
 def test_a_barrier_takes_what_came_while_the_task_paused(story, pauses):
     """What came before the barrier belongs to its checkpoint, however long the pause still is."""
     one = story()
-    one.read.put("in-0", 1, b"a")
-    one.read.await_handled(1)
     for number, value in ((5, b"b"), (6, b"c"), (7, b"d")):
+        one.read.put("in-0", 2 * number, b"a")  # the pause behind a barrier is short: this ends it
+        one.read.await_handled(one.read.puts)
         until(lambda: pauses[0]._pausing)  # the moment that is tested
-        one.read.put("in-0", number, value)
-        assert one.barrier(number).positions == {"in-0": number}
+        one.read.put("in-0", 2 * number + 1, value)
+        assert one.barrier(number).positions == {"in-0": 2 * number + 1}
         one.commit(number)
-    assert one.write.ended == [[b"a", b"b"], [b"c"], [b"d"]]
+    assert one.write.ended == [[b"a", b"b"], [b"a", b"c"], [b"a", b"d"]]
     assert one.read.waits.count(0.0) == 3, "a barrier waits for what is there, not for more"
 
 
