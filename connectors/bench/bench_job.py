@@ -27,8 +27,7 @@ from connectors.options.guarantee import EXACTLY_ONCE
 from connectors.options.kafka_source import KafkaSource
 from connectors.options.table import CONTINUOUS
 from connectors.options.trigger import AVAILABLE_NOW
-from connectors.spark import worker_daemon
-from connectors.spark.session import build_session
+from connectors.spark.session import pipeline_session
 from connectors.spark.stop_signals import stop_signals
 from transactions import events
 from transactions.coordinator import CheckpointReport
@@ -62,15 +61,7 @@ def main() -> None:
 
 
 def _run(task: Task, folder: Path) -> None:
-    # As `sparkonce run` does: the drivers are imported while the JVM starts.
-    drivers = ["connectors.spark.pipeline"]
-    spark = build_session(
-        "bench",
-        master=task["master"],
-        conf=task["conf"],
-        modules=drivers,
-        on_context=worker_daemon.start if task["mode"] == CONTINUOUS else None,
-    )
+    spark = pipeline_session("bench", task["mode"], master=task["master"], conf=task["conf"])
     _mark(folder, "session")
     events.subscribe(lambda e: _mark(folder, e.kind) if e.kind in _RECOVERY else None)
     with (folder / "checkpoints.jsonl").open("w", encoding="utf-8", buffering=1) as checkpoints:
@@ -94,7 +85,7 @@ def _run(task: Task, folder: Path) -> None:
 
 
 def _in_batches(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> dict[str, Any]:
-    from connectors.spark.pipeline import transformed  # noqa: PLC0415 - see `_run`
+    from connectors.spark.pipeline import transformed  # noqa: PLC0415 - see session.py
     from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415
 
     driver = StreamingDriver(
@@ -123,7 +114,7 @@ def _in_batches(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> di
 
 
 def _continuously(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> dict[str, Any]:
-    from connectors.spark.continuous_driver import ContinuousDriver  # noqa: PLC0415 - see `_run`
+    from connectors.spark.continuous_driver import ContinuousDriver  # noqa: PLC0415 - see session.py
 
     first_record = folder / "first-record"
     progress: deque[dict[str, Any]] = deque(maxlen=task.get("most_progress"))

@@ -17,10 +17,10 @@ from connectors.kafka.sink.kafka_sink import KafkaSink
 from connectors.options.job_definition import JobDefinition
 from connectors.options.table import CONTINUOUS, DEFAULT_LOG_LEVEL
 from connectors.records.arrow_transform import ArrowFunction, copy_records, load_function
-from connectors.spark import driver_jvm, worker_daemon
+from connectors.spark import driver_jvm
 from connectors.spark.class_archive import made_meanwhile
 from connectors.spark.failures import error_in, reason
-from connectors.spark.session import build_session
+from connectors.spark.session import pipeline_session
 from connectors.spark.submitted import is_submitted, stop_requests_forwarded
 from transactions.coordinator import CheckpointReport
 from transactions.errors import ConfigurationError, SparkOnceError, StoppedError
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from connectors.spark.pipeline import ArrowPipeline
     from connectors.spark.streaming_driver import StreamingDriver
 
-#: The drivers. They and all that they import take 0.7 s, and are imported while the JVM starts.
-_DRIVERS: Final = "connectors.spark.pipeline"
 #: PySpark logs an error of SQL as one line of JSON, 13,000 characters of Java's stack in it. The
 #: job's error has the reason.
 _QUERY_CONTEXT: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -83,13 +81,7 @@ def run_job(
     for name in _QUERY_CONTEXT:
         PySparkLogger.getLogger(name).addFilter(lambda _: False)
     try:
-        session = build_session(
-            job.app_id,
-            master=job.master,
-            conf=_conf(job),
-            modules=[_DRIVERS],
-            on_context=worker_daemon.start if job.mode == CONTINUOUS else None,
-        )
+        session = pipeline_session(job.app_id, job.mode, master=job.master, conf=_conf(job))
         if is_submitted() and job.log_level is not None:
             session.sparkContext.setLogLevel(job.log_level)
         stop.install()  # Spark takes over ctrl-C when it makes its context
@@ -126,7 +118,7 @@ def _micro_batches(
     from_savepoint: FromSavepoint | None,
     accept_duplicates: bool,
 ) -> ArrowPipeline:
-    from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415 - see `_DRIVERS`
+    from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415 - see session.py
 
     driver = StreamingDriver(
         session,
@@ -169,7 +161,7 @@ def _continuous(
     from_savepoint: FromSavepoint | None,
     accept_duplicates: bool,
 ) -> ArrowPipeline:
-    from connectors.spark.pipeline import arrow_pipeline  # noqa: PLC0415 - see `_DRIVERS`
+    from connectors.spark.pipeline import arrow_pipeline  # noqa: PLC0415 - see session.py
 
     find_arrow_function(job)
     return arrow_pipeline(
@@ -267,7 +259,7 @@ def _transformed(
     job: JobDefinition, session: SparkSession, source: DataFrame
 ) -> DataFrame | Mapping[str, DataFrame]:
     if job.arrow is not None or job.columns is not None:
-        from connectors.spark.pipeline import transformed  # noqa: PLC0415 - see `_DRIVERS`
+        from connectors.spark.pipeline import transformed  # noqa: PLC0415 - see session.py
 
         find_arrow_function(job)
         return transformed(source, job.arrow or copy_records, job.columns)
