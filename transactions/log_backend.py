@@ -177,13 +177,7 @@ class LocalFileBackend:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            try:
-                os.link(temporary, self._folder / name)
-                is_new = True
-            except FileExistsError:
-                is_new = False  # who has linked it may have died before its fsync
-            sync_folder(self._folder)
-            return is_new
+            return _named(temporary, self._folder / name)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -265,16 +259,24 @@ class BlankFile:
                 raise OSError(errno.EIO, "only a part was written", name)
             os.fdatasync(self._descriptor)
             try:
-                os.link(self._path, folder / name)
-                is_new = True
-            except FileExistsError:
-                is_new = False  # who has linked it may have died before its fsync
+                return _named(self._path, folder / name)
             except FileNotFoundError:
                 return None
-            sync_folder(folder)
-            return is_new
         finally:
             self._removed()
+
+
+def _named(synced: Path, place: Path) -> bool:
+    """Give a file a name; when this returns, the name survives a power cut. Return whether it is
+    new.
+    """
+    try:
+        os.link(synced, place)
+        is_new = True
+    except FileExistsError:
+        is_new = False  # who has linked it may have died before its fsync
+    sync_folder(place.parent)
+    return is_new
 
 
 def _remove(path: Path, descriptor: int) -> None:
