@@ -55,6 +55,8 @@ _LEARN_S: Final = 300.0
 _LOOK_S: Final = 0.1
 #: How long a job has run when it begins: one that fails at its start, or ends soon, pays nothing.
 _RUNS_S: Final = 60.0
+#: What kept it from being made, such as too little memory, may be gone the next day.
+_DAY_S: Final = 86_400.0
 _IDLE: Final = "--idle"
 
 
@@ -88,13 +90,14 @@ def _make_beside(given_up: threading.Event, after_s: float) -> None:
         folder, stem = place_of_archive(java_home)
         folder.mkdir(parents=True, exist_ok=True)
         failed = folder / f"{stem}.failed"
-        if failed.exists():
+        if failed.exists() and SYSTEM_CLOCK.now_ms() / 1000 - failed.stat().st_mtime < _DAY_S:
             return  # a person who makes it reads why
         if problem := no_room(folder):
             logger.info("no class archive of Spark is made: %s", problem)
             return
         try:
             ensure_class_archive(tell=logger.info, given_up=given_up)
+            failed.unlink(missing_ok=True)
         except ConfigurationError as error:
             if not given_up.is_set():
                 failed.touch()

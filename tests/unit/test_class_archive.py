@@ -188,9 +188,21 @@ def test_a_machine_without_room_makes_none(own_java, monkeypatch, caplog):
 def test_a_failure_is_a_line_in_the_log_of_the_job(own_java, monkeypatch, caplog):
     learning(monkeypatch, "sys.exit('no space left')")
     class_archive._make_beside(threading.Event(), 0.0)
-    class_archive._make_beside(threading.Event(), 0.0)  # it is not tried again
+    class_archive._make_beside(threading.Event(), 0.0)  # it is not tried again at once
     told = [line for line in caplog.messages if not line.startswith("making")]
     assert told == ["no class archive of Spark was made: no space left"]
+
+
+def test_a_day_after_a_failure_a_job_tries_again(own_java, monkeypatch):
+    learning(monkeypatch, "sys.exit('no space left')")
+    class_archive._make_beside(threading.Event(), 0.0)
+    (failed,) = own_java.glob("*.failed")
+    yesterday = SYSTEM_CLOCK.now_ms() / 1000 - 86_401
+    os.utime(failed, (yesterday, yesterday))
+    learning(monkeypatch, LEARNS)
+    class_archive._make_beside(threading.Event(), 0.0)
+    assert find_archive("/java") is not None
+    assert not failed.exists()
 
 
 def test_what_learns_beside_a_job_is_told_that_nobody_waits(own_java, monkeypatch):
