@@ -85,7 +85,7 @@ def _run(task: Task, folder: Path) -> None:
 
 
 def _in_batches(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> dict[str, Any]:
-    from connectors.spark.pipeline import transformed  # noqa: PLC0415 - see session.py
+    from connectors.spark.pipeline import transformed  # noqa: PLC0415 - see `_DRIVERS`
     from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415
 
     driver = StreamingDriver(
@@ -114,7 +114,7 @@ def _in_batches(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> di
 
 
 def _continuously(spark: SparkSession, task: Task, folder: Path, keep: Keep) -> dict[str, Any]:
-    from connectors.spark.continuous_driver import ContinuousDriver  # noqa: PLC0415 - see session.py
+    from connectors.spark.continuous_driver import ContinuousDriver  # noqa: PLC0415 - see `_DRIVERS`
 
     first_record = folder / "first-record"
     progress: deque[dict[str, Any]] = deque(maxlen=task.get("most_progress"))

@@ -118,7 +118,7 @@ def _micro_batches(
     from_savepoint: FromSavepoint | None,
     accept_duplicates: bool,
 ) -> ArrowPipeline:
-    from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415 - see session.py
+    from connectors.spark.streaming_driver import StreamingDriver  # noqa: PLC0415 - see `_DRIVERS`
 
     driver = StreamingDriver(
         session,
@@ -161,7 +161,7 @@ def _continuous(
     from_savepoint: FromSavepoint | None,
     accept_duplicates: bool,
 ) -> ArrowPipeline:
-    from connectors.spark.pipeline import arrow_pipeline  # noqa: PLC0415 - see session.py
+    from connectors.spark.pipeline import arrow_pipeline  # noqa: PLC0415 - see `_DRIVERS`
 
     find_arrow_function(job)
     return arrow_pipeline(
@@ -259,7 +259,7 @@ def _transformed(
     job: JobDefinition, session: SparkSession, source: DataFrame
 ) -> DataFrame | Mapping[str, DataFrame]:
     if job.arrow is not None or job.columns is not None:
-        from connectors.spark.pipeline import transformed  # noqa: PLC0415 - see session.py
+        from connectors.spark.pipeline import transformed  # noqa: PLC0415 - see `_DRIVERS`
 
         find_arrow_function(job)
         return transformed(source, job.arrow or copy_records, job.columns)

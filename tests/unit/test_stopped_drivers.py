@@ -256,7 +256,7 @@ def test_c3_a_stop_that_reaches_the_jvm_too_is_a_good_end_if_nothing_is_left(
         recommitted=0,
         unfinished=unfinished,
     )
-    for name in ("build_session", "driver_jvm"):
+    for name in ("pipeline_session", "driver_jvm"):
         monkeypatch.setattr(job, name, MagicMock())
     monkeypatch.setattr(job, "_micro_batches", lambda *_: made)
     stop = SimpleNamespace(asked=False, install=lambda: None)
