@@ -177,7 +177,9 @@ class LocalFileBackend:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            return _named(temporary, self._folder / name)
+            is_new = _linked(temporary, self._folder / name)
+            sync_folder(self._folder)
+            return is_new
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -207,11 +209,7 @@ class LocalFileBackend:
         with self._lock:
             if self._last_size and not self._has_cleaned:
                 self._has_cleaned = True
-                # Of processes that died. Who still runs was overtaken when this log was opened, and
-                # writes its next entry without one.
-                with contextlib.suppress(OSError):
-                    for left in self._folder.glob(f".*{_BLANK}"):
-                        left.unlink(missing_ok=True)
+                _remove_blanks(self._folder)
             if self._blank is None:
                 self._blank = BlankFile.made(self._folder, self._last_size)
 
@@ -259,24 +257,34 @@ class BlankFile:
                 raise OSError(errno.EIO, "only a part was written", name)
             os.fdatasync(self._descriptor)
             try:
-                return _named(self._path, folder / name)
+                is_new = _linked(self._path, folder / name)
             except FileNotFoundError:
                 return None
+            sync_folder(folder)
+            return is_new
         finally:
             self._removed()
 
 
-def _named(synced: Path, place: Path) -> bool:
-    """Give a file a name; when this returns, the name survives a power cut. Return whether it is
-    new.
+def _linked(synced: Path, place: Path) -> bool:
+    """Give a file a name; return False if the name is taken. Sync the folder in both cases: who has
+    taken it may have died before that.
     """
     try:
         os.link(synced, place)
-        is_new = True
     except FileExistsError:
-        is_new = False  # who has linked it may have died before its fsync
-    sync_folder(place.parent)
-    return is_new
+        return False
+    return True
+
+
+def _remove_blanks(folder: Path) -> None:
+    """Remove blank files of processes that died. Who still runs was overtaken when this log was
+    opened, and writes its next entry without one. What cannot be removed stays.
+    """
+    with contextlib.suppress(OSError):
+        for left in folder.glob(f".*{_BLANK}"):
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
 
 
 def _remove(path: Path, descriptor: int) -> None:

@@ -337,8 +337,8 @@ MUTATIONS = (
     Mutation(
         "log: folder fsync of the writer",
         BACKEND,
-        "    sync_folder(place.parent)\n    return is_new",
-        "    return is_new",
+        "            sync_folder(self._folder)\n            return is_new",
+        "            return is_new",
         "tests/unit/test_log_backend.py::test_a_local_put_syncs_the_entry_and_its_folder",
     ),
     Mutation(
@@ -351,8 +351,8 @@ MUTATIONS = (
     Mutation(
         "log: the name of a prepared entry is durable",
         BACKEND,
-        "    sync_folder(place.parent)\n    return is_new",
-        "    return is_new",
+        "            sync_folder(folder)\n            return is_new",
+        "            return is_new",
         "tests/unit/test_power_cut.py::test_b1_a_prepared_decision_survives_a_power_cut_at_each_sync",
     ),
     Mutation(
@@ -423,15 +423,15 @@ MUTATIONS = (
     Mutation(
         "log: put-if-absent",
         BACKEND,
-        "        is_new = False  # who has linked it may have died before its fsync\n",
-        "        os.replace(synced, place)\n",
+        "    except FileExistsError:\n        return False\n",
+        "    except FileExistsError:\n        os.replace(synced, place)\n",
         "tests/unit/test_log_backend.py::test_a_taken_name_is_refused_and_keeps_its_data",
     ),
     Mutation(
         "log: put-if-absent of a prepared entry",
         BACKEND,
-        "        is_new = False  # who has linked it may have died before its fsync\n",
-        "        is_new = True\n",
+        "    except FileExistsError:\n        return False\n",
+        "    except FileExistsError:\n        return True\n",
         "tests/unit/test_log_backend.py::test_a_taken_name_is_refused_and_keeps_its_data",
     ),
     Mutation(

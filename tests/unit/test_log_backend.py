@@ -203,11 +203,14 @@ if sys.argv[1] == "killed":
 def test_what_a_killed_process_left_and_nobody_can_remove_is_no_failure(tmp_path):
     """A folder stands for it: root removes every file. The janitor's thread would end the run."""
     (tmp_path / ".left.blank").mkdir()
+    for name in (".before.blank", ".other.blank"):
+        (tmp_path / name).touch()
     backend = LocalFileBackend(tmp_path)
     backend.put_if_absent("1", b"one")
     backend.prepare_put()
     assert backend.put_if_absent("2", b"two")
     assert backend.list() == ["1", "2"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".left.blank", "1", "2"]
 
 
 def test_an_entry_that_is_larger_than_the_prepared_file_is_whole(tmp_path):
