@@ -103,8 +103,8 @@ class StageWriter(Protocol):
 
     def begin_transaction(self, attempt: Attempt) -> Any:
         """See `transactions.sink.Writer`. The attempt's source offsets are of the partitions that
-        the first read came from, so they exist; there are none where no record came. The offsets
-        that the transaction carries come with `flush`.
+        moved in the read that brought the first record, so they exist; there are none where no
+        record came. The offsets that the transaction carries come with `flush`.
         """
 
     def invoke(self, transaction: Any, batch: pa.RecordBatch) -> None:
@@ -301,8 +301,9 @@ class _Loop:
         return made
 
     def _write(self, read: Read, batch: pa.RecordBatch | None) -> bool:
-        """Write what was made of a read. Return False, and write nothing, if one of its partitions
-        is leaving: it was read after its last barrier, and who comes next reads it again.
+        """Write what was made of a read; nothing after the last barrier. Return False, and write
+        nothing, if one of its partitions is leaving: it was read after that partition's last
+        barrier, and who comes next reads it again.
         """
         with self._lock:
             if self._ended.is_set():

@@ -3,7 +3,8 @@
 In micro-batches it runs in `mapInArrow`, continuously in a task's own loop. It sees the columns of
 `SOURCE_SCHEMA` and returns columns of `SINK_SCHEMA`; `value` must be among them. It may drop rows
 and make several of one, but must keep nothing from one call to the next: batches begin and end at
-random places, and a replay cuts them elsewhere.
+random places, and a replay cuts them elsewhere. A batch of the continuous mode has rows of several
+partitions and topics.
 """
 
 from __future__ import annotations

@@ -338,6 +338,11 @@ def test_one_read_brings_all_partitions_in_one_batch(bootstrap, topic, kind):
     written = 0
     found: list[Read] = []
 
+    def fetched(name: str) -> int:
+        out, _, partition = name.rpartition("-")
+        place = TopicPartition(out, int(partition))
+        return reader._consumer.get_watermark_offsets(place, cached=True)[1]
+
     def all_at_once() -> bool:
         nonlocal written
         if not found or sum(len(one.positions) for one in found) >= written * len(names):
@@ -346,6 +351,7 @@ def test_one_read_brings_all_partitions_in_one_batch(bootstrap, topic, kind):
                 values = [{"value": b"%d" % n, "partition": int(partition)} for n in range(2)]
                 produce(bootstrap, out, values)
             written += 1
+            until(lambda: all(fetched(name) == 2 * written for name in names))
         found.append(reader.read(0.1))
         return found[-1].positions.keys() == set(names)
 

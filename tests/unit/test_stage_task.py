@@ -364,18 +364,43 @@ def test_what_was_read_beside_a_partition_that_leaves_is_written(story):
         return batch
 
     one = story(slow)
-    assert one.barrier(5, added={"in-1": 0}).positions == {"in-0": 0}
-    one.read.await_added({"in-1": 0})
+    assert one.barrier(5, added={"also-in-0": 0}).positions == {"in-0": 0}
+    one.read.await_added({"also-in-0": 0})
     with one.read.more:  # both in one read
         one.read.put("in-0", 2, b"stays", b"stays too")
-        one.read.put("in-1", 1, b"leaves")
+        one.read.put("also-in-0", 1, b"leaves")
     assert held.wait(SOON_S)
-    assert one.barrier(6, removed=["in-1"]).positions == {"in-0": 0, "in-1": 0}
+    assert one.barrier(6, removed=["also-in-0"]).positions == {"in-0": 0, "also-in-0": 0}
     one.commit(6)
     may_go.set()
     one.read.await_handled(2)
     assert one.barrier(7).positions == {"in-0": 2}
     assert one.write.prepared[7] == [b"stays", b"stays too"]
+    one.driver.close()
+
+
+def test_a_position_beside_a_partition_that_leaves_counts(story):
+    """It moved over a gap, and only the partition that leaves has brought records."""
+    held, may_go = threading.Event(), threading.Event()
+
+    def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+        held.set()
+        assert may_go.wait(SOON_S)
+        return batch
+
+    one = story(slow)
+    assert one.barrier(5, added={"in-1": 0}).positions == {"in-0": 0}
+    one.read.await_added({"in-1": 0})
+    with one.read.more:
+        one.read.put("in-0", 7)
+        one.read.put("in-1", 1, b"leaves")
+    assert held.wait(SOON_S)
+    one.barrier(6, removed=["in-1"])
+    one.commit(6)
+    may_go.set()
+    one.read.await_handled(2)
+    assert one.barrier(7).positions == {"in-0": 7}
+    assert one.write.prepared[7] == []
     one.driver.close()
 
 

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from connectors.clients import client_errors
 from connectors.clients.client_errors import ErrorWatch
 from connectors.clients.client_settings import settings_checked
-from connectors.kafka.source.message_columns import messages_to_batch
+from connectors.kafka.source.message_columns import messages_to_batch, validity_bitmap
 from connectors.kafka.source.offset_errors import GONE, there_again
 from connectors.kafka.source.offsets import partition_key, split_key
 from connectors.kafka.source.range_reader import collector_paused, consumer_settings
@@ -52,8 +52,10 @@ class Read:
         if self.batch is None:
             return Read(positions=positions, batch=None)
         topics, numbers = (self.batch.column(name).to_pylist() for name in ("topic", "partition"))
-        keys = map(partition_key, topics, numbers)
-        kept = self.batch.filter(pa.array([key in positions for key in keys], pa.bool_()))
+        stays = [key in positions for key in map(partition_key, topics, numbers)]
+        # From a buffer: see `message_columns`.
+        mask = pa.Array.from_buffers(pa.bool_(), len(stays), [None, validity_bitmap(stays)])
+        kept = self.batch.filter(mask)
         return Read(positions=positions, batch=kept if kept.num_rows else None)
 
 
@@ -158,8 +160,9 @@ class PartitionReader:
         for name, end in ends.items():
             if end > positions.get(name, self._positions[name]):
                 positions[name] = end
-        self._positions.update(positions)
         joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []
+        assert len(joined) <= 1, "a read too large for one batch"
+        self._positions.update(positions)
         return Read(positions=positions, batch=joined[0] if joined else None)
 
     def _without_errors(self, messages: list[Message], ends: dict[str, int]) -> list[Message]:
